@@ -1,10 +1,10 @@
-"""Counts which ops a recording adds to a training step on an accelerator.
+"""Counts the ops that a recording adds to a training step on an accelerator.
 
     python benchmarks/accelerator.py [--programs cnn transformer] [--output results.json]
 
-This needs no accelerator and measures no time. The programs run on the CPU with `health_backend="tensorflow"`, which
-adds the ops that a GPU would run. The counted graph is the one that TensorFlow runs, after its optimizer, for the
-function with the most ops (the training step). benchmarks/README.md has the results, and those of real GPUs.
+The script needs no accelerator and measures no time. The programs run on the CPU with `health_backend="tensorflow"`,
+which adds the ops that a GPU would run. The counted graph is the optimized graph that TensorFlow runs for the function
+with the most ops (the training step). benchmarks/README.md has the results, and the results of real GPUs.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ class Result:
         program: Name of the program.
         mode: The mode.
         num_ops: Number of ops of the training step without recording.
-        num_added: Number of ops that recording adds to them.
+        num_added: Number of ops that recording adds.
         num_tensors: Number of recorded tensors of a step that are in the device's memory.
         num_on_host: Number of tensors that are in the host's memory anyway. The native core counts them there.
-        num_counted: How many tensors the device counts.
-        num_same: How many tensors are not counted, because they have the elements of another one. The elements of the
-            tensors that are neither are copied to the host.
+        num_counted: Number of tensors whose elements the device counts.
+        num_same: Number of tensors that are not counted, because they have the elements of another tensor. The elements
+            of the remaining tensors are copied to the host.
         num_copies: Number of copies to the host.
         num_waits: Number of ops of the program that wait for a copy because they could end the step with an error.
         by_type: Number of added ops, by type.
@@ -117,7 +117,7 @@ def _dtypes_of_last_step(logdir: str) -> list[str]:
 
 
 def measure(program: str, mode: str) -> Result:
-    """Counts what recording adds to a program's training step, in separate processes."""
+    """Counts the ops that recording adds to a program's training step, in separate processes."""
     plain, recorded = (_step_in_process(config, program) for config in ("none", f"tfdbg_arrow-tensorflow/{mode}"))
     added = collections.Counter(recorded.ops) - collections.Counter(plain.ops)
     num_on_host = sum(dtype in _ON_HOST for dtype in recorded.dtypes)

@@ -1,8 +1,8 @@
 """The programs whose recordings are used to benchmark the alert rules and `first_nonfinite`.
 
 `keras_training` is a Keras model under `fit` with about 1,950 tensors a step. Its hand-written cross-entropy takes the
-logarithm of a probability that is 0 from a chosen step on. `nested_loops` is a loop within another one, whose last
-outer iteration takes the logarithm of a negative number.
+logarithm of a probability that is 0 from a chosen step on. `nested_loops` is a loop within another loop. Its last outer
+iteration takes the logarithm of a negative number.
 
     python benchmarks/alert_programs.py LOGDIR keras [--steps 550] [--bad-from 300]
     python benchmarks/alert_programs.py LOGDIR spread --from OTHER_LOGDIR --parts 2
@@ -26,7 +26,7 @@ from tfdbg_arrow.storage.marker import marker_text
 from tfdbg_arrow.writer.sink.parts import PartWriter
 
 BATCH, LENGTH, FEATURES, CLASSES = 32, 32, 8, 4
-"""The gradient of batch normalization divides by BATCH * LENGTH, which exceeds the default exploding_gradient.limit."""
+"""BATCH * LENGTH, by which the gradient of batch normalization divides, exceeds exploding_gradient.limit's default."""
 NUM_BLOCKS = 6
 
 

@@ -1,7 +1,7 @@
-"""How fast TensorFlow's ops count the elements of tensors on a device, and what reading the results of eager ops costs.
+"""Measures how fast TensorFlow's ops count elements of tensors on a device, and the cost of reading eager results.
 
 `python benchmarks/counting.py --device GPU:0 --output counting.json`. docs/executed_graphs.md says how tensors on a GPU
-are counted. This benchmark shows why.
+are counted. This benchmark shows the reasons for this choice.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tfdbg_arrow.writer.tensorflow_backend.elements import FORMATS, bad_kinds, c
 
 SIZES = (20_000, 200_000, 2_000_000, 16_000_000, 64_000_000)
 MAX_ELEMENTS = 400_000_000
-"""Elements of all tensors of one call, 1.6 GB."""
+"""Maximum number of elements in all tensors of one call. They take 1.6 GB."""
 MAX_TENSORS, MIN_TENSORS = 100, 4
 NUM_CALLS = 5
 NUM_EAGER_OPS, NUM_READ_TOGETHER = 384, 64
@@ -43,7 +43,7 @@ WAYS: dict[str, Callable[[Any], Any]] = {
     "Max": tf.reduce_max,
     "Snapshot": lambda tensor: tf.raw_ops.Snapshot(input=tensor)[:1],
 }
-"""What is computed of each tensor, by name. Each way but the first reads all elements."""
+"""The computations on each tensor, by name. All of them except the first read all elements."""
 
 
 def counting(sizes: tuple[int, ...]) -> Iterator[dict[str, Any]]:

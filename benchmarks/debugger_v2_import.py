@@ -1,8 +1,8 @@
-"""Measures how fast a large Debugger V2 dump is imported, and how much memory that takes.
+"""Measures how fast a large Debugger V2 dump is imported, and how much memory the import takes.
 
-The dump is generated here, record by record as TensorFlow writes them in mode FULL_HEALTH: a program of 40 functions
-with 50 ops each, and eager ops between the calls. One event in five is an execution, the others are graph traces. With
-stacks of 24 frames, as in a real dump, an execution takes about 1,100 bytes.
+The script generates the dump, with the same records as TensorFlow writes in mode FULL_HEALTH. The program has 40
+functions with 50 ops each, and eager ops between the calls. One event in five is an execution, the others are graph
+traces. With stacks of 24 frames, as in a real dump, an execution takes about 1,100 bytes.
 
     python benchmarks/debugger_v2_import.py [--events 1000000] [--python]
 """

@@ -1,8 +1,8 @@
-"""Measures bytes per row and write time of the event tables in Parquet settings other than those of the format.
+"""Measures bytes per row and write time of the event tables in Parquet settings that the format does not use.
 
     python benchmarks/encodings.py LOGDIR [--table tensor_health execution] [--output results.json]
 
-The rows come from a recording, at most one row group of them. benchmarks/README.md has the results.
+The rows come from a recording. At most one row group is read. benchmarks/README.md has the results.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Options = dict[str, Any]
 
 
 def _encoded(options: Options, *, encodings: Mapping[str, str]) -> Options:
-    """Returns options in which columns with one encoding get another."""
+    """Returns options in which columns with one encoding get another encoding."""
     columns = {name: encodings.get(encoding, encoding) for name, encoding in options["column_encoding"].items()}
     return {**options, "column_encoding": columns}
 
@@ -61,7 +61,7 @@ ALTERNATIVES: dict[str, Callable[[Options], Options]] = {
     "statistics of no column": lambda options: {**options, "write_statistics": False},
     "without page checksums": lambda options: {**options, "write_page_checksum": False},
 }
-"""Settings that each change one thing in the format's settings."""
+"""Alternative settings. Each changes one thing in the settings of the format."""
 
 
 @dataclass(frozen=True, kw_only=True)

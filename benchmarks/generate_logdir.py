@@ -1,9 +1,9 @@
 """Generates a large logdir from a small recording.
 
-scale_program.py is recorded for a few steps. A generated run consists of its first steps, many repetitions of one
-healthy step, and in some runs its bad steps at the end. IDs, times and steps continue from one repetition to the next
-as the recorder would have assigned them, and the magnitudes vary by a few percent. All other rows are as recorded. The
-expected answers are known, and are written beside the logdir as LOGDIR.json.
+scale_program.py is recorded for a few steps. A generated run consists of the recorded first steps, many repetitions of
+one healthy step, and in some runs the recorded bad steps at the end. IDs, times and steps continue from one repetition
+to the next as the recorder would have assigned them, and the magnitudes vary by a few percent. All other rows are as
+recorded. The expected answers are known, and are written next to the logdir as LOGDIR.json.
 
     python benchmarks/generate_logdir.py LOGDIR [--rows 100000000] [--runs 1000] [--processes 2]
 """
@@ -36,7 +36,7 @@ WARM_STEPS = 3
 FIRST_BAD_STEP = 6
 NUM_STEPS = 9
 BAD_EVERY = 10
-"""One in this many runs becomes bad."""
+"""One run in BAD_EVERY runs becomes bad."""
 START_NS = 1_795_000_000_000_000_000
 RUN_NS = 600 * 10**9
 """Time from the start of one run to the start of the next."""
@@ -49,7 +49,7 @@ _INT64 = np.iinfo(np.int64)
 
 @dataclass(frozen=True, kw_only=True)
 class Expected:
-    """What a generated logdir contains, and what must be found in it.
+    """The contents of a generated logdir, and the answers that queries must give.
 
     Attributes:
         rows: Number of rows of tensor_health in all runs.
@@ -59,9 +59,9 @@ class Expected:
         op_type: Type of the op that creates the first bad value in each bad run.
         op_name: Name of that op.
         code: The line that created that op.
-        event_index: Its row of tensor_health in each bad run.
-        last_event_index: The last bad tensor of each bad run.
-        seconds: Time that generating took.
+        event_index: event_index of its row of tensor_health in each bad run.
+        last_event_index: event_index of the last bad tensor of each bad run.
+        seconds: Time to generate the logdir.
     """
 
     rows: int
@@ -150,7 +150,8 @@ class Recording:
         made = table.take(pa.array(taken))
         names = made.schema.names
         base = np.maximum(steps[taken], 0)
-        # All healthy steps take as many events, executions and IDs as the repeated one. Bad steps follow after them.
+        # Each healthy step has as many events, executions and IDs as the repeated step. Bad steps follow the healthy
+        # steps.
         for name, starts in (("event_index", self._event_starts), ("execution_index", self._execution_starts)):
             if name in names:
                 made = _shifted(made, name, self._shift(starts, base, delta))
@@ -177,7 +178,7 @@ class Recording:
         )
 
     def _id_shift(self, ids: np.ndarray, step: np.ndarray, delta: np.ndarray) -> np.ndarray:
-        """Returns the shift of tensor IDs. IDs created in a step shift with it; older ones, such as variables, stay."""
+        """Returns the shift of tensor IDs. IDs created in a step shift with it. Older IDs, as of variables, stay."""
         first = np.array([self._id_ranges[each][0] for each in range(NUM_STEPS)])
         length = first[WARM_STEPS + 1] - first[WARM_STEPS]
         is_new = (step >= WARM_STEPS) & (ids >= first[step])
@@ -278,7 +279,7 @@ def _write_run(logdir: Path, recording: Recording, number: int, num_steps: int, 
 
 
 def _with_new_contexts(table: pa.Table, delta: np.ndarray, rng: np.random.Generator) -> pa.Table:
-    """Gives each repetition new step and frame IDs: random numbers, like those of TensorFlow."""
+    """Gives each repetition new step and frame IDs, which are random numbers as in TensorFlow."""
     for name in ("step_id", "frame_id"):
         values = table[name].combine_chunks()
         is_null = values.is_null().to_numpy(zero_copy_only=False)

@@ -26,7 +26,7 @@ from tfdbg_arrow.writer.native import reference
 
 SIZES = (64, 1_000, 10_000, 100_000, 1_000_000, 16_000_000)
 KERNELS = ("read_sum", "count_health", "measure", "count_histogram")
-"""The kernels. Only real floating-point dtypes have the last one."""
+"""The kernels. Only real floating-point dtypes have the last kernel."""
 ROUNDS = 7
 
 

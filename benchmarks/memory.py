@@ -2,10 +2,10 @@
 
     python benchmarks/memory.py [--seconds 20] [--output FILE.json]
 
-Two threads run loops of small ops under several `max_memory_bytes`, each in a separate process, also with a disk that
-refuses every part. The memory of the recording is the peak memory of the process, including the end of the recording,
-minus the peak memory of the same program without recording. It includes the libraries that recording loads, about
-40 MiB.
+Two threads run loops of small ops. A separate process measures each `max_memory_bytes`, once with a normal disk and
+once with a disk that refuses every part. The memory of the recording is the peak memory of the process, including the
+end of the recording, minus the peak memory of the same program without recording. It includes the libraries that
+recording loads, about 40 MiB.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Result:
     Attributes:
         mode: Its tensor_debug_mode.
         max_memory_mib: Its memory bound. 0 means that nothing is recorded.
-        disk: Whether parts could be written; one of DISKS.
+        disk: One of DISKS, which tells whether parts could be written.
         peak_mib: Its peak memory.
         tensors: Number of computed tensors.
     """
@@ -82,7 +82,7 @@ def flood(num_elements: int, *, seconds: float) -> int:
 
 
 def measure(mode: str, max_memory_mib: int, *, disk: str, seconds: float) -> Result:
-    """Runs and measures the flood in this process."""
+    """Runs `flood` in this process and measures it."""
     import tfdbg_arrow
     from tfdbg_arrow.writer.sink.parts import PartWriter
 

@@ -4,7 +4,7 @@
     python benchmarks/overhead.py --quick --programs mlp --configs none tfdbg_arrow/FULL_HEALTH debugger_v2/FULL_HEALTH
 
 Every measurement runs in a separate process, and the configurations are interleaved over the repetitions, so that
-changes in the machine's speed affect all of them. benchmarks/README.md explains the numbers.
+changes in the machine's speed affect all configurations. benchmarks/README.md explains the numbers.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ ALL_CONFIGS = (
 
 NUM_STEPS = {"eager_loop": 500, "mlp": 400, "cnn": 1000, "transformer": 150}
 NUM_STEPS.update({name: NUM_STEPS[name.removesuffix("_xla")] for name in COMPILED_NAMES})
-"""Steps of a process, including the warm-up. They take several seconds, because the sink first writes the graphs."""
+"""Steps of a process, with the warm-up. They must take several seconds, because the sink first writes the graphs."""
 NUM_WARM_UP = 5
 """Number of first steps that the median excludes, because of tracing, caches and allocation."""
 MAX_FULL_TENSOR_STEPS = 10
@@ -82,10 +82,10 @@ class Run:
         step_s: Time of each step in seconds, including the warm-up. Empty if the process failed.
         close_s: Time in seconds to end the recording, until everything is on disk.
         num_bytes: Size of the recording on disk.
-        num_tensor_bytes: The part of it that grows with the tensors: the tables tensor_health and tensor_value, or
-            Debugger V2's files of executions and traces. None if the configuration records no tensors.
+        num_tensor_bytes: The part of num_bytes that grows with the tensors: the tables tensor_health and tensor_value,
+            or Debugger V2's files of executions and traces. None if the configuration records no tensors.
         num_tensors: Number of recorded tensors. None if the configuration records none.
-        num_rows: Number of rows of all tables, or of records of all Debugger V2 files. None like num_tensors.
+        num_rows: Number of rows of all tables, or of records of all Debugger V2 files. None if num_tensors is None.
         error: The last lines of output of a process that failed, otherwise None.
     """
 
@@ -108,13 +108,13 @@ class Summary:
     Attributes:
         program: Name of the program.
         config: Name of the configuration.
-        step_ms: Median step in milliseconds after the warm-up: the median of the medians of all repetitions. With
-            a schedule, the mean over the schedule's cycle takes the place of each repetition's median.
-        ratio_to_none: step_ms divided by that of the same program without recording.
+        step_ms: Median time of a step after the warm-up, in milliseconds: the median of the medians of all repetitions.
+            With a schedule, the mean over the schedule's cycle takes the place of each repetition's median.
+        ratio_to_none: step_ms divided by step_ms of the same program without recording.
         share_of_debugger_v2: (ours - none) / (theirs - none), with Debugger V2 in the same mode. FULL_NUMERICS, which
             Debugger V2 lacks, is compared with its FULL_HEALTH.
-        share_of_check_numerics: The same with check_numerics.
-        first_step_ratio: Time of the first step, which includes tracing, divided by that without recording.
+        share_of_check_numerics: The same share, with check_numerics in place of Debugger V2.
+        first_step_ratio: Time of the first step, which includes tracing, divided by its time without recording.
         close_s: Median time to end the recording.
         num_bytes: Median bytes on disk.
         num_tensor_bytes: Median of the bytes that grow with the tensors.
@@ -334,7 +334,7 @@ def _peer(config: str) -> str:
 
 
 def _typical_step(run: Run) -> float:
-    """Returns the median step. With a schedule, returns the mean over its cycle of the medians at each place in it."""
+    """Returns the median step. With a schedule, takes the median at each place of its cycle, and returns their mean."""
     warm = run.step_s[NUM_WARM_UP:] or run.step_s[-1:]
     if run.config == EVERY_10TH and len(warm) >= STRIDE:
         return statistics.fmean(statistics.median(warm[place::STRIDE]) for place in range(STRIDE))
@@ -383,7 +383,7 @@ def _cell(value: float | None, form: str) -> str:
 
 
 def environment() -> dict[str, object]:
-    """Returns the machine and the versions that the numbers depend on."""
+    """Returns the machine and the versions on which the numbers depend."""
     import importlib.metadata
 
     versions = {}

@@ -21,7 +21,7 @@ _begin_s = 0.0
 
 
 def begin(phase: str) -> str:
-    """Begins a phase, ends the one before, and returns the name of that one."""
+    """Begins a phase, ends the previous phase, and returns the name of the previous phase."""
     global _current, _begin_s
     now_s = time.process_time()
     _seconds[_current] = _seconds.get(_current, 0.0) + now_s - _begin_s
@@ -30,13 +30,13 @@ def begin(phase: str) -> str:
 
 
 def at_step(step: int) -> None:
-    """Ends the phase with the tracing of functions; called after each step with the number of steps so far."""
+    """Ends the phase in which functions are traced. It is called after each step with the number of steps so far."""
     if step == 1:
         begin("steps")
 
 
 def time_calls(module: ModuleType, name: str, phase: str) -> None:
-    """Makes the calls of a module's function a phase of their own, within whatever phase they are in."""
+    """Makes the calls of a module's function a separate phase. The surrounding phase continues after each call."""
     function: Callable[..., object] = getattr(module, name)
 
     @functools.wraps(function)

@@ -31,7 +31,7 @@ LABELS = {
 
 
 def overhead(document: dict[str, Any]) -> Any:
-    """Returns the figure of a step's time as a multiple of that without recording, by program and mode."""
+    """Returns the figure of a step's time, divided by its time without recording, by program and mode."""
     rows = [row for row in document["summary"] if row["ratio_to_none"] is not None and row["config"] != "none"]
     programs = list(dict.fromkeys(row["program"] for row in rows))
     figure, axes = plt.subplots(1, len(programs), figsize=(3.1 * len(programs), 3.6), sharey=True, squeeze=False)

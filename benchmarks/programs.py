@@ -1,8 +1,8 @@
 """The programs whose steps the overhead benchmark measures.
 
-Each is a small healthy training, written as a function `program(num_steps) -> list of seconds`. It returns the time of
-each step in order; the first one includes tracing. The programs do not depend on any recorder. `STEP_HOOKS` run between
-steps.
+Each program is a small healthy training, written as a function `program(num_steps) -> list of seconds`. The function
+returns the time of each step in order. The first step includes tracing. The programs do not depend on any recorder.
+`STEP_HOOKS` run between steps.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Program = Callable[[int], list[float]]
 SEED = 1
 
 STEP_HOOKS: list[Callable[[int], None]] = []
-"""Called at the end of each step, as part of it, with the number of the next step."""
+"""Functions that are called at the end of each step with the number of the next step. The step includes their time."""
 
 
 class StepClock:

@@ -1,7 +1,7 @@
-"""Measures the cost of questions to a large logdir, and how it grows with the number of rows.
+"""Measures the cost of questions about a large logdir, and how the cost grows with the number of rows.
 
-Generates a small and a large logdir (generate_logdir.py) unless they exist. Asks each the same questions in a separate
-process, compares the answers with the known content, and prints time, processor time and memory.
+Generates a small and a large logdir (generate_logdir.py) unless they exist. Asks both logdirs the same questions, each
+in a separate process. Compares the answers with the known content, and prints time, processor time and memory.
 
     python benchmarks/query_scale.py [--directory DIR] [--rows 100000000] [--runs 1000] [--peer] [--output FILE]
 """
@@ -34,14 +34,14 @@ from tfdbg_arrow.query import Alerts, Logdir, open_logdir
 SMALL_ROWS = 100_000
 REPEATS = 5
 PEER_ROWS = 400_000
-"""Tensors of the dump for TensorFlow's reader, which holds them all in memory and takes over 20 µs for each."""
+"""Number of tensors in the dump for TensorFlow's reader. It holds all in memory and takes over 20 µs for each."""
 
 
 def ask(logdir: Path) -> dict[str, Any]:
     """Asks a generated logdir all questions and checks the answers.
 
     Returns:
-        The seconds of each call, by question. `cold` calls are the first ones of a process.
+        The seconds of each call, by question. `cold` calls are the first calls of a process.
     """
     expected = read_expected(logdir)
     measured: dict[str, Any] = {}

@@ -24,7 +24,7 @@ FEATURES, HIDDEN, CLASSES, BATCH, LAYERS, ROUNDS = 16, 32, 4, 32, 4, 4
 
 
 class Model(tf.Module):
-    """A classifier: dense layers, a loop that refines the last one, and a softmax."""
+    """A classifier: dense layers, a loop that refines the output of the last layer, and a softmax."""
 
     def __init__(self, rng: np.random.Generator) -> None:
         super().__init__()

@@ -3,8 +3,8 @@
     python benchmarks/sink.py [--programs transformer eager_loop] [--rows 2000000] [--output results.json]
 
 A program is recorded for a few steps. The records of its last step are repeated, with the times and IDs that the
-recorder would have given them, and a separate sink writes them as fast as it can in another run. The time to generate
-the repetitions is subtracted. `--profile` prints a profile of the rest.
+recorder would have assigned. A separate sink writes the records to another run as fast as it can. The time to generate
+the repetitions is subtracted. `--profile` prints a profile of the remaining time.
 """
 
 from __future__ import annotations

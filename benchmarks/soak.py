@@ -24,7 +24,7 @@ from overhead import PROGRAM_NAMES, environment
 CONFIGS = ("tfdbg_arrow/FULL_HEALTH", "none")
 SAMPLE_S = 5.0
 WARM_UP_S = 20.0
-"""Excluded from the first tenth, because of tracing, caches and the first merges."""
+"""Time that is excluded from the first tenth, because of tracing, caches and the first merges."""
 MAX_STEPS = 10_000_000
 
 
@@ -116,7 +116,7 @@ def measure(program: str, *, config: str, seconds: float, logdir: Path) -> list[
 
 
 def summary(samples: list[Sample]) -> dict[str, float]:
-    """Returns the ratios of the last tenth to the first one after the warm-up, and the sizes of the last sample."""
+    """Returns the ratios of the last tenth to the first tenth after the warm-up, and the sizes of the last sample."""
     warm = [sample for sample in samples if sample.elapsed_s >= WARM_UP_S] or samples
     tenth = max(1, len(warm) // 10)
     first, last = warm[:tenth], warm[-tenth:]

@@ -1,8 +1,8 @@
 """Measures the viewer's pages for a large logdir: the first screen, jumps, and the server's memory.
 
 Generates a large logdir (generate_logdir.py) unless it exists, starts `tfdbg-arrow view` in a separate process, and
-requests pages over HTTP like a browser, one after the other. With `--tensorboard`, TensorBoard's Debugger V2 plugin is
-asked for the same run, exported as a dump.
+requests pages over HTTP like a browser, one after the other. With `--tensorboard`, it also requests the same run,
+exported as a dump, from TensorBoard's Debugger V2 plugin.
 
     python benchmarks/viewer_scale.py [--directory DIR] [--rows 10000000] [--runs 2] [--tensorboard] [--output FILE]
 """
@@ -36,7 +36,7 @@ from tfdbg_arrow.query import open_logdir
 
 FRESH_PROCESSES = 3
 PLACES = 5
-"""Number of targets for each kind of jump. Each is requested once, because the server caches pages."""
+"""Number of targets for each kind of jump. Each target is requested once, because the server caches pages."""
 GOALS_MS = {"first screen": 2000, "jump": 500}
 GOAL_BYTES = 512_000_000
 
@@ -62,7 +62,7 @@ class Viewer:
         """Requests a page and checks that it contains a text.
 
         Returns:
-            The seconds until it arrived and the server's processor time, as `wall_s` and `cpu_s`.
+            The seconds until the page arrived, as `wall_s`, and the server's processor time in seconds, as `cpu_s`.
         """
         wall, cpu = time.perf_counter(), self._cpu_s()
         url = target if target.startswith("http") else self._origin + target
@@ -77,7 +77,7 @@ class Viewer:
         return peak_bytes(self._process.pid)
 
     def sign_in(self) -> None:
-        """Asks for the page with the token, without reading a logdir's page."""
+        """Requests the page with the token, without reading a logdir's page."""
         self.ask(self.url.replace("/?", "/state.json?"), holds="state")
 
     def _cpu_s(self) -> float:
@@ -112,7 +112,7 @@ def jumps(logdir: Path, expected: Expected) -> dict[str, list[tuple[str, str]]]:
         bad = [event for (event,) in opened.rows(_BAD, [bad_run])]
         firsts = dict(opened.rows(_FIRSTS, [bad_run]))
         reads = dict(opened.rows(_READS, [bad_run]))
-    # Until one becomes bad, all runs have the same tensors.
+    # Until a run becomes bad, all runs have the same tensors.
     run_ids = [next((run_id for run_id in expected.runs if run_id not in expected.bad_runs), bad_run), bad_run]
     found: dict[str, list[tuple[str, str]]] = {}
     for number in range(PLACES):
@@ -182,8 +182,9 @@ def measure_pages(logdir: Path) -> dict[str, dict[str, float]]:
     """Requests each page from servers that have answered nothing yet.
 
     Returns:
-        For each page, in seconds: `first_s`, until the page appears, in which slow parts may still be missing;
-        `again_s`, the same page once more; `complete_s`, until nothing is missing, from another new server.
+        The times of each page in seconds. `first_s` is the time until the page appears. Slow parts may still be
+        missing. `again_s` is the time of a second request for the page. `complete_s` is the time until another new
+        server answers with the complete page.
     """
     found: dict[str, dict[str, float]] = {}
     for name, (target, holds) in every_page(logdir, read_expected(logdir)).items():
@@ -202,9 +203,10 @@ def measure_tensorboard(logdir: Path, dump: Path) -> dict[str, float]:
     """Asks TensorBoard for the bad run of a logdir, exported as a Debugger V2 dump.
 
     Returns:
-        In seconds from the first request, which makes TensorBoard read the dump: `first_s`, until it has an execution
-        to show, and `complete_s`, until it has read all. `alerts_s` is the time of one request for the alerts then.
-        `num_events` is the number of executions and graph tensors that it shows, and `peak_bytes` its memory.
+        Times in seconds, and sizes. `first_s` is the time from the first request, which makes TensorBoard read the
+        dump, until it has an execution to show. `complete_s` is the time until it has read the whole dump. `alerts_s`
+        is the time of a request for the alerts after that. `num_events` is the number of executions and graph tensors
+        that it shows, and `peak_bytes` is its peak memory.
     """
     run_id = read_expected(logdir).bad_runs[0]
     export = [
@@ -240,7 +242,8 @@ def measure_tensorboard(logdir: Path, dump: Path) -> dict[str, float]:
                 time.sleep(0.05)
             found: dict[str, float] = {}
             last, last_change = -1, begin
-            # TensorBoard does not say when it has read all: nothing new in three of its rounds of reading is the end.
+            # TensorBoard does not say when it has read the whole dump. Three rounds of reading without new events mean
+            # the end.
             while (now := time.perf_counter()) - last_change < _TENSORBOARD_QUIET_S or last == 0:
                 counts = [
                     ask(f"{kind}/digests", begin=0, end=0)["num_digests"] for kind in ("execution", "graph_execution")
@@ -285,7 +288,7 @@ def measure(logdir: Path) -> dict[str, Any]:
         for name, seconds in took.items():
             times[name].append(seconds)
 
-    holds = f"event={expected.event_index}"  # a link to the tensor that it names
+    holds = f"event={expected.event_index}"  # a link to the tensor that the page names
     _forget_files(logdir)
     with viewing(logdir) as viewer:
         note("first screen, files not in the cache", viewer.ask(viewer.url, holds=holds))

@@ -83,7 +83,7 @@ def seq2seq() -> None:
 
 
 def contrastive() -> None:
-    """Trains two towers, whose embeddings of a pair should be closer than those of other pairs of the batch."""
+    """Trains two towers. Their embeddings of a pair should be closer than embeddings of different pairs in a batch."""
     towers = [_dense(128, 64, inputs=100), _dense(128, 64, inputs=60)]
     optimizer = keras.optimizers.AdamW(1e-3)
     variables = [variable for tower in towers for variable in tower.trainable_variables]
@@ -138,7 +138,7 @@ def graph_convolution() -> None:
 
 
 def gan() -> None:
-    """Trains a generator and a discriminator of images, each with an optimizer of its own."""
+    """Trains a generator and a discriminator of images, each with its own optimizer."""
     layers = keras.layers
     generator = keras.Sequential(
         [
@@ -188,7 +188,7 @@ def gan() -> None:
 
 
 def policy_gradient() -> None:
-    """Trains a policy with eager ops only: each action is a small forward pass, each episode one gradient."""
+    """Trains a policy with eager ops only. Each action is a small forward pass, and each episode has one gradient."""
     policy = _dense(32, 2, inputs=4)
     optimizer = keras.optimizers.Adam(0.01)
     rng = np.random.default_rng(SEED)

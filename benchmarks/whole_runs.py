@@ -3,8 +3,8 @@
     python benchmarks/whole_runs.py --output benchmarks/results/whole_runs.json
     python benchmarks/whole_runs.py --repeats 3 --programs keras_small session
 
-Each program runs in a process of its own, not recorded and recorded by `tfdbg-arrow run` in turns; of the test suite,
-the plugin of pytest records each test. benchmarks/README.md explains the numbers.
+Each program runs in its own process, alternately without a recording and recorded by `tfdbg-arrow run`. In the test
+suite, pytest's plugin records each test. benchmarks/README.md explains the numbers.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PROGRAM_NAMES = (
     "data_pipeline",
     SUITE,
 )
-"""The names of whole_programs.PROGRAMS, whose import takes seconds, and the suite."""
+"""The names in whole_programs.PROGRAMS, and the suite. Importing whole_programs would take seconds."""
 PHASES = ("import", "enable", "tracing", "steps", "close", "summary", "exit")
 TIMEOUT_S = 600
 _DIRECTORY = Path(__file__).resolve().parent
@@ -48,15 +48,15 @@ _PLUGIN = "tfdbg_arrow.pytest_plugin"
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """One process.
+    """The measurement of one process.
 
     Attributes:
         program: Name of the program.
         is_recorded: Whether it was recorded.
         cpu_s: Processor time of the process and its children, user and system, in seconds.
         peak_mib: Peak resident memory of the process in MiB.
-        phase_s: Processor time of each phase in seconds, of all threads of the process. What the recording's own
-            thread writes counts for the phase in which it does.
+        phase_s: Processor time of each phase in seconds, of all threads of the process. The time of the recording's own
+            thread counts for the phase in which it is spent.
     """
 
     program: str
@@ -68,15 +68,15 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """The medians of the repetitions of a program, and what recording adds to them.
+    """The medians of the repetitions of a program, and the cost that recording adds.
 
     Attributes:
         program: Name of the program.
         none_s: Processor time without recording, in seconds.
         recorded_s: Processor time with recording, in seconds.
         ratio: Median of recorded / not recorded, over the repetitions.
-        added_mib: Peak memory with recording minus that without, in MiB.
-        added_phase_s: For each phase, its processor time with recording minus that without, in seconds.
+        added_mib: Peak memory with recording minus peak memory without recording, in MiB.
+        added_phase_s: Processor time of each phase with recording minus its time without recording, in seconds.
     """
 
     program: str
@@ -154,7 +154,7 @@ def measure(program: str, *, is_recorded: bool) -> Run:
             raise RuntimeError(f"{program} ended with {process.returncode}:\n{process.stdout}\n{process.stderr}")
         cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
         run = Run(program=program, is_recorded=is_recorded, cpu_s=cpu_s, **json.loads(answer.read_text()))
-        # The interpreter frees what is left after the last phase ended.
+        # The interpreter frees the remaining objects after the last phase ended.
         run.phase_s["exit"] = run.phase_s.get("exit", 0.0) + cpu_s - sum(run.phase_s.values())
         return run
 
@@ -207,7 +207,7 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=5, help="processes of each kind for each program (default: 5)")
     parser.add_argument("--output", type=Path, help="write all measurements and the summaries to this file, as JSON")
     options = parser.parse_args()
-    # As after an installation with pip, which compiles what it installs.
+    # pip compiles modules when it installs a package, so they are compiled here, too.
     compileall.compile_dir(_DIRECTORY.parent / "tfdbg_arrow", quiet=1)
     runs: list[Run] = []
     for _ in range(options.repeats):

@@ -1,4 +1,4 @@
-"""A test suite of a model, each test of which pytest's plugin of tfdbg_arrow records. whole_runs.py measures it."""
+"""A test suite of a model. The pytest plugin of tfdbg_arrow records each test, and whole_runs.py measures the suite."""
 
 from __future__ import annotations
 

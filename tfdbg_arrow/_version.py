@@ -1,4 +1,4 @@
-"""The version of the package, which the build also reads from here, and the versions of TensorFlow that it supports."""
+"""The version of the package, which the build reads from here, and the versions of TensorFlow that can be recorded."""
 
 from __future__ import annotations
 

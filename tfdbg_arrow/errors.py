@@ -1,6 +1,6 @@
 """The exceptions that tfdbg_arrow raises deliberately.
 
-Each message says what is wrong, the value, what was expected and what to do next.
+Each message states the problem, the wrong value, the expected value, and the next step for the user.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ class TfdbgArrowError(Exception):
 
 
 class SettingError(TfdbgArrowError, ValueError):
-    """A recording setting has a value that cannot be used."""
+    """A recording setting has an invalid value."""
 
 
 class RecordingError(TfdbgArrowError, RuntimeError):
@@ -43,7 +43,7 @@ class NoLogdirError(LogdirError):
     """A directory is not a logdir. The message names the logdirs below it.
 
     Attributes:
-        reason: Why it is not a logdir, without the advice.
+        reason: The reason why the directory is not a logdir, without advice.
         below: The logdirs below the directory, as `LogdirsBelow` of `tfdbg_arrow.storage.search`.
     """
 
@@ -54,11 +54,11 @@ class NoLogdirError(LogdirError):
 
 
 class FormatVersionError(LogdirError):
-    """A logdir was written in a MAJOR format version that this package does not read."""
+    """A logdir has a MAJOR format version that this package cannot read."""
 
 
 class BrokenPartError(LogdirError):
-    """A file of a logdir cannot be read; the message names it."""
+    """A file of a logdir cannot be read; the message names the file."""
 
 
 class MissingDependencyError(TfdbgArrowError, ImportError):
@@ -66,7 +66,7 @@ class MissingDependencyError(TfdbgArrowError, ImportError):
 
 
 class QueryError(TfdbgArrowError):
-    """A SQL statement or a parameter of a query was refused."""
+    """A SQL statement or a parameter of a query is not valid."""
 
 
 class MemoryLimitError(QueryError):
@@ -78,7 +78,7 @@ class TimeLimitError(QueryError):
 
 
 class ReproError(TfdbgArrowError):
-    """No script can run the op that made a bad value; the message says why, and what to record."""
+    """No script can run the op that made a bad value; the message states the reason and what to record."""
 
 
 class ExportError(TfdbgArrowError):
@@ -92,7 +92,7 @@ class DumpError(TfdbgArrowError):
 def install_command(extra: str, *more: str) -> str:
     """Returns the pip command that installs the packages of an extra.
 
-    It names the packages themselves, so that it works whether tfdbg_arrow was installed from a clone or a wheel.
+    The command names the packages themselves, so that it works for an installation from a clone and from a wheel.
 
     Args:
         extra: The extra of pyproject.toml, such as `viewer`.

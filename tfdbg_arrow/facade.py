@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 
 def lazy_names(package: str, names_of: Mapping[str, Sequence[str]]) -> Callable[[str], object]:
-    """Returns the `__getattr__` of a package: it imports the module that defines a public name.
+    """Returns a `__getattr__` for a package; this function imports the module that defines a public name.
 
-    No public name may also be the name of a module in the package: importing that module would replace the name.
+    A public name must not be the name of a module in the package, because importing that module would replace the name.
 
     Args:
         package: The name of the package.

@@ -1,4 +1,4 @@
-"""A pytest plugin: a test with the fixture `tfdbg_recording` fails if a NaN or an infinity occurs in it.
+"""A pytest plugin: a test with the fixture `tfdbg_recording` fails if a NaN or an infinity occurs in the test.
 
     def test_training(tfdbg_recording):
         train()
@@ -44,9 +44,10 @@ class RecordingOptions:
     Attributes:
         mode: The tensor_debug_mode.
         kinds: The values that count as bad: `nan`, `inf` or both. If empty, only the rules can fail the test.
-        allow: Regular expression (`re.match`) for names or types of ops that may create bad values; None allows none.
+        allow: Regular expression (`re.match`) for names or types of ops that may create bad values. None means that no
+            op may create bad values.
         allow_expected: Whether bad values that did no harm are allowed.
-        rules: Alert rules that fail the test, with parameters that override their defaults.
+        rules: Alert rules that can fail the test, with parameters that override the defaults of the rules.
         settings: Other arguments of `tfdbg_arrow.enable`.
     """
 
@@ -86,7 +87,7 @@ _RECORDING = pytest.StashKey[TestRecording]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Adds the options that apply to tests whose marker does not set them."""
+    """Adds command-line options, which apply to tests whose marker does not set them."""
     group = parser.getgroup("tfdbg_arrow")
     group.addoption("--tfdbg-mode", metavar="MODE", help="tensor_debug_mode of recorded tests (ini: tfdbg_mode)")
     group.addoption(
@@ -129,7 +130,7 @@ def tfdbg_recording(request: pytest.FixtureRequest, tmp_path: Path) -> Generator
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    """Fails a recorded test after its body. If the body itself failed, only adds a section to its report."""
+    """Fails a recorded test after its body. If the body itself failed, only adds a section to the test's report."""
     try:
         result = yield
     except (Exception, pytest.fail.Exception):
@@ -148,7 +149,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 
 
 def _options(node: Any) -> RecordingOptions:
-    """Returns the options of a test: from its marker, else from the command line, else from the configuration.
+    """Returns the options of a test: from the test's marker, else from the command line, else from the configuration.
 
     Raises:
         pytest.UsageError: The marker has an invalid argument.
@@ -198,7 +199,7 @@ def _check_settings(node: Any, settings: Mapping[str, Any]) -> None:
 
 
 def _examine(recording: TestRecording) -> str | None:
-    """Ends a recording and returns why the test fails, as text; None if it does not fail."""
+    """Ends a recording; returns the reason why the test fails, or None if it does not fail."""
     from tfdbg_arrow.query import open_logdir, read_reasons
     from tfdbg_arrow.query.present.blocks import Facts, Line
     from tfdbg_arrow.query.present.findings import alert
@@ -228,7 +229,7 @@ def _examine(recording: TestRecording) -> str | None:
 
 
 def _what_came_up_anyway(recording: TestRecording) -> str | None:
-    """Returns the findings in a test that itself failed. Errors here become text, to keep the test's own failure."""
+    """Returns the findings in a test whose body failed. Errors become text, so that the body's failure is reported."""
     try:
         return _examine(recording)
     except Exception as error:

@@ -1,7 +1,7 @@
-"""Converts data to text that is safe to print, to numbers with their nouns, to times, and to and from JSON values.
+"""Converts data to text that is safe to print, to numbers with nouns, and to times; converts to and from JSON.
 
-The content of a logdir is untrusted. File names, op names and source lines can contain control sequences that change a
-terminal or the text direction of a page, and JSON can be nested too deeply for the parser.
+The content of a logdir is untrusted. File names, op names and source lines can contain control sequences that change
+the state of a terminal or the text direction of a page. JSON can be nested too deeply for the parser.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ def printable(text: str) -> str:
 def as_utf8(text: str) -> str:
     """Returns a text that can be encoded in UTF-8.
 
-    Python represents bytes that are not valid text, e.g. of a path, as surrogates, which have no encoding.
+    Python represents bytes that are not valid text, e.g. in a path, as surrogates. UTF-8 cannot encode surrogates.
     """
     return text.encode("utf-8", errors="backslashreplace").decode()
 
 
 def printable_line(text: str) -> str:
-    """Returns a line of source code with tabs expanded, escaped as by `printable`."""
+    """Returns a line of source code with tabs expanded and other characters escaped as by `printable`."""
     return printable(text.expandtabs(4))
 
 
 def printable_lines(text: str, *, indent: int) -> str:
     """Returns a text of several lines, each escaped as by `printable`.
 
-    DuckDB marks a place of a line by `^` in the next line. The mark stays below its place.
+    DuckDB marks a position in a line by `^` in the next line. The mark remains below that position.
 
     Args:
         text: The text.
-        indent: Number of spaces before each line but the first. Thus, no line of a message looks like a new message.
+        indent: Number of spaces before each line except the first. Thus no line of a message looks like a new message.
     """
     lines = text.split("\n")
     for index in range(1, len(lines)):
@@ -59,7 +59,7 @@ def printable_lines(text: str, *, indent: int) -> str:
 
 
 def _escaped_width(line: str, width: int) -> int:
-    """Returns by how much escaping widens the first columns of a line. An escaped character had no width before."""
+    """Returns the width that escaping adds to the first columns of a line. An escaped character had no width before."""
     extra = 0
     for character in line:
         if unicodedata.category(character) in _UNPRINTABLE:
@@ -112,7 +112,7 @@ def parse_json(text: str | bytes) -> Any:
 
     Raises:
         ValueError: The text is not JSON, or is nested too deeply.
-        RecursionError: The callers' frames leave too little of Python's stack.
+        RecursionError: The callers' frames leave too little space on Python's stack.
     """
     try:
         return json.loads(text)
@@ -125,7 +125,7 @@ def parse_json(text: str | bytes) -> Any:
 def is_stack_used_up() -> bool:
     """Returns whether the frames of the callers take more than half of Python's recursion limit.
 
-    Then a RecursionError comes from the caller's program, and says nothing about a file.
+    In this case, a RecursionError is caused by the caller's program, and not by the content of a file.
     """
     frame, depth = sys._getframe(), 0
     while frame.f_back is not None:

@@ -1,7 +1,8 @@
-"""Live stop: a recording that stops the program at the first origin of a NaN or an infinity.
+"""Live stop: a recording stops the program at the first origin of a NaN or an infinity.
 
-The writer stops the program and the query layer finds the origin. Neither imports the other; this module connects them.
-The public functions that start a recording are imported from here, so that a recording can look up origins.
+The writer stops the program, and the query layer finds the origin. The two layers do not import each other; this module
+connects them. The public functions that start a recording are imported from here, so that a recording can look up
+origins.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ __all__ = ["capture", "enable", "find_origins", "start"]
 
 
 def find_origins(logdir: Path, run_id: str, event_indexes: Sequence[int]) -> list[Origin]:
-    """Returns the origins of bad tensors of a run, each once.
+    """Returns the distinct origins of bad tensors of a run.
 
     Args:
         logdir: The logdir.

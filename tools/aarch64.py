@@ -1,13 +1,13 @@
-"""Builds the native core for aarch64, and compares what it computes there with what it computes here.
+"""Builds the native core for aarch64, and compares its results with the results on this machine.
 
 Usage: `python tools/aarch64.py`. The whole core is compiled and linked by a cross-compiler. The parts that need neither
-Python nor TensorFlow are linked into tests/aarch64/outputs.cc, for aarch64 and for this machine. QEMU runs the first
-program. Both print what the health kernels and the other parts compute for the same random bytes, of all dtypes. All
-bytes must be equal, except that the largest modulus of complex elements may differ in its last bit: `std::hypot` of the
-C library computes it, and that of aarch64 rounds differently.
+Python nor TensorFlow are linked with tests/aarch64/outputs.cc, for aarch64 and for this machine. QEMU runs the aarch64
+program. Both programs print the results of the health kernels and the other parts for the same random bytes, of all
+dtypes. All bytes must be equal, with one exception: the largest modulus of complex elements may differ in its last bit.
+`std::hypot` of the C library computes the modulus, and the C library of aarch64 rounds differently.
 
-QEMU orders the memory accesses of threads like this machine, so this says nothing about races. On Debian, it needs
-`apt-get install g++ g++-aarch64-linux-gnu qemu-user`.
+QEMU orders the memory accesses of threads like this machine, so the comparison cannot find races. On Debian, the script
+needs `apt-get install g++ g++-aarch64-linux-gnu qemu-user`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MAX_SHOWN = 10
 
 
 def main() -> None:
-    """Builds the core, and exits with 1 if it computes something else for aarch64."""
+    """Builds the core, and exits with 1 if its results for aarch64 differ."""
     missing = [name for name in ("g++", CROSS_COMPILER, EMULATOR) if shutil.which(name) is None]
     if missing:
         sys.exit(f"{', '.join(missing)} is missing. On Debian: apt-get install g++ g++-aarch64-linux-gnu qemu-user")
@@ -56,7 +56,7 @@ def build_core() -> None:
         "CMAKE_MAKE_PROGRAM": programs / "ninja",
         "CMAKE_SYSTEM_NAME": "Linux",
         "CMAKE_SYSTEM_PROCESSOR": "aarch64",
-        # Python's headers say the same for all 64-bit processors.
+        # Python's headers are the same for all 64-bit processors.
         "Python_EXECUTABLE": sys.executable,
         "nanobind_DIR": nanobind.cmake_dir(),
     }

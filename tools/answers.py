@@ -1,12 +1,12 @@
-"""Stores what the query layer and the pages answer about logdirs, and compares two such stores.
+"""Stores the answers of the query layer and of the pages about logdirs, and compares two such stores.
 
     python tools/answers.py freeze before LOGDIR…        # writes before/NAME.json for each logdir
     python tools/answers.py freeze after LOGDIR…         # after a change of the query layer
     python tools/answers.py compare before after         # prints each answer that differs; exit code 1 if any does
 
-The answers are those of `first-nonfinite`, `why`, `why --forward`, `nonfinite`, `alerts`, `coverage`, `info` and of
-each page. A page that shows one tensor shows the first bad one. `--ignore FIELD` leaves a field out of a comparison,
-for example one that one of the two versions lacks.
+The answers come from `first-nonfinite`, `why`, `why --forward`, `nonfinite`, `alerts`, `coverage`, `info` and each
+page. A page that shows one tensor shows the first bad tensor. `--ignore FIELD` leaves a field out of a comparison, for
+example a field that only one of the two versions has.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from tfdbg_arrow.viewer.site import Site
 _MAX_BAD_ROWS = 200
 _TIME_LIMIT_S = 600.0
 _SHOWN = 6
-"""How many differences of one answer are printed."""
+"""How many differences are printed for each logdir."""
 
 
 def answers_of(path: Path) -> dict[str, Any]:
-    """Returns the JSON of each answer about a logdir. A refused question has its error as the answer."""
+    """Returns the JSON of each answer about a logdir. If a question is refused, the answer is the error."""
     answers: dict[str, Any] = {}
     with open_logdir(path) as logdir:
         answers["first_nonfinite"] = _answered(logdir.first_nonfinite)
@@ -96,7 +96,7 @@ def _short(value: Any) -> str:
 
 
 def freeze(store: Path, logdirs: list[Path]) -> None:
-    """Writes the answers about each logdir into a file of its name. Files that are there are kept."""
+    """Writes the answers about each logdir into a file with its name. Existing files are kept."""
     store.mkdir(parents=True, exist_ok=True)
     for logdir in logdirs:
         file = store / f"{logdir.name}.json"

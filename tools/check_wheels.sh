@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Checks wheels on the Python that each is for, without a compiler: installs a wheel and TensorFlow into a new environment,
-# runs the command, and records a NaN.
+# Checks wheels without a compiler, each with its own version of Python: installs a wheel and TensorFlow into a new
+# environment, runs the command, and records a NaN.
 #
 #   tools/check_wheels.sh wheelhouse/*.whl           checks these wheels
-#   tools/check_wheels.sh python3.11 python3.12      builds a wheel from the sdist with each of these first, and checks them
+#   tools/check_wheels.sh python3.11 python3.12      builds a wheel from the sdist with each Python, and checks the wheels
 #
-# What it builds is in dist/. TENSORFLOW names another package or version than the default one, which is tensorflow-cpu
-# on x86-64, and tensorflow on aarch64, where there is no tensorflow-cpu.
+# The built files are in dist/. TENSORFLOW names another TensorFlow package or version. The default is tensorflow-cpu on
+# x86-64, and tensorflow on aarch64, where there is no tensorflow-cpu.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -20,7 +20,7 @@ esac
 
 [ $# -gt 0 ] || { echo "usage: $0 WHEEL...|PYTHON..." >&2; exit 2; }
 
-# Builds the sdist, and from it a wheel for each Python that is named.
+# Builds the sdist, and builds a wheel from the sdist for each Python on the command line.
 build() {
   "$1" -m venv "$work/build"
   "$work/build/bin/python" -m pip install --quiet build twine
@@ -59,7 +59,7 @@ check() {
   echo "== $name on $("$python" --version)"
   "$python" -m venv "$work/env"
   (
-    # From here on, only the environment's own commands are found.
+    # From here on, PATH has only the environment's own commands.
     PATH=$work/env/bin
     python -m pip install --quiet --only-binary :all: "$1" "${TENSORFLOW:-$default>=2.18,<2.22}"
     python -m pip check

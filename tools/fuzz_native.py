@@ -2,9 +2,9 @@
 
 Usage: `python tools/fuzz_native.py --minutes 30`. The harnesses of tests/fuzz/native run at the same time, each in its
 own process. Inputs that reach new code are kept in build/fuzz, and the next run starts with them. An input that fails
-is written there as `HARNESS-crash-…`. `build/fuzz/HARNESS FILE` runs it again.
+is written to the same directory as `HARNESS-crash-…`. `build/fuzz/HARNESS FILE` runs it again.
 
-It needs Clang with libFuzzer: on Debian, `apt-get install clang libclang-rt-14-dev`. CXX names another clang++.
+The script needs Clang with libFuzzer: on Debian, `apt-get install clang libclang-rt-14-dev`. CXX names another clang++.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NATIVE = REPOSITORY / "tfdbg_arrow" / "writer" / "native"
 HARNESSES = REPOSITORY / "tests" / "fuzz" / "native"
 BUILD = REPOSITORY / "build" / "fuzz"
 NAMES = ("graph_def", "debug_event_scan")
-"""Sources in tests/fuzz/native. Each one tests the source of the same name in the core."""
+"""Sources in tests/fuzz/native. Each source tests the source of the same name in the core."""
 FLAGS = ("-std=c++17", "-O1", "-g", "-fsanitize=fuzzer,address,undefined", "-fno-sanitize-recover=undefined")
 MAX_SEED_BYTES = 1 << 14
 
@@ -60,7 +60,7 @@ def start(name: str, minutes: float) -> subprocess.Popen[bytes]:
 
 
 def report(name: str) -> None:
-    """Prints what a harness did."""
+    """Prints the results of a harness."""
     log = (BUILD / f"{name}.log").read_text(errors="replace")
     runs = re.search(r"number_of_executed_units: (\d+)", log)
     covered = re.findall(r"cov: (\d+) ft: (\d+)", log)

@@ -1,7 +1,8 @@
-"""Makes the description of the package for the page of an index: the README, whose relative links lead nowhere there.
+"""Makes the package description for a package index from the README, whose relative links do not work there.
 
 scikit-build-core calls `dynamic_metadata` when it builds the package. A build on GitHub knows the address of the
-repository, and makes the links absolute. Elsewhere it is not known: a link becomes its text, and a picture is left out.
+repository, and makes the links absolute. Other builds do not know the address. There, a link becomes its text, and a
+picture is left out.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def index_page(readme: str, address: str | None) -> str:
 
     Args:
         readme: The README.
-        address: The address of the repository; None if it is not known.
+        address: The address of the repository, or None if it is not known.
     """
     if address is None:
         return _LINK.sub(r"\g<text>", _PICTURE.sub("", readme))

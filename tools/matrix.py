@@ -1,15 +1,16 @@
 """Tests the package with each supported version of Python and TensorFlow, and prints a table of the results.
 
-Usage: `python tools/matrix.py` tests all combinations for which a Python is installed; `--python 3.12` and
-`--tensorflow 2.18` choose some. `--lowest` chooses the last one, with the lowest versions. `--write` puts the results
-into docs/versions.md, beside those of other combinations.
+Usage: `python tools/matrix.py` tests all combinations for which a Python is installed. `--python 3.12` and
+`--tensorflow 2.18` choose some combinations. `--lowest` chooses the last combination, with the lowest versions.
+`--write` puts the results into docs/versions.md, next to the results of other combinations.
 
-Each combination gets a virtual environment in .venv/matrix with the package, that TensorFlow, and the newest versions
-of everything else that pip finds, like a fresh installation. Then the demo, the programs with known bugs
-(`tests/culprit`) and tests of recording run in it.
+Each combination gets a virtual environment in .venv/matrix. Like a fresh installation, it contains the package, the
+chosen TensorFlow, and the newest versions of all other packages that pip finds. Then the demo, the programs with known
+bugs (`tests/culprit`) and tests of recording run in the environment.
 
 The last combination has the oldest Python and TensorFlow, and the lowest version that pyproject.toml allows of each
-package that the package and its viewer need. In it, the tests of the query layer, the commands and the viewer run too.
+package that the package and its viewer need. In this combination, the tests of the query layer, the commands and the
+viewer run too.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ COMBINATIONS = {
     "2.20": ("3.11", "3.12", "3.13"),
     "2.21": ("3.11", "3.12", "3.13"),
 }
-"""For each TensorFlow that is supported, the Pythons for which it has wheels, from 3.11 on."""
+"""For each supported version of TensorFlow, the versions of Python, from 3.11 on, for which it has wheels."""
 TESTS = (
     "tests/culprit",
     "tests/writer/test_executed_graphs.py",
@@ -45,11 +46,11 @@ TESTS = (
     "tests/writer/test_tf1_sessions.py",
 )
 LOWEST_TESTS = (*TESTS, "tests/cli", "tests/query")
-"""What runs with the lowest versions, beside the tests of the viewer that need no browser."""
+"""The tests that run with the lowest versions, in addition to the viewer's tests that need no browser."""
 TEST_REQUIREMENTS = ("hypothesis", "pandas", "polars", "pytest", "pytest-xdist", "scikit-learn", "tensorboard")
-"""What the demo and the tests need beside the package, in the newest versions."""
+"""The packages that the demo and the tests also need, in the newest versions."""
 EXTRA_REQUIREMENTS = {"2.18": ("protobuf<7",), "2.19": ("protobuf<7",), "2.20": ("protobuf<7",)}
-"""Versions that a TensorFlow needs and does not ask for: `tf.io.write_graph` of these fails with protobuf 7."""
+"""Undeclared requirements of TensorFlow versions: their `tf.io.write_graph` fails with protobuf 7."""
 _ROW = re.compile(r"^\| (\d+\.\d+)\.\S+ \| (\d+\.\d+)\.\S+ \| (newest|lowest) \|")
 _COUNT = re.compile(r"(\d+) (passed|failed|skipped|error)")
 
@@ -77,7 +78,7 @@ class Result:
 
 
 def main() -> None:
-    """Tests the combinations that the command line asks for; exits with 1 if one of them fails."""
+    """Tests the combinations that the command line asks for. Exits with 1 if one of them fails."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--python", action="append", help="a version such as 3.12; can be repeated")
     parser.add_argument("--tensorflow", action="append", choices=COMBINATIONS, help="can be repeated")
@@ -110,7 +111,7 @@ def main() -> None:
 
 
 def find_python(version: str) -> Path | None:
-    """Returns the newest interpreter of a version, from the PATH or from pyenv; None if there is none."""
+    """Returns the newest interpreter of a version, from the PATH or from pyenv, or None if there is no interpreter."""
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
     candidates = [*sorted(pyenv.glob(f"{version}.*/bin/python"), reverse=True), shutil.which(f"python{version}")]
     return next((Path(candidate) for candidate in candidates if candidate), None)
@@ -126,11 +127,11 @@ def check(python: Path, version: str, tensorflow: str, *, is_lowest: bool) -> Re
     constraints.write_text("\n".join(lowest_versions()) if is_lowest else "")
     pip = [command, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--constraint", str(constraints)]
     run([*pip, "--requirement", "requirements/build.txt", *TEST_REQUIREMENTS])
-    # The tests import the package from this directory, so it is installed as editable. One build for each Python.
+    # The tests import the package from this directory, so it is installed as editable. Each Python has its own build.
     build = f"--config-settings=build-dir=build/matrix-{version}"
     extra = EXTRA_REQUIREMENTS.get(tensorflow, ())
     run([*pip, "--no-build-isolation", "--editable", ".[viewer]", f"tensorflow-cpu=={tensorflow}.*", *extra, build])
-    run([*pip, "--no-deps", f"tf_keras=={tensorflow}.*"])  # it would install the package `tensorflow`
+    run([*pip, "--no-deps", f"tf_keras=={tensorflow}.*"])  # with dependencies, it would install `tensorflow`
     listing = [command, "-c", "import importlib.metadata as m, sys; print(*map(m.version, sys.argv[1:]))"]
     names = ("tensorflow_cpu", "numpy", "pyarrow")
     versions = run([*listing, *names]).stdout.split()
@@ -162,7 +163,7 @@ def check(python: Path, version: str, tensorflow: str, *, is_lowest: bool) -> Re
 
 
 def lowest_versions() -> list[str]:
-    """Returns the lower bounds in pyproject.toml of what the package and its viewer need, as constraints of pip."""
+    """Returns the lower bounds in pyproject.toml of the requirements of the package and its viewer, for pip."""
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
     requirements = [*project["dependencies"], *project["optional-dependencies"]["viewer"]]
     return [requirement.replace(">=", "==") for requirement in requirements]

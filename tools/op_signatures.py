@@ -1,7 +1,7 @@
-"""Writes tfdbg_arrow/reproduction/op_signatures.json: the ops that a repro script may run, and how to call them.
+"""Writes tfdbg_arrow/reproduction/op_signatures.json: the ops that a repro script may run, and how to call these ops.
 
-A logdir is untrusted, so a script only runs ops from this list: they compute numbers from numbers, without files, the
-network, Python functions, resources or a state. Ops that draw random numbers are the only ones with a state.
+A logdir is untrusted, so a script only runs ops from this list. These ops compute numbers from numbers, and do not use
+files, the network, Python functions or resources. Only the ops that draw random numbers have a state.
 
     python tools/op_signatures.py            # renews the file
     python tools/op_signatures.py --print    # prints it
@@ -49,7 +49,7 @@ _OF_STRINGS = frozenset({
     "AsString", "DecodeCSV", "DecodePaddedRaw", "DecodeRaw", "StringJoin", "StringLength", "StringLower", "StringStrip",
     "StringToHashBucketFast", "StringToHashBucketStrong", "StringToNumber", "StringUpper", "Substr",
 })  # fmt: skip
-"""The ops that take or return strings. Others read files, or decode formats whose decoders are not needed here."""
+"""The allowed ops that take or return strings. Others read files, or decode formats that are not needed here."""
 _OTHERS = re.compile(
     r"(Audio|Batch$|BoostedTrees|Check|Collective|ConvertTo|Copy|Cudnn|Debug|Enter$|Exit$|FakeParam|FixedUnigram|GetStats"
     r"|ImmutableConst|LoopCond|Merge$|NextIteration|Placeholder|PyFunc|Quantized|Sdca|SortList|Switch|TPU|TensorArray"

@@ -1,6 +1,6 @@
 """Prints sentences of the repository's prose, drawn at random: docstrings, comments and Markdown.
 
-`python tools/sample_sentences.py --seed 1 --count 100` draws the same sentences each time for the same tree.
+`python tools/sample_sentences.py --seed 1 --count 100` draws the same sentences each time if no file has changed.
 """
 
 from __future__ import annotations

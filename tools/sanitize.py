@@ -1,13 +1,14 @@
-"""Runs tests with the native core built with the sanitizers of GCC, and fails if one reports something.
+"""Builds the native core with GCC's sanitizers and runs tests. Fails if a sanitizer reports an error.
 
-Usage: `python tools/sanitize.py` runs both kinds, `python tools/sanitize.py address` only one of them:
+Usage: `python tools/sanitize.py` runs both kinds, and `python tools/sanitize.py address` runs only one kind:
 
 * `address`: AddressSanitizer and UndefinedBehaviorSanitizer;
 * `thread`: ThreadSanitizer.
 
-`python tools/sanitize.py thread tests/live_stop` runs other tests than the usual ones. Each kind gets a virtual
-environment in .venv, which uses the packages of the environment that runs this script. Only the core is instrumented.
-Python and TensorFlow are not, so their accesses are not checked, except for those in `memcpy` and similar functions.
+`python tools/sanitize.py thread tests/live_stop` runs the given tests instead of the usual tests. Each kind gets a
+virtual environment in .venv, which uses the packages of the environment that runs this script. Only the core is
+instrumented. Python and TensorFlow are not instrumented, so only their accesses in `memcpy` and similar functions are
+checked.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class Sanitizer:
         flags: The value of `-fsanitize`.
         library: The library that must be loaded before all others.
         options: Environment variables.
-        prefix: A command that starts the tests; empty for none.
+        prefix: A command that starts the tests. Empty if no command is needed.
     """
 
     flags: str
@@ -67,7 +68,7 @@ SANITIZERS = {
     "address": Sanitizer(
         flags="address,undefined",
         library="libasan.so",
-        # Python does not free all memory at its end, so every run would have leaks.
+        # Python does not free all memory when it exits, so every run would report leaks.
         options={"ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "print_stacktrace=1"},
     ),
     "thread": Sanitizer(
@@ -78,7 +79,7 @@ SANITIZERS = {
             "TSAN_OPTIONS": "ignore_noninstrumented_modules=1:report_signal_unsafe=0:detect_deadlocks=0:"
             f"suppressions={Path(__file__).with_name('thread_sanitizer.supp')}"
         },
-        # With many random bits in addresses, ThreadSanitizer finds memory where it needs room.
+        # With many random bits in addresses, other memory may lie where ThreadSanitizer needs space.
         prefix=("setarch", "--addr-no-randomize"),
     ),
 }
@@ -97,7 +98,7 @@ def main() -> None:
 
 
 def run(kind: str, tests: Sequence[str]) -> bool:
-    """Builds the core with a sanitizer and runs tests; returns whether all passed without a report."""
+    """Builds the core with a sanitizer and runs tests. Returns whether all tests passed without a report."""
     sanitizer = SANITIZERS[kind]
     python = build(kind, sanitizer)
     reports = REPOSITORY / "build" / f"sanitize-{kind}" / "reports"
@@ -114,7 +115,7 @@ def run(kind: str, tests: Sequence[str]) -> bool:
     selected = ["-p", "no:cacheprovider", "-m", "not slow and not exhaustive", *tests]
     command = [*sanitizer.prefix, python, "-m", "pytest", *selected]
     passed = subprocess.run(command, cwd=REPOSITORY, env=environment, check=False).returncode == 0
-    # Programs that tests start write their reports there too.
+    # Programs that tests start write their reports to the same directory.
     found = sorted(reports.iterdir())
     for path in found:
         print(f"\n{path}:\n{path.read_text(errors='replace')}")
@@ -123,7 +124,7 @@ def run(kind: str, tests: Sequence[str]) -> bool:
 
 
 def build(kind: str, sanitizer: Sanitizer) -> str:
-    """Installs the package with an instrumented core into its own environment; returns the path of its Python."""
+    """Installs the package with an instrumented core into its own environment. Returns the path of its Python."""
     environment = REPOSITORY / ".venv" / f"sanitize-{kind}"
     python = str(environment / "bin" / "python")
     if not Path(python).exists():

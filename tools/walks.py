@@ -1,11 +1,12 @@
-"""Counts the modules of the product, and the files that its three main walks pass through.
+"""Counts the modules of the product, and the files that its three main code paths (walks) use.
 
-Usage: `python tools/walks.py` prints the counts; `--files` lists the files of each walk; `--small` lists the modules
-of fewer than 100 lines that only one other module imports.
+Usage: `python tools/walks.py` prints the counts. `--files` lists the files of each walk. `--small` lists the modules
+that have fewer than 100 lines and that only one other module imports.
 
-The walks are measured, not declared. `tensor to row` is what runs while a recorded function is called a second time and
-its rows reach a sealed part. `question to answer` is what `first_nonfinite` imports in a fresh process. `page to HTML`
-is what runs, without the query layer, while a server answers its second request for the overview.
+The walks are measured, not declared. `tensor to row` has the files that run while a recorded function is called a
+second time and its rows reach a sealed part. `question to answer` has the files that `first_nonfinite` imports in a new
+process. `page to HTML` has the files, without the query layer, that run while a server answers its second request for
+the overview.
 """
 
 from __future__ import annotations
@@ -113,7 +114,7 @@ def main() -> None:
 
 
 def small_modules(modules: list[Path]) -> list[tuple[Path, int, str]]:
-    """Returns the modules of fewer than 100 lines that one module imports: path, number of lines, importer."""
+    """Returns modules of fewer than 100 lines with only one importer, as (path, number of lines, importer)."""
     names = {_module_name(path): path for path in modules}
     importers: dict[str, set[str]] = collections.defaultdict(set)
     for importer, path in names.items():

@@ -18,7 +18,7 @@ from tfdbg_arrow.query.nonfinite_tensor import NonFinite
 REPOSITORY = Path(__file__).resolve().parents[2]
 NAMED_RIGHT = 0.95
 LINE_RIGHT = 0.90
-"""The shares of the bugs that must be named right, and of those that must have the right line."""
+"""The share of the bugs whose op must be named right, and the share of the bugs whose line must be right."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,9 +28,9 @@ class Verdict:
     Attributes:
         program: The program.
         answer: The fields of record.Answer.
-        is_named_right: For a bug, whether op type, forward op and effect are the declared ones. Otherwise, whether
+        is_named_right: For a bug, whether op type, forward op and effect are as declared. For another program, whether
             nothing is reported.
-        is_line_right: For a bug, whether the line is the declared one. Otherwise the same as is_named_right.
+        is_line_right: For a bug, whether the line is as declared. For another program, the same as is_named_right.
     """
 
     program: Program
@@ -115,7 +115,7 @@ def miss(verdict: Verdict) -> str | None:
 
 
 def are_good_enough(verdicts: list[Verdict]) -> bool:
-    """Returns whether enough bugs are named right, with the right line, and nothing is reported for other programs."""
+    """Returns whether enough answers name the right bug and line, and nothing is reported for other programs."""
     bugs = [verdict for verdict in verdicts if verdict.program.culprit is not None]
     return (
         all(verdict.is_named_right for verdict in verdicts if verdict.program.culprit is None)
@@ -125,7 +125,7 @@ def are_good_enough(verdicts: list[Verdict]) -> bool:
 
 
 def summary(verdicts: list[Verdict]) -> str:
-    """Returns the numbers of bugs, of bugs named right, of bugs with the right line, and of false alarms."""
+    """Returns four counts: bugs, bugs named right, bugs with the right line, and false alarms."""
     bugs = [verdict for verdict in verdicts if verdict.program.culprit is not None]
     silent = [verdict for verdict in verdicts if verdict.program.culprit is None]
     named = sum(verdict.is_named_right for verdict in bugs)

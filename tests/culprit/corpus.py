@@ -1,8 +1,8 @@
 """Declarations for the corpus: small programs, each with the answer that its recording must give.
 
 A program is a function of a module in `programs/` with one of the decorators of this module. In a program with a bug,
-the line that a person would change ends in the comment `# culprit`. For a gradient op, that is the line of its forward
-op.
+the line that a person would change ends in the comment `# culprit`. If the bad value comes from a gradient op, this is
+the line of its forward op.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ Effect = Literal["variable", "result", "metric", "absorbed"]
 
 @dataclass(frozen=True, kw_only=True)
 class Culprit:
-    """What first_nonfinite must name.
+    """The answer that first_nonfinite must give.
 
     Attributes:
         op_type: Type of the op that created the bad value. None for a tensor from outside.
-        role: Whether it is an op of the forward pass or of a gradient.
+        role: Whether the op belongs to the forward pass or to a gradient.
         forward: Type of the forward op that a gradient op belongs to. None for a forward op.
         effect: Where the bad value ended.
         lineno: The line to change in the program's file, from 1.
-        executed: (op_type, forward) of the op to name with `graphs='executed'` if TensorFlow's optimizer replaces or
-            removes the op. None if the op runs, or another op that stands for it.
-        is_removed: Whether TensorFlow removes the op because nothing needs its result, also with `graphs='traced'`.
+        executed: The `op_type` and `forward` to expect with `graphs='executed'` if TensorFlow's optimizer replaces or
+            removes the op. None if the op itself runs, or another op that stands for the op.
+        is_removed: Whether TensorFlow removes the op because nothing needs its result, even with `graphs='traced'`.
         effect_in_xla: Where the bad value ends if XLA compiles the program. XLA turns a product with a mask into
             `where(mask, x, 0)`, so a gradient that is NaN without XLA is 0 with it.
     """
@@ -107,7 +107,7 @@ def bug(
 
 
 def harmless(function: Callable[..., object]) -> Callable[..., object]:
-    """Declares a program with intended bad values: nothing is reported, or it is marked as expected."""
+    """Declares a program with intended bad values: they must not be reported, or must be marked as expected."""
     return _add(function, culprit=None, has_bad_values=True)
 
 
@@ -125,7 +125,7 @@ def programs() -> list[Program]:
 
 
 def load_program(path: Path, function_name: str) -> Program:
-    """Returns a program of a file that is not in `programs/`. The other programs of the file are not declared."""
+    """Returns a program from a file that is not in `programs/`. The other programs of the file are not declared."""
     known = dict(_PROGRAMS)
     _PROGRAMS.clear()
     try:
@@ -164,7 +164,7 @@ def _add(
 
 
 def marked_line(function: Callable[..., object]) -> int:
-    """Returns the number of the one line of a function that has the marker, from 1."""
+    """Returns the line number, from 1, of the only line of a function that has the marker."""
     lines, first = inspect.getsourcelines(function)
     marked = [first + index for index, line in enumerate(lines) if line.rstrip().endswith(MARKER)]
     if len(marked) != 1:

@@ -1,8 +1,8 @@
 """Compares first_nonfinite on imported dumps of Debugger V2 with TensorFlow's monitor, on the programs of the corpus.
 
-`python -m tests.culprit.imported` records all programs, or those named, with Debugger V2 in FULL_HEALTH, and prints the
-programs for which the monitor is right and first_nonfinite is not, and the counts. The monitor's first alert is its
-answer: it reports any bad value.
+`python -m tests.culprit.imported` records all programs with Debugger V2 in FULL_HEALTH. Names on the command line limit
+the programs. The command prints the programs for which the monitor is right and first_nonfinite is wrong, and then the
+counts. The monitor reports any bad value, so its first alert counts as its answer.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ NOTHING = "nothing"
 
 @dataclass(frozen=True, kw_only=True)
 class Compared:
-    """The type of the op that each of the two names first, or `nothing`.
+    """The type of the op that first_nonfinite and the monitor each name first, or `nothing`.
 
     Attributes:
         program: The program.
-        wanted: The declared one; None for an argument of the program.
-        ours: That of first_nonfinite; `nothing` for a value that did no harm.
-        monitor: That of the monitor's first alert.
+        wanted: The declared type. None if the bad value is an argument of the program.
+        ours: The type that first_nonfinite names, or `nothing` if the value did no harm.
+        monitor: The type in the monitor's first alert.
     """
 
     program: Program
@@ -53,7 +53,7 @@ class Compared:
 
 
 def compare(program: Program) -> Compared:
-    """Records a program with Debugger V2, and asks both."""
+    """Records a program with Debugger V2, and asks first_nonfinite and the monitor."""
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         (directory / "scratch").mkdir()
@@ -74,7 +74,7 @@ def compare(program: Program) -> Compared:
 
 @contextlib.contextmanager
 def recorded(dump: Path) -> Iterator[None]:
-    """Records what runs inside with Debugger V2."""
+    """Records the code inside the `with` block with Debugger V2."""
     writer = tf.debugging.experimental.enable_dump_debug_info(str(dump), "FULL_HEALTH", circular_buffer_size=-1)
     try:
         yield
@@ -85,7 +85,7 @@ def recorded(dump: Path) -> Iterator[None]:
 
 
 def counts(compared: list[Compared]) -> dict[str, int]:
-    """Returns how many bugs and healthy or harmless programs there are, and for how many of them each is right."""
+    """Counts the bugs and other programs, and for each of the two tools the bugs named right and others reported."""
     bugs = [each for each in compared if each.program.culprit is not None]
     others = [each for each in compared if each.program.culprit is None]
     return {

@@ -1,4 +1,4 @@
-"""The repairs that are applied to programs of the corpus by hand, because they are no change of a single expression."""
+"""The repairs of corpus programs that are written by hand because they change more than a single expression."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class Patch:
 
     Attributes:
         repair: The beginning of the repair that the changes apply. With another answer, the patch is not applied.
-        changes: Texts that the program, or else its file, has once, each with its replacement.
+        changes: Pairs of a text and its replacement. The text occurs once in the program, or else once in its file.
     """
 
     repair: str
@@ -308,4 +308,4 @@ PATCHES: dict[str, Patch] = {
         ),
     ),
 }
-"""The patch of each program that needs one."""
+"""The patch of each program that needs a patch."""

@@ -43,7 +43,7 @@ class Answer:
         is_reported: Whether a value was found that is not marked as expected.
         is_found: Whether any value was found.
         op_type: Type of the op.
-        ran_as: What TensorFlow ran in place of the op.
+        ran_as: The ops that TensorFlow ran in place of the op.
         op_name: Name of the op in its graph.
         forward: Type of the forward op of a gradient op.
         effect: Where the bad value ended.
@@ -51,12 +51,12 @@ class Answer:
         lineno: Number of that line, from 1.
         code: Text of that line.
         colno: Where the expression that made the value begins in the line, from 1.
-        end_colno: Where it ends.
+        end_colno: Where that expression ends.
         dtype: Dtype of the bad tensor.
         sentence: Why the op made the value.
-        repair: How to fix it.
+        repair: How to fix the op.
         error: An undeclared exception that the program raised, or an exception of the query.
-        is_compiled: Whether XLA compiled its functions.
+        is_compiled: Whether XLA compiled the functions of the program.
         is_refused: Whether XLA cannot compile the program, with or without a recording.
     """
 
@@ -82,7 +82,7 @@ class Answer:
 
 
 def is_compilable(program: Program, *, scratch: Path) -> bool:
-    """Returns whether XLA compiles some of a program without a recording, and refuses none of it."""
+    """Returns whether XLA, without a recording, compiles some functions of a program and refuses none."""
     with compiled() as asked:
         error = run(program, contextlib.nullcontext(), scratch=scratch)
     return error is None and bool(asked)
@@ -97,8 +97,8 @@ def run(program: Program, recording: contextlib.AbstractContextManager[object], 
         scratch: An empty directory for the files that the program needs.
 
     Returns:
-        The exception that the program raised without declaring it, a text about a declared exception that it did not
-        raise, or None.
+        The text of an exception that the program raised but does not declare, a text about a declared exception that
+        the program did not raise, or None.
     """
     keras.backend.clear_session()
     keras.utils.set_random_seed(SEED)
@@ -171,7 +171,7 @@ def answer(
 
 
 def contradiction(logdir: Path, culprit: NonFinite | None) -> str | None:
-    """Returns in what alerts and provenance contradict the answer of first_nonfinite, or None if they agree."""
+    """Returns how alerts or provenance contradict the answer of first_nonfinite, or None if they agree."""
     found = alerts(logdir, kinds=["nonfinite_origin"]).alerts
     errors = {(alert.run_id, alert.first_event_index): alert for alert in found if alert.severity == "error"}
     if culprit is None or culprit.is_expected:
@@ -187,7 +187,7 @@ def contradiction(logdir: Path, culprit: NonFinite | None) -> str | None:
 
 
 def use_two_devices() -> None:
-    """Makes two devices of the CPU, which programs with a distribution strategy need."""
+    """Splits the CPU into two logical devices, which programs with a distribution strategy need."""
     cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
 

@@ -1,11 +1,12 @@
 """Applies the repairs of answers to their programs, and counts the programs that become finite.
 
 `python -m tests.culprit.repairs` records all programs, applies the repairs and runs the programs again. It prints the
-programs that do not become finite, and a table by repair. Give names of programs or modules to check only those.
+programs that do not become finite, and a table with a row for each repair. With names of programs or modules, it checks
+only these programs.
 
 Most repairs are applied mechanically, to the expression at the line and the columns of the answer. The others are
-applied by hand, once for each program: `patches.py` has the changes. A change by hand belongs to a repair, so it is not
-applied if the answer has another one.
+applied by hand, once for each program: `patches.py` has the changes. A change by hand belongs to one repair. The change
+is not applied if the answer suggests another repair.
 """
 
 from __future__ import annotations
@@ -33,15 +34,15 @@ Outcome = Literal["finite", "not finite", "not applied"]
 
 @dataclass(frozen=True, kw_only=True)
 class Repaired:
-    """What became of a program when the repair of its answer was applied.
+    """The outcome of applying the repair of an answer to its program.
 
     Attributes:
         name: Name of the program.
-        repair: The repair of the answer; None if it has none.
+        repair: The repair of the answer. None if the answer has no repair.
         is_by_hand: Whether a patch applied the repair.
         outcome: `finite` if the repaired program runs to its end without a bad value that does harm; `not applied` if
             the repair cannot be applied.
-        reason: Why it is not finite; None otherwise.
+        reason: Why the program is not finite. None if it is.
     """
 
     name: str
@@ -66,7 +67,7 @@ def at_op(codes: Mapping[str, str]) -> Edit:
     """Returns an edit that replaces the expression at the line and the columns of the answer.
 
     Args:
-        codes: For each type of op the new expression, in which {x} and {y} are the operands in the program, {eps} is a
+        codes: The new expression for each type of op. In it, {x} and {y} are the operands in the program, {eps} is a
             small number of the dtype, and {bound} is the first number in the repair.
     """
 
@@ -164,7 +165,7 @@ EDITS: tuple[tuple[str, Edit], ...] = (
     ("Add an epsilon to the base", at_op({"Pow": "tf.pow({x} + {eps}, {y})"})),
     ("Mask with a large negative number", in_program(r'float\("-inf"\)|-np\.inf', "-1e9")),
 )  # fmt: skip
-"""What applies the repairs that begin with a text. The first one that can be applied counts."""
+"""The edits for repairs that begin with the given text. The first edit that can be applied is used."""
 
 
 def _patch_of(program: Program, given: Mapping[str, Any]) -> Patch | None:
@@ -177,7 +178,7 @@ def patched_text(text: str, program: Program, patch: Patch) -> str:
     """Returns the text of a program's file with a patch applied.
 
     Raises:
-        ValueError: The program does not have a text that the patch changes exactly once.
+        ValueError: A text that the patch changes does not occur exactly once in the program.
     """
     for old, new in patch.changes:
         start, end = _span(text, program)
@@ -190,7 +191,7 @@ def patched_text(text: str, program: Program, patch: Patch) -> str:
 
 
 def _edited_text(text: str, program: Program, given: Mapping[str, Any]) -> str | None:
-    """Returns the text of a program's file with the repair of its answer applied; None if no edit can apply it."""
+    """Returns the text of a program's file with the answer's repair applied, or None if no edit can apply it."""
     repair = given["repair"] or ""
     texts = (edit(text, program, given) for beginning, edit in EDITS if repair.startswith(beginning))
     return next((new for new in texts if new is not None), None)
@@ -209,7 +210,7 @@ def repaired_text(program: Program, given: Mapping[str, Any]) -> tuple[str | Non
 
 
 def _span(text: str, program: Program) -> tuple[int, int]:
-    """Returns the part of a file's text that is the function of a program, as the arguments of a slice."""
+    """Returns where the function of a program is in the text of its file, as the arguments of a slice."""
     name = program.name.rpartition(".")[2]
     (node,) = (each for each in ast.parse(text).body if isinstance(each, ast.FunctionDef) and each.name == name)
     lines = text.splitlines(keepends=True)
@@ -218,7 +219,7 @@ def _span(text: str, program: Program) -> tuple[int, int]:
 
 
 def summary(outcomes: Iterable[Repaired]) -> str:
-    """Returns a table of the outcomes by repair, the most frequent one first, and their sum."""
+    """Returns a table of the outcomes by repair, with the most frequent repair first, and their sum."""
     by_repair: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
     for repaired in outcomes:
         counts = by_repair[repaired.repair or "(no repair)"]
@@ -243,7 +244,7 @@ def repaired(answers: Iterable[Mapping[str, Any]]) -> Iterator[Repaired]:
         answers: The answers for programs, with the fields of record.Answer. Programs without a bug are left out.
 
     Yields:
-        What became of each program with a bug, as soon as it is known.
+        The outcome of each program with a bug, as soon as it is known.
 
     Raises:
         CalledProcessError: The process failed.

@@ -61,8 +61,8 @@ def _keep_in(variables: list[Any]) -> Callable[..., Any]:
 def _why_not_finite(program: Program, second: Answer, values: list[Any]) -> str | None:
     """Returns why a repaired program is not finite, or None if it is.
 
-    Its recording must not report a bad value. So that this does not only compare the package with itself, what the
-    program returns and its variables are looked at, too.
+    The recording of the program must not report a bad value. The function also checks the values that the program
+    returns and its variables, so that it does not only compare the package with itself.
     """
     is_declared = program.raises is not None and (second.error or "").startswith(program.raises.__name__)
     if second.error is not None and not is_declared:
@@ -75,13 +75,13 @@ def _why_not_finite(program: Program, second: Answer, values: list[Any]) -> str 
 
 def _is_finite(value: Any) -> bool:
     if isinstance(value, tf.Variable | tf.Tensor) and not hasattr(value, "numpy"):
-        return True  # it belongs to a graph, and holds nothing outside its session
+        return True  # the variable belongs to a graph, and has no value outside its session
     array = np.asarray(value)
     return not np.issubdtype(array.dtype, np.inexact) or bool(np.isfinite(array).all())
 
 
 def main() -> None:
-    """Prints what becomes of each program with a bug that has an answer."""
+    """Prints the outcome for each program that has a bug and an answer."""
     answers = {fields["name"]: fields for fields in map(json.loads, Path(sys.argv[1]).read_text().splitlines())}
     use_two_devices()
     printed = sys.stdout

@@ -1,7 +1,7 @@
 """Test that first_nonfinite names the culprit of nearly every program of the corpus, and reports no healthy program.
 
-`python -m tests.culprit.compare` prints a table of the wrong answers. Give names of programs or modules to check only
-those.
+`python -m tests.culprit.compare` prints a table of the wrong answers. With names of programs or modules, it checks only
+these.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from tests.culprit.repairs import summary as summary_of_repairs
 SAMPLE_STEP, SLOW_SAMPLE_STEP, FAST_SAMPLE_STEP = 10, 8, 50
 NUM_RECORDINGS = 50
 FINITE = 0.85
-"""The share of the programs with a bug that must become finite when the repair of their answer is applied."""
+"""The share of the buggy programs that must become finite when the repair of their answer is applied."""
 MAX_WORSE = 0.02
-"""The share of programs for which only TensorFlow's monitor may be right about a dump of Debugger V2."""
+"""The largest allowed share of programs whose Debugger V2 dump only TensorFlow's monitor judges correctly."""
 
 
 def check(answers: Iterable[dict[str, Any]], *, graphs: str = "traced") -> None:
-    """Asserts that enough answers are right, and shows the wrong ones otherwise."""
+    """Asserts that enough answers are right, and shows the wrong answers otherwise."""
     verdicts = list(judge(answers, graphs=graphs))
     told = "\n".join([summary(verdicts), *filter(None, map(miss, verdicts))])
     print(told)
@@ -57,7 +57,7 @@ SAMPLE = pytest.param(SLOW_SAMPLE_STEP, id="some", marks=pytest.mark.slow)
 
 @cache
 def executed_answers(every: int) -> list[dict[str, Any]]:
-    """Returns the answers for some of the programs, recorded as TensorFlow runs them."""
+    """Returns the answers for some of the programs, recorded with their executed graphs."""
     return list(record([program.name for program in programs()][::every], graphs="executed"))
 
 

@@ -1,4 +1,4 @@
-"""Builds small logdirs for tests. A few lines describe a history; all other columns get default values."""
+"""Builds small logdirs for tests. A few lines describe a history. All other columns get default values."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ class ExecutedBuilder:
         dtypes: str | None = '["float32"]',
         index: int | None = None,
     ) -> ExecutedBuilder:
-        """Adds a node. `of` and `op` are the program's graph and op that it stands for, or None for none."""
+        """Adds a node. `of` and `op` are the program's graph and op that the node stands for, or None."""
         self.run.add(
             "executed_op",
             executed_graph_id=self.executed_graph_id,
@@ -278,7 +278,7 @@ class RunBuilder:
         graph: GraphBuilder | None = None,
         stack: int | None = None,
     ) -> int:
-        """Adds an execution and returns its index. `inputs` are tensor IDs; `outputs` maps tensor IDs to dtypes."""
+        """Adds an execution and returns its index. `inputs` are tensor IDs, and `outputs` maps tensor IDs to dtypes."""
         index = len(self.rows["execution"])
         inputs, outputs = tuple(inputs), dict(outputs or {})
         event_index = self._take_event_index()
@@ -315,8 +315,8 @@ class RunBuilder:
         """Adds a row for the tensor `op_name:slot` of a graph and returns its event_index.
 
         Args:
-            step: The step ID; None omits the context (step, frame, iteration and call site).
-            op_type: The type of the op that ran, if it differs from that of the op in the graph.
+            step: The step ID. None omits the context (step, frame, iteration and call site).
+            op_type: The type of the op that ran, if it differs from the type of the op in the graph.
         """
         op_name, _, slot = name.partition(":")
         context: dict[str, Any] = {}
@@ -347,7 +347,7 @@ class RunBuilder:
         )
 
     def external(self, tensor_id: int, health: Mapping[str, Any], *, execution: int) -> int:
-        """Adds a row for an eager tensor from outside, of which `execution` is the first user."""
+        """Adds a row for an eager tensor from outside. `execution` is its first user."""
         return self._tensor_row(scope="external", execution_index=execution, tensor_id=tensor_id, device_id=0, **health)
 
     def _tensor_row(self, **values: Any) -> int:
@@ -386,7 +386,7 @@ class RunBuilder:
         return logdir
 
     def _set_executed_graphs(self) -> None:
-        """Sets the optimized graph of the rows of each step: the one with most nodes of their names and types."""
+        """Sets the optimized graph for the rows of each step: the graph that has the most of their names and types."""
         nodes: dict[int, dict[tuple[Any, ...], str]] = {}
         for node in self.rows["executed_op"]:
             place = node["graph_id"], node["call_site"], node["op_name"] or node["node_name"]

@@ -48,7 +48,7 @@ def series(
     is_loop: bool = False,
     role: str | None = None,
 ) -> Build:
-    """Returns a program that runs one op once for each tensor, in one call each or in the iterations of one loop."""
+    """Returns a program that runs one op once for each tensor: in one call for each, or in the iterations of a loop."""
 
     def build(run: RunBuilder) -> None:
         one = run.graph(graph).op(op_name, op_type, role=role)
@@ -105,7 +105,7 @@ def adam(contents: Iterable[float], *, missing: str = "", is_capture: bool = Tru
     """Returns a program that applies gradients by ResourceApplyAdam, with the means of the variable at each read.
 
     Args:
-        missing: `execution` if an execution before the last is not recorded; `dropped` if tensors were dropped.
+        missing: `execution` if the second-to-last execution is not recorded, `dropped` if tensors were dropped.
         is_capture: Whether all calls read the same variable.
     """
 
@@ -143,7 +143,7 @@ def graphs(names: Iterable[str], *, num_calls: int = 1) -> Build:
 
 
 def product(op_type: str, tensors: Iterable[Mapping[str, Any]], *, of: Mapping[str, Any]) -> Build:
-    """Returns a program that computes an op of another tensor, once for each tensor."""
+    """Returns a program that runs an op on another tensor. The op runs once for each of its output `tensors`."""
 
     def build(run: RunBuilder) -> None:
         graph = run.graph("model").op("before", "Relu").op("x", op_type, inputs=["before"])
@@ -364,7 +364,7 @@ def many(run: RunBuilder) -> None:
 
 @pytest.mark.slow
 def test_finding_the_origin_among_many_bad_tensors_takes_little_memory(tmp_path: Path) -> None:
-    """After the first NaN nearly every tensor of a training is bad; a join of them all would have millions of rows."""
+    """After the first NaN, nearly every tensor of a training is bad. A join of them all would have millions of rows."""
     run = RunBuilder("run-a")
     run.eager(run.execution("Log", outputs={0: "float32"}), INF, tensor_id=0)
     for tensor_id in range(1, 8000):
@@ -460,7 +460,7 @@ def test_the_alert_view_has_the_alerts_of_all_rules_with_default_parameters(tmp_
 def findings(found: Alerts) -> list[tuple[object, ...]]:
     """Returns alerts in a comparable form.
 
-    Values are rounded, because the last digits of a mean or a norm depend on the order of the sum, and they are texts,
+    Values are rounded, because the last digits of a mean or a norm depend on the order of the sum. Values are texts,
     because NaN is not equal to itself.
     """
     return [(*dataclasses.astuple(replace(alert, value=0.0)), f"{alert.value:.9g}") for alert in found.alerts]
@@ -515,7 +515,7 @@ TENSORS = st.builds(
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[dict[str, Any]]:
-    """Generates the tensors of an op: a repeated list of a few tensors, and some more at the end."""
+    """Generates the tensors of an op: a repeated list of a few tensors, and some additional tensors at the end."""
     common = draw(st.lists(TENSORS, min_size=1, max_size=4))
     return common * draw(st.integers(1, 12)) + draw(st.lists(TENSORS, max_size=3))
 

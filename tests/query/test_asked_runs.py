@@ -1,4 +1,4 @@
-"""Test which runs of a logdir a question is about: the newest one, with the other processes of its program."""
+"""Test which runs of a logdir a question is about: the newest run, with the other processes of its program."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FORK_SERVER = '["python", "-c", "from multiprocessing.forkserver import main; ma
 def run_of(
     run_id: str, health: dict[str, Any] = CLEAN, *, start_s: int, end_s: int | None, **columns: Any
 ) -> RunBuilder:
-    """Returns a run with one tensor, recorded from `start_s` to `end_s`; None if it did not end cleanly."""
+    """Returns a run with one tensor, recorded from `start_s` to `end_s`. `end_s` is None if it did not end cleanly."""
     run = RunBuilder(
         run_id,
         wall_time_ns=START_NS + start_s * SECOND,
@@ -40,7 +40,7 @@ def run_of(
 
 @pytest.fixture
 def fixed(tmp_path: Path) -> Path:
-    """A logdir in which a run went bad, and a later run of the fixed program did not."""
+    """A logdir with a run that went bad, and a later run of the fixed program."""
     run_of("z-old", NAN, start_s=0, end_s=10).write(tmp_path)
     return run_of("a-new", start_s=20, end_s=30).write(tmp_path)
 
@@ -319,7 +319,7 @@ class TestNames:
     def test_every_answer_is_about_the_named_run(self, named: Path) -> None:
         with open_logdir(named) as opened:
             assert asked_runs(opened, "once").run_ids == ("r2",)
-            assert asked_runs(opened, "r1").run_ids == ("r1",)  # an ID goes before a name
+            assert asked_runs(opened, "r1").run_ids == ("r1",)  # an ID takes precedence over a name
             found = opened.first_nonfinite(run_id="once")
             assert found is not None
             assert found.run_id == "r2"

@@ -69,7 +69,7 @@ def test_integer_outputs_and_changed_functions_leave_the_coverage_complete(tmp_p
 
 
 def test_references_to_variables_leave_the_coverage_complete(tmp_path: Path) -> None:
-    """What ops write to the memory is recorded, so every value of a reference is."""
+    """The tensors that ops write to the memory are recorded, so every value of a reference is recorded."""
     run = RunBuilder("run-a")
     graph = run.graph("tf.Graph").op("VariableV2", not_recorded="reference").op("Enter", not_recorded="control_flow")
     graph.op("Shape", dtypes=("int32",), not_recorded="dtype")

@@ -1,4 +1,4 @@
-"""Test what answers show of themselves in a notebook and in a terminal."""
+"""Test how answers are displayed in a notebook and in a terminal."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ EVIL = "<script>alert(1)</script>\x1b[31m'\"&"
 class Text(HTMLParser):
     """The text of HTML, and its tags.
 
-    A tag that is left open is an error, and an attribute other than style, except those of shapes in a drawing.
+    An unclosed tag is an error. An attribute other than style is an error too, except in the shapes of a drawing.
     """
 
     def __init__(self, html: str) -> None:
@@ -202,7 +202,7 @@ def test_every_displayed_class_of_the_package_is_tested(logdir: Logdir) -> None:
     public = {kind for name in query.__all__ if isinstance(kind := getattr(query, name), type)}
     displayed = {kind for kind in public if issubclass(kind, Displayed)}
     untested = {kind.__name__ for kind in displayed - shown}
-    assert untested <= {"TensorHop", "DiffTensor", "Growth"}  # bases, and parts
+    assert untested <= {"TensorHop", "DiffTensor", "Growth"}  # base classes, and parts of answers
 
 
 def test_a_difference_of_two_runs_names_both_sides(tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ def write(path: Path, tensors: list[Tensor]) -> Path:
 
 
 def plain(tensors: list[Tensor]) -> dict[int, Counter[object]]:
-    """Returns what each step must have: the elements by sign and power of two, and those that are in no bucket."""
+    """Returns the expected contents of each step: elements by sign and power of two, and elements in no bucket."""
     steps: dict[int, Counter[object]] = {}
     for tensor in tensors:
         if tensor.step is None:
@@ -126,7 +126,7 @@ def test_the_sums_are_those_of_the_elements(
     found = distributions(path, pattern, max_buckets=3000)
     assert found is not None
     expected = plain(selected)
-    if not expected:  # no tensor has a step, so the columns are executions, which graph tensors of this run lack
+    if not expected:  # no tensor has a step, so the columns are executions; graph tensors of this run have none
         assert (found.axis, found.columns) == ("execution", ())
         return
     assert found.axis == "step"

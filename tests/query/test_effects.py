@@ -114,7 +114,7 @@ def test_in_a_skipped_step_only_an_overflow_is_expected(
 
 
 def _choice(run: RunBuilder, branch_op: str, *, trace: str = "f", is_nan: bool = True) -> None:
-    """Adds a call of a function that returns a constant for a NaN, and otherwise what a branch makes of the value."""
+    """Adds a call of a function that returns a constant for a NaN, and otherwise the result of a branch."""
     graph = run.graph("f").op("x", "Placeholder").op("mean", "Mean", ["x"])
     graph.op("IsNan", inputs=["mean"], dtypes=("bool",), not_recorded="dtype").op("cond", "If", ["IsNan", "mean"])
     zero = run.graph("zero").op("m", "Placeholder").op("made", "Const").function(f"__zero_{trace}", ["m"], ["made"])
@@ -458,7 +458,7 @@ def masked_scores(
     scores: dict[str, object] = CLEAN,
     softmax: dict[str, object] = CLEAN,
 ) -> RunBuilder:
-    """Scores plus the logarithm of a mask.
+    """Adds a step that computes scores plus the logarithm of a mask.
 
     Args:
         run: The run.
@@ -466,7 +466,7 @@ def masked_scores(
         log: The health of the logarithm.
         user: The op that takes the logarithm.
         scores: The health of the other tensor that this op takes.
-        softmax: The health of what the function returns.
+        softmax: The health of the result of the function.
     """
     graph = run.graph("step").op("x", "Placeholder").op("given", "Placeholder", dtypes=(made[0][1],))
     names, dtypes = (
@@ -623,7 +623,7 @@ def sentence(logdir: Path) -> str:
 
 
 def log_likelihood(run: RunBuilder, *, has_gradient: bool) -> RunBuilder:
-    """Returns a step that sums masked logits to a scalar, and takes its gradient or not."""
+    """Returns a step that sums masked logits to a scalar, and optionally takes the gradient of the scalar."""
     step = Training(run).op("mask", "Const", [], ALL_INF).op("logits", "AddV2", ["x", "mask"], ALL_INF)
     step.op("sum", "Sum", ["logits"], SCALAR_INF).op("scaled", "Mul", ["sum"], SCALAR_INF)
     if has_gradient:
@@ -724,7 +724,7 @@ def test_a_bad_gradient_of_a_single_skipped_update_is_expected(tmp_path: Path) -
 def test_a_search_may_reject_bad_values(
     calls: Sequence[tuple[dict[str, object], str | None]], is_harmless: bool, tmp_path: Path
 ) -> None:
-    """A line search compares each finite objective with the best one, and tries another step for each bad one."""
+    """A line search compares each finite objective with the best objective, and tries another step after a bad one."""
     run = RunBuilder("run-a")
     _search(run, calls, source="while True:\n    trial = objective(w - step * g)\n    np.isfinite(trial)\n")
     assert answer(run, tmp_path) == ("exp", *(("absorbed", REJECTED) if is_harmless else ("result", None)))
@@ -780,11 +780,11 @@ def _search(
     has_gradient: bool = False,
     source: str = "",
 ) -> None:
-    """Adds calls of a function from one line, the second one of a file.
+    """Adds calls of a function from one line, which is line 2 of a file.
 
     Args:
         run: The run.
-        calls: What the function returned, and the type of the op that took it.
+        calls: For each call, the health of the result, and the type of the op that took the result.
         shape: The shape of the result.
         writes: Whether the function writes to a variable.
         has_gradient: Whether the program takes the gradient of the function.
@@ -848,7 +848,7 @@ def test_the_origin_in_an_input_pipeline_is_found_from_its_element(tmp_path: Pat
 
 
 class Classifier:
-    """A function of `x` whose `log` is bad and whose `choice` is an integer or a boolean made of it."""
+    """A function of `x`. Its `log` is bad, and its `choice` is an integer or a boolean made from `log`."""
 
     def __init__(self, op_type: str, health: dict[str, object], *, dtype: str = "int64", is_used: bool = True) -> None:
         self.run = RunBuilder("run-a")
@@ -929,7 +929,7 @@ def test_the_reason_names_a_function_that_ran_unrecorded(tmp_path: Path) -> None
 
 
 def failing_step(run: RunBuilder, *, error_type: str) -> RunBuilder:
-    """A step that fails in `solve`, before it computes the update of the variable."""
+    """Adds a step that fails in `solve`, before the step computes the update of the variable."""
     graph = run.graph("step").op("x", "Placeholder").op("w", "Placeholder", dtypes=("resource",))
     graph.op("root", "MatrixSquareRoot", ["x"]).op("solve", "MatrixSolve", ["root"]).op("scaled", "Mul", ["solve"])
     graph.op("update", "AssignSubVariableOp", ["w", "scaled"], dtypes=()).function("__step", ["x", "w"])
@@ -961,14 +961,14 @@ def guarded_training(
     weights_after: dict[str, object] = CLEAN,
     error_type: str = "InvalidArgumentError",
 ) -> RunBuilder:
-    """A step in which a guard takes the bad gradient, and an update takes it too.
+    """Adds a step in which a guard and an update both take a gradient that may be bad.
 
     Args:
         run: The run.
         lines: The stack of each call.
-        failed: The calls in which the guard raises an error. The gradient of the others is healthy.
-        weights_after: What the calls read that raise no error.
-        error_type: The error.
+        failed: The calls in which the guard raises an error. In other calls, the gradient is healthy.
+        weights_after: The health of the weights that the calls without an error read.
+        error_type: The type of the error.
     """
     graph = run.graph("step").op("w", "Placeholder", dtypes=("resource",)).op("read", "ReadVariableOp", ["w"])
     graph.op("gradient", "Log", ["read"]).op("guard", "CheckNumerics", ["gradient"]).op("loss", "Mul", ["guard"])
@@ -991,7 +991,7 @@ def guarded_training(
 
 
 def test_a_value_in_a_call_whose_error_the_program_caught_did_no_harm(tmp_path: Path) -> None:
-    """TensorFlow may trace the function again in between, and then calls it through other frames."""
+    """Between the calls, TensorFlow may trace the function again, and then calls it through other frames."""
     caught = guarded_training(RunBuilder("a"))
     assert answer(caught, tmp_path) == ("gradient", "absorbed", CAUGHT_ERROR)
     assert [bad.expected_reason for bad in nonfinite(tmp_path)] == [CAUGHT_ERROR]
@@ -1014,7 +1014,7 @@ def test_a_value_in_a_call_with_an_error_may_have_done_harm(difference: dict[str
 
 
 def unfollowed(run: RunBuilder, *, returns: dict[str, object]) -> RunBuilder:
-    """A loss with a logarithm of 0 that goes into a function that was not recorded."""
+    """Adds a loss with a logarithm of 0. A function that was not recorded takes the logarithm."""
     graph = run.graph("step").op("x", "Placeholder").op("log", "Log", ["x"]).op("loop", "While", ["log"])
     run.add(
         "graph_call", graph_id=graph.graph_id, op_name="loop", attribute="body", function_name="Defun", is_inline=True

@@ -389,7 +389,7 @@ def test_dtypes_that_no_recorder_wrote(text: str | None, expected: tuple[str | N
 
 
 def chain(op_types: tuple[str, ...], taken: dict[str, Any], made: dict[str, Any]) -> tuple[RunBuilder, int]:
-    """Returns a run in which functions ran one after another as one op, and the event_index of its output."""
+    """Returns a run in which one op ran in place of a chain of ops, and the event_index of the op's output."""
     run = RunBuilder("run-a")
     graph = run.graph("f").op("argument", "Placeholder").op("x", "RandomUniform", ["argument"]).op("one", "Const")
     before = "x"
@@ -413,7 +413,7 @@ def chain(op_types: tuple[str, ...], taken: dict[str, Any], made: dict[str, Any]
 ROOT_OF_NEGATIVE = "Sqrt of a negative number: 2 of 12 elements are below 0, and the result is NaN."
 ROOT_AND_RECIPROCAL = [
     (counts(neg=2, pos=10), counts(nan=2, pos=10), "Sqrt", ROOT_OF_NEGATIVE),
-    # A NaN of the root, and an infinity of the division.
+    # The root makes a NaN, and the division makes an infinity.
     (counts(neg=2, zero=1), counts(nan=2, pos_inf=1), "RealDiv", "All inputs are finite, so one of RealDiv, Sqrt "),
 ]
 
@@ -502,7 +502,7 @@ def test_a_cast_of_a_constant_that_was_computed_in_advance_is_no_maker(is_folded
 
 @pytest.mark.parametrize("epsilon", [False, True])
 def test_the_reciprocal_of_a_root_is_the_division_of_the_program(epsilon: bool, tmp_path: Path) -> None:
-    """TensorFlow ran x / sqrt(v) as x * rsqrt(v), also where the program adds an epsilon of 0 to the root."""
+    """TensorFlow ran x / sqrt(v) as x * rsqrt(v), even where the program adds an epsilon of 0 to the root."""
     run = RunBuilder("run-a")
     graph = run.graph("f").op("x", "Placeholder").op("v", "Square", ["x"]).op("root", "Sqrt", ["v"])
     divisor = "root"
@@ -551,7 +551,7 @@ def test_the_reciprocal_of_a_root_is_the_division_of_the_program(epsilon: bool, 
 def test_a_quotient_that_is_scaled_before_it_is_computed(
     rate: dict[str, Any], product: dict[str, Any], is_known: bool, tmp_path: Path
 ) -> None:
-    """Of rate * (x / sqrt(v)), TensorFlow made x * (rate * rsqrt(v)): the quotient itself was never computed."""
+    """TensorFlow turned rate * (x / sqrt(v)) into x * (rate * rsqrt(v)), so the quotient was never computed."""
     run = RunBuilder("run-a")
     graph = run.graph("f").op("x", "Placeholder").op("v", "Square", ["x"]).op("root", "Sqrt", ["v"])
     graph.op("rate", "Tanh", ["v"]).op("ratio", "RealDiv", ["x", "root"]).op("step", "Mul", ["rate", "ratio"])
@@ -601,14 +601,14 @@ BY_CONSTANT = (
         # The constant may have overflowed.
         (counts(zero=1), counts(pos_inf=1), "float64", "Mul", BY_CONSTANT),
         (counts(zero=1), counts(pos_inf=1), "int32", "Sub", BY_CONSTANT),
-        # It is not known which elements of x meet the 0.
+        # Nothing shows which elements of x are divided by the 0.
         (counts(zero=1, pos=1), counts(pos_inf=1, pos=1), "int32", "Mul", BY_CONSTANT),
     ],
 )
 def test_a_constant_that_is_divided_in_advance_is_no_quotient(
     x: dict[str, Any], constant: dict[str, Any], dtype: str, user: str, said: str, tmp_path: Path
 ) -> None:
-    """Of a * (x / c) with constants a and c, TensorFlow made x * (a / c)."""
+    """TensorFlow turned a * (x / c), where a and c are constants, into x * (a / c)."""
     run = RunBuilder("run-a")
     graph = run.graph("f").op("x", "Placeholder").op("a", "Const").op("c", "Const", dtypes=(dtype,))
     graph.op("divisor", "Cast", ["c"]).op("ratio", "RealDiv", ["x", "divisor"])
@@ -655,7 +655,7 @@ def test_the_reciprocal_of_a_constant_divisor_is_the_division_of_the_program(tmp
 
 
 def test_a_reciprocal_of_an_outer_graph_is_the_division_of_the_called_one(tmp_path: Path) -> None:
-    """TensorFlow inlined the call before it made the reciprocal, so that this belongs to the graph of the caller."""
+    """TensorFlow inlined the call before it made the reciprocal, so the reciprocal belongs to the caller's graph."""
     run = RunBuilder("run-a")
     inner = run.graph("g").op("x", "Placeholder").op("c", "Const").op("ratio", "RealDiv", ["x", "c"])
     inner.op("later", "RealDiv", ["ratio", "c"]).function("g", ["x"], ["ratio"])

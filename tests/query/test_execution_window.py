@@ -89,7 +89,7 @@ def test_a_row_describes_the_outputs_of_its_execution(logdir: Logdir) -> None:
     assert (mul.devices, mul.is_call, mul.is_bad, mul.num_outputs) == ((CPU,), False, False, 1)
     assert mul.source is not None
     assert (mul.source.file_path, mul.source.lineno) == ("/me/train.py", 7)
-    # The first user of a tensor from outside did not make it.
+    # The first user of a tensor from outside did not make this tensor.
     assert (add.is_bad, add.num_recorded_outputs) == (False, 1)
     assert (step.graph_name, step.is_call, step.num_inside, step.num_bad_inside) == ("Step", True, 2, 2)
     assert (step.num_recorded_outputs, step.outputs) == (0, ())

@@ -91,7 +91,7 @@ def numbers(low: float, high: float, **kinds: int) -> dict[str, Any]:
 
 
 class Step:
-    """A call of a graph, `f(x)`: the first one, or a later one. Each op is added with the health of its result."""
+    """A call of a graph, `f(x)`: the first or a later call. Each op is added with the health of its result."""
 
     def __init__(self, *, is_first: bool = True) -> None:
         self.run = RunBuilder("run-a")
@@ -207,7 +207,7 @@ def test_an_optimizer_that_divides_by_the_root_of_its_first_step(tmp_path: Path)
 @pytest.mark.parametrize("behind", ["Cast", "Identity", "Mul", "RealDiv", "Sqrt", "Squeeze"])
 @pytest.mark.parametrize("op_type", ["Cholesky", "Log", "RealDiv", "Rsqrt"])
 def test_an_op_that_takes_its_own_result_in_a_damaged_graph(behind: str, op_type: str, tmp_path: Path) -> None:
-    """A search for the cause of a zero ends."""
+    """The search for the cause of a zero must end."""
     step = Step().takes(CLEAN)
     step.op("y", behind, ["y", "y"] if behind in ("Mul", "RealDiv") else ["y"], counts(zero=1, pos=1))
     made = {"Cholesky": NAN, "Log": NEG_INF}.get(op_type, INF)
@@ -237,7 +237,7 @@ def test_an_eager_value_that_where_replaces(tmp_path: Path) -> None:
     [(["Sqrt"], "the input of Sqrt"), (["Sqrt", "Mul"], "the input of Sqrt"), (["Mul"], "the divisor")],
 )
 def test_a_root_behind_a_divisor_of_0_needs_the_second_where(behind: list[str], where: str, tmp_path: Path) -> None:
-    """The slope of the root is infinite as well, so 0 times that slope is NaN if only the divisor is replaced."""
+    """The slope of the root is infinite, too. If only the divisor is replaced, 0 times that slope is NaN."""
     step, last = Step().takes(ZERO), "x"
     for op_type in behind:
         step.op(op_type, op_type, [last], ZERO)
@@ -272,7 +272,7 @@ def test_a_constant_that_where_replaces_needs_no_second_where(health: dict[str, 
 
 
 def test_where_replaces_one_of_two_bad_components_of_the_data(tmp_path: Path) -> None:
-    """The other one is returned first, and its NaN has no gradient."""
+    """The other component is returned first, and its NaN has no gradient."""
     run = RunBuilder("run-a")
     made = run.execution("TensorSliceDataset", inputs=[1, 2], outputs={3: "variant"})
     features = run.external(1, {**NAN, "rank": 2, "shape": [2, 1]}, execution=made)
@@ -445,7 +445,7 @@ def test_a_divisor_that_is_0_as_a_variable_is(
     [
         ("AssignVariableOp", "Const", "int32", True),
         ("AssignVariableOp", "Const", "float16", False),  # the cast may round it to 0
-        ("AssignVariableOp", "Sub", "int32", False),  # what made the value explains it better
+        ("AssignVariableOp", "Sub", "int32", False),  # the op that made the value explains it better
         ("AssignAddVariableOp", "Const", "int32", False),
     ],
 )
@@ -545,13 +545,14 @@ BOUND_STATE = (
 
 
 def loop(*before: Mapping[str, Any], taken: str = "state", calls: int = 1, is_training: bool = False) -> RunBuilder:
-    """Returns the last call of `f(x)`: a loop over state = taken * taken, whose iterations are finite before the last.
+    """Returns a run of `f(x)`, a loop over state = taken * taken. All iterations except the last are finite.
 
     Args:
         before: The health of the product in the iterations before it overflows.
         taken: `state`, which is the last product, or `x`.
         calls: The number of calls.
-        is_training: Whether each iteration computes a gradient. In any case, a part of one is computed before the loop.
+        is_training: Whether each iteration computes a gradient. A part of a gradient is always computed before the
+            loop.
     """
     run = RunBuilder("run-a")
     outer = run.graph("f").op("x", "Placeholder").op("one_by_n", "DivNoNan", ["x"], role="gradient")
@@ -623,7 +624,7 @@ def test_the_second_iteration_of_a_training_is_not_before_it(
 def reason_of_batch(
     tmp_path: Path, *, num_bad: int, is_first: bool = False, has_gradient: bool = True
 ) -> Explanation | None:
-    """Returns why the squares of a batch overflow in some of 20 samples, in the first or a later step."""
+    """Returns the explanation of squares that overflow in some of 20 samples, in the first or a later step."""
     run = RunBuilder("run-a")
     batch = counts(pos=20)
     bad = {**counts(pos_inf=num_bad, pos=20 - num_bad), "first_bad_index": 0, "num_bad_slices": num_bad}
@@ -827,7 +828,7 @@ def test_an_overflow_behind_a_bound_is_not_of_the_maximum_of_nothing(
 
 
 def log_of(*takers: tuple[str, str, list[str]]) -> Step:
-    """Returns a step with log(p) of a p that holds a 0, and ops that take the logarithm."""
+    """Returns a step with log(x), where x holds a 0, and ops that take the logarithm."""
     step = Step().takes(ZERO).op("log", "Log", ["x"], NEG_INF)
     for name, op_type, inputs in takers:
         step.op(name, op_type, inputs, NAN)
@@ -858,7 +859,7 @@ def test_the_repair_of_a_logarithm_depends_on_the_other_uses_of_its_argument(
 
 
 def logarithms(one: float, *, of: str = "x", dtype: str = "float32") -> Step:
-    """Returns a step with log(x) - log(one - x), of which the logarithm of `of`, x or other, is -Inf."""
+    """Returns a step with log(x) - log(one - x). `of` tells which logarithm is -Inf: `x` or `other`."""
     zero = {**ZERO, "dtype": dtype}
     step = Step().takes(zero if of == "x" else {**CLEAN, "dtype": dtype})
     step.op("one", "Const", [], {**ONE, "scalar_value": one})
@@ -1006,7 +1007,7 @@ def test_the_gradient_of_a_logarithm_needs_the_repair_of_the_logarithm(tmp_path:
     ("x", "terms", "is_mask"),
     [
         (counts(neg_inf=2, zero=1), counts(zero=2, pos=1), True),
-        (counts(neg_inf=1, neg=2), counts(zero=2, pos=1), False),  # one of them underflowed
+        (counts(neg_inf=1, neg=2), counts(zero=2, pos=1), False),  # one exponential underflowed
         (counts(neg=3), counts(zero=2, pos=1), False),
         (
             counts(neg_inf=2, zero=1),
@@ -1597,7 +1598,7 @@ def test_an_optimizer_that_divides_by_the_root_of_its_variable(made_by: str, rep
         (["AddV2", "Sqrt", "RealDiv", "ReadVariableOp"], "Give the optimizer an epsilon such as 1e-7."),
         (["Cast", "ReadVariableOp"], NO_NAN),  # the step, in a schedule
         (["Sqrt", "Sum", "Square", "ReadVariableOp"], NO_NAN),  # a norm, in a constraint
-        (["Sqrt"], NO_NAN),  # nothing shows what the root was taken of
+        (["Sqrt"], NO_NAN),  # nothing shows the argument of the root
     ],
 )
 def test_a_division_of_the_user_inside_an_optimizer(made_by: list[str], repair: str) -> None:
@@ -1969,7 +1970,7 @@ def test_a_relu_whose_zeros_are_scaled(scale: str, scaled: dict[str, Any], is_of
         ("MatMul", "ReadVariableOp", True, True, True),
         ("_FusedMatMul", "ReadVariableOp", True, True, True),
         ("Mul", "ReadVariableOp", True, True, False),  # no layer combines the inputs with weights
-        ("MatMul", "Identity", True, True, False),  # weights of a caller, such as those of a line search
+        ("MatMul", "Identity", True, True, False),  # weights of a caller, such as a line search
         ("MatMul", "ReadVariableOp", False, True, False),  # the weights may have grown
         ("MatMul", "ReadVariableOp", True, False, False),  # a metric
     ],

@@ -277,7 +277,8 @@ class TestSQLite:
             views = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'view'")}
             assert connection.execute("SELECT count(*) FROM alert").fetchone()[0] > 0
             sizes = connection.execute("SELECT DISTINCT json_array_length(shape) FROM tensor_health").fetchall()
-        # The SQLite inside TensorFlow's libraries, which Python uses once they are loaded, has no square root.
+        # TensorFlow's libraries contain an SQLite without a square root. Python uses it once these libraries are
+        # loaded.
         assert views == KEPT_VIEWS - {"alert"} - (set() if has_square_root() else {"variable_update"})
         assert sorted(sizes, key=repr) == [(0,), (1,), (None,)]
 
@@ -517,7 +518,7 @@ def test_the_error_without_an_optional_package_gives_the_command(
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_the_error_for_a_full_disk_names_the_table(name: str, tmp_path: Path) -> None:
-    """The limit on the size of files makes a write fail in the same place as a full disk."""
+    """A limit on the size of files makes a write fail in the same place as a full disk does."""
     run = RunBuilder("run-a")
     for index in range(2000):
         run.add("mark", event_index=index, label="label", value=f"{index * 7919 % 10007:x}" * 200)

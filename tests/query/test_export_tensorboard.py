@@ -1,4 +1,4 @@
-"""Test export_tensorboard: event files, read back, have the numbers that the answers of the query layer have."""
+"""Test export_tensorboard: event files, when read back, have the numbers of the query layer's answers."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ SHORT = (0, 1, 2, 3, 4, 5, 6, 9)
 
 @dataclass
 class Events:
-    """What a directory of event files has: the summaries by tag and step, and the time of each step."""
+    """The contents of a directory of event files: the summaries by tag and step, and the time of each step."""
 
     scalars: dict[tuple[str, int], float] = field(default_factory=dict)
     histograms: dict[tuple[str, int], Any] = field(default_factory=dict)
@@ -90,7 +90,7 @@ def read(directory: Path) -> Events:
 def training(
     run_id: str = "run-a", *, steps: tuple[int, ...] = STEPS, loss: str = "loss", **settings: Any
 ) -> RunBuilder:
-    """Returns a run of a layer, a loss and a gradient, with marks; in the last step, the loss is NaN."""
+    """Returns a run with a layer, a loss, a gradient and marks. In the last step, the loss is NaN."""
     run = RunBuilder(run_id, **{"tensor_debug_mode": "FULL_NUMERICS", **settings})
     graph = run.graph("train")
     graph.op("dense", "Relu", layer="net/dense", role="forward")
@@ -122,7 +122,7 @@ def training(
 
 
 def expected_scalars(logdir: Path, *, run_id: str, max_columns: int) -> dict[tuple[str, int], float]:
-    """Returns what the pages of the viewer show, with a column for each position."""
+    """Returns the values that the viewer's pages show, with a column for each position."""
     curves, health_ = (
         answer(logdir, run_id=run_id, max_columns=max_columns)  # type: ignore[operator]
         for answer in (curves_of, layer_health)
@@ -157,7 +157,7 @@ def expected_scalars(logdir: Path, *, run_id: str, max_columns: int) -> dict[tup
 
 
 def differing(a: dict[tuple[str, int], float], b: dict[tuple[str, int], float]) -> list[object]:
-    """Returns the keys at which two series differ; NaN is equal to NaN."""
+    """Returns the keys at which two series differ. NaN is equal to NaN."""
     return sorted(key for key in a.keys() | b.keys() if not np.array_equal(a.get(key), b.get(key), equal_nan=True))
 
 
@@ -179,7 +179,7 @@ class TestSeries:
         assert found.scalars["training/loss", 2] == np.float32(1 / 3)
         assert math.isnan(found.scalars["training/loss", 5001])
         assert found.scalars["training/accuracy", 399] == np.float32(8 / 7)
-        assert found.seconds[0] == (START_NS + 3000) / 1e9  # of its last tensor; the others are those of their marks
+        assert found.seconds[0] == (START_NS + 3000) / 1e9  # time of its last tensor, not of a mark
         assert list(found.seconds.values())[1:] == [(START_NS + 10**9 * n) / 1e9 for n in range(1, len(STEPS))]
         (run,) = result.runs
         assert (run.axis, run.num_positions, run.num_scalars) == ("step", len(STEPS), len(found.scalars))
@@ -233,7 +233,7 @@ class TestSeries:
         assert found.scalars["bad_share/forward//home/me/train.py:12", 0] == 0
 
     def test_executions_are_the_steps_of_a_program_without_steps(self, tmp_path: Path) -> None:
-        """Marks of one window are not counted in another one."""
+        """Marks of one window are not counted in another window."""
         run = RunBuilder("run-a", tensor_debug_mode="FULL_NUMERICS")
         for number in range(210):
             run.add("mark", event_index=run.next_event_index, label="lr", value=str(number))
@@ -257,7 +257,7 @@ class TestSeries:
             warnings.simplefilter("ignore")
             from tensorboard.plugin_util import markdown_to_safe_html
 
-            assert "<img" in markdown_to_safe_html(answer.headline)  # which is why the text is indented
+            assert "<img" in markdown_to_safe_html(answer.headline)  # so the text needs to be indented
             assert "<img" not in markdown_to_safe_html(texts["first_nonfinite", 8])
 
     def test_a_finite_number_beyond_float32_stays_finite(self) -> None:
@@ -387,7 +387,7 @@ class TestTarget:
 class TestFollow:
     @pytest.fixture
     def stages(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], None]]:
-        """Makes a logdir of which a look sees one part more than the look before. The last one sees that it ended."""
+        """Makes a logdir in which each look finds one more part. The last look finds that the recording has ended."""
         logdir = training(steps=SHORT, run_name="live").write(tmp_path / "logdir", parts=4)
         manifest = logdir / "manifest" / "run-a.jsonl"
         lines = [json.loads(line) for line in manifest.read_text().splitlines()]

@@ -449,7 +449,7 @@ class TestVariables:
         """Returns the bad tensors of a step that reads a variable.
 
         Args:
-            written: Health of the value that eager code assigned before the step; None means no assignment.
+            written: Health of the value that eager code assigned before the step. None means no assignment.
         """
         run = RunBuilder("run-a")
         graph = run.graph("step").op("w", "Placeholder", dtypes=["resource"], not_recorded="dtype")
@@ -709,14 +709,15 @@ def optimizer_with_a_bad_variable(
     value: dict[str, object] = NAN,
     held: dict[str, object] = NAN,
 ) -> int:
-    """Adds a step in which an optimizer writes to a variable, and a read of bad values in the next one.
+    """Adds a step in which an optimizer writes to a variable, and a read of bad values in the next step.
 
     Args:
         run: The run.
         is_eager: Whether the op of the optimizer runs outside the function.
-        assigned: The handle that the program assigns a value to: the state before the step, the variable after it.
-        value: The value.
-        held: What the read returns.
+        assigned: The handle to which the program assigns a value. It assigns the state before the step, and the
+            variable after it.
+        value: The health of this value.
+        held: The health of the tensor that the read returns.
 
     Returns:
         The row of the read.

@@ -19,7 +19,7 @@ from .builder import CLEAN, CPU, NAN, RunBuilder
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Writes a logdir: `step` (0) calls `double` (1), loops over `body` (2) and `cond` (3), and may run `yes` (4).
 
-    The loop has 3 iterations in step 1. In the second one, at event 4, the Mul of the body is bad.
+    The loop has 3 iterations in step 1. In the second iteration, at event 4, the Mul of the body is bad.
     """
     run = RunBuilder("run-a")
     step = run.graph("step").op("x", "Placeholder").op("w", "Placeholder").op("pred", "Placeholder", dtypes=("bool",))

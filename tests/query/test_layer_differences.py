@@ -34,7 +34,7 @@ def run(
         path: The logdir.
         tensors: (op, step, elements) of each tensor.
         run_id: The run.
-        mode: The mode; only FULL_NUMERICS measures magnitudes.
+        mode: The mode. Only FULL_NUMERICS measures magnitudes.
         dtype: The dtype.
     """
     built = RunBuilder(run_id, tensor_debug_mode=mode)
@@ -51,7 +51,7 @@ def run(
 
 
 def steps(number: int, change: Callable[[str, int], list[float] | None] = lambda name, step: None) -> list[Any]:
-    """Returns tensors of all ops in each step; `change` returns other elements than [1, 2]."""
+    """Returns the tensors of all ops in each step. `change` returns the elements that replace [1, 2], or None."""
     return [
         (name, step, change(name, step) or [1.0, 2.0]) for step in range(number) for name in ("a", "b", "db", "rate")
     ]
@@ -116,7 +116,7 @@ def test_only_one_run_is_bad(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_exact_step_within_a_column_of_several_steps(tmp_path: Path) -> None:
     def change(name: str, step: int) -> list[float] | None:
-        # The optimizer is before net/b in the column of steps 600 to 799, net/a comes later.
+        # In the column of steps 600 to 799, the optimizer differs before net/b. net/a differs later.
         since = {"rate": 610, "b": 611, "a": 700}.get(name)
         return None if since is None or step < since else [1.0, 2.25]
 
@@ -297,7 +297,7 @@ def test_the_cells_are_those_of_layer_health(
     if found is None or swapped is None or not found.columns:
         return
     positions = (found.columns[0].first, found.columns[-1].last + 1)
-    # By itself, a run that lacks the first or the last step has other columns, and one with steps has another axis.
+    # Alone, a run without the first or the last step has other columns. A run with steps has another axis.
     sides = [layer_health(each, positions=positions, max_columns=max_columns) for each in (a, b)]
     for side, values, bad in zip(sides, (found.values_a, found.values_b), (found.bad_a, found.bad_b), strict=True):
         assert side is not None
@@ -340,7 +340,7 @@ def test_the_cells_are_those_of_layer_health(
 
 
 def value(values: Any, name: str, at: tuple[int, int]) -> float | None:
-    """Returns the number of a cell, or None where the runs have no such measure at all."""
+    """Returns the number of a cell, or None if the runs do not have the measure."""
     number: float | None = values[name][at[0]][at[1]] if name in values else None
     return number
 

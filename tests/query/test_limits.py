@@ -119,7 +119,7 @@ class TestTimeLimit:
 
 
 class TestManyBadTensors:
-    """A training that is bad for many steps. Each step is one call whose ops feed each other."""
+    """A training that is bad for many steps. Each step is one call whose ops form a chain."""
 
     @pytest.mark.slow
     @pytest.mark.parametrize("parts", [1, 2])

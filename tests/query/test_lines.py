@@ -1,4 +1,4 @@
-"""Which lines answers name: of a part of Keras, the part of a line, and the call of a function."""
+"""Test the lines that answers name: the line of a Keras part, the part of a line, and the call of a function."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_the_call_of_a_function_without_steps(tmp_path: Path) -> None:
     graphs = [run.graph("step").op("x", "Placeholder").op("y", "Sqrt", ["x"], stack=stack) for stack in stacks]
     for number, graph in enumerate(graphs):
         run.add("graph_function", function_name=f"__inference_step_{number}", graph_id=graph.graph_id)
-    for number in (0, 2, 1, 0):  # the graphs 0 and 1 are of the same function
+    for number in (0, 2, 1, 0):  # the graphs 0 and 1 belong to the same function
         execution = run.execution(f"__inference_step_{number}", graph=graphs[number])
         run.tensor(graphs[number], "x", CLEAN, execution=execution, step=execution + 1)
         run.tensor(graphs[number], "y", NAN, execution=execution, step=execution + 1)

@@ -28,7 +28,7 @@ def part_of(logdir: Path, run_id: str, number: int = 0, table: str = "tensor_hea
 
 
 def without(part: Path, column: str) -> None:
-    """Removes a column from a part, like a part of an older minor version."""
+    """Removes a column from a part, so that it looks like a part of an older minor version."""
     data = pq.ParquetFile(part).read()
     pq.write_table(data.drop_columns([column]), part)
 

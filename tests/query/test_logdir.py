@@ -327,7 +327,7 @@ class TestLive:
 
 
 class TestEndOfStack:
-    """A RecursionError of the program is not told as damage of a file or as a refused statement."""
+    """A RecursionError of the program is not reported as a damaged file or a refused statement."""
 
     def test_opening_and_asking(self, tmp_path: Path) -> None:
         logdir = health_run().write(tmp_path)

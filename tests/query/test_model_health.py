@@ -98,7 +98,7 @@ class Program:
     ratios: list[tuple[Output, int | None, float]] = field(default_factory=list)
 
     def add(self, output: Output) -> None:
-        """Adds eager tensors. Those of the same op type in one row with one role count as one output."""
+        """Adds eager tensors. Eager tensors with the same row, role and op type count as one output."""
         for known in self.outputs:
             if known.is_eager and known.key() == output.key():
                 known.tensors += output.tensors
@@ -191,11 +191,11 @@ class Expected:
     """The plain computation for one program.
 
     Attributes:
-        measures: By measure, row and column, the value.
-        curves: By curve and column, the value.
-        bad: By row and column, the number of bad tensors.
-        num_outputs: By row, the number of outputs.
-        roles: By row, the number of tensors by role.
+        measures: The values, by measure, row and column.
+        curves: The values, by curve and column.
+        bad: The number of bad tensors, by row and column.
+        num_outputs: The number of outputs, by row.
+        roles: The number of tensors by role, by row.
     """
 
     first: int
@@ -208,7 +208,7 @@ class Expected:
 
 
 def compute(program: Program, max_columns: int) -> Expected | None:
-    """Returns the expected values; None if no tensor has a step."""
+    """Returns the expected values, or None if no tensor has a step."""
     steps = [step for output in program.outputs for step, _ in output.tensors if step is not None]
     if not steps:
         return None
@@ -314,7 +314,7 @@ def of_weights(tensor: Tensor) -> bool:
 
 
 def norm(tensors: list[Tensor], is_meant: Callable[[Tensor], bool]) -> float | None:
-    """Returns the root of the sum, over outputs, of the mean square sum of their tensors."""
+    """Returns the root of a sum over outputs. Each output adds the mean, over its tensors, of their sums of squares."""
     squares: dict[int, list[float]] = defaultdict(list)
     for output, elements in tensors:
         finite = np.array(elements)[np.isfinite(elements)]
@@ -504,7 +504,7 @@ def test_a_run_that_goes_bad(tmp_path: Path) -> None:
     )
     assert found.sentence == "train.py:3 made -Inf in step 2."
     assert curves.first_bad == 2
-    norms = curve(curves, "gradient_norm")  # only of product_grad, which the optimizer takes
+    norms = curve(curves, "gradient_norm")  # only from product_grad, which the optimizer takes
     assert (norms.values[:2], norms.first_bad) == ((pytest.approx(math.hypot(0.25, 0.5)),) * 2, 2)
     loss = curve(curves, "loss")
     assert (loss.values[:3], loss.source, loss.first_bad) == ((0.5, 0.25, -math.inf), "loss:0", 2)

@@ -1,4 +1,4 @@
-"""Test what shows blocks: the same words in a terminal, in HTML and as plain text, safe in each of them."""
+"""Test the display of blocks: the same words in a terminal, in HTML and as plain text, safe in each form."""
 
 from __future__ import annotations
 

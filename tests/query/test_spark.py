@@ -62,9 +62,9 @@ PROGRAM = """
 
 @pytest.fixture(scope="module")
 def logdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Returns a logdir with a run for each case of the alert rules, a run recorded from TensorFlow, and some others.
+    """Returns a logdir with a run for each case of the alert rules, a recorded run of TensorFlow, and other runs.
 
-    The others have loops, expected bad values, lost eager ops, and optimized graphs.
+    The other runs have loops, expected bad values, lost eager ops, and optimized graphs.
     """
     path = tmp_path_factory.mktemp("spark") / "logdir"
     for index, (_, build, *_) in enumerate(CASES):
@@ -124,7 +124,7 @@ def expected() -> RunBuilder:
 
 
 def eager() -> RunBuilder:
-    """Returns a run of eager ops on a bad tensor from outside. Some ops were lost; names are in any script."""
+    """Returns a run of eager ops on a bad tensor from outside. Some ops were lost. Names are in several scripts."""
     run = RunBuilder("run-eager", wall_time_ns=1_600_000_000_000_000_000)
     graph = run.graph("Größe 数").op("лог'\\n", "Log", dtypes=("float32", "int32"), not_recorded="xla")
     graph.op("handle", "Placeholder", dtypes=("resource",), not_recorded="dtype")
@@ -342,7 +342,7 @@ def test_several_logdirs_with_special_characters_in_their_names(
     with open_logdir(logdir) as same:
         assert other.first_nonfinite() == same.first_nonfinite()
 
-    # A new run, and a part that replaced another one.
+    # A new run, and a part that replaced another part.
     chain(RunBuilder("run-b")).write(logdir)
     other.refresh()
     assert [run.run_id for run in other.runs()] == ["run-a", "run-b"]

@@ -13,7 +13,7 @@ from .builder import CLEAN, INF, NAN, RunBuilder
 
 
 def training(tmp_path: Path) -> Path:
-    """Writes a run of two calls. The first assigns a NaN to a variable and returns it; the second reads it."""
+    """Writes a run of two calls. One assigns a NaN to a variable and returns it. The next call reads the variable."""
     run = RunBuilder("run-a")
     stack = run.stack(("/home/me/train.py", 7, "step", "g = tf.math.log(x)", "user"))
     graph = run.graph("step").op("x", "Placeholder").op("handle", "Placeholder", dtypes=["resource"])

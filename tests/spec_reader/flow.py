@@ -58,7 +58,7 @@ class Tensor(NamedTuple):
 
 
 _UNKNOWN = Tensor(None, "", None)
-"""What a branch without rows may have written to a resource."""
+"""Stands for a value that a branch without rows may have written to a resource."""
 
 
 class Flow:
@@ -117,7 +117,7 @@ class Flow:
             waiting += self._add_silent_callees(context)
 
     def _add_silent_callees(self, context: Context) -> list[Context]:
-        """Adds the contexts of functions without rows that a context called, and returns them."""
+        """Adds the contexts of functions that a context called and that have no rows. Returns these contexts."""
         found = []
         calls = (call for key, calls in self._calls.items() if key[0] == context.graph_id for call in calls)
         for call in calls:
@@ -142,12 +142,12 @@ class Flow:
         return context._replace(call_site=site + _suffix(call), graph_id=call["callee_graph_id"])
 
     def _session(self, context: Context | None) -> str | None:
-        """Returns the function of the session's run in which a context ran, None outside sessions."""
+        """Returns the function of the session's run in which a context ran, or None outside sessions."""
         name = self._executions.get(None if context is None else self._execution_of(context), {}).get("op_type")
         return name if name in self._mode.sessions else None
 
     def _has_run(self, context: Context, op: str | int) -> bool:
-        """Returns whether an op ran where its graph did: a session runs only some ops of its graph."""
+        """Returns whether an op ran when its graph ran: a session runs only some ops of its graph."""
         session = self._session(context) if context.call_site == "" else None
         return session is None or op in self._mode.before(session, None)
 
@@ -164,9 +164,9 @@ class Flow:
             self.health[Tensor(None, row[of], row["output_slot"])] = row
             return
         context = Context(*(row[column] for column in Context._fields))
-        if context.step_id is None:  # an unknown context equals no other one
+        if context.step_id is None:  # an unknown context equals no other context
             context = context._replace(iteration=~row["event_index"])
-        # A node that the optimizer made can run in a loop with the call site of the outermost graph.
+        # A node that the optimizer made can run in a loop and have the call site of the outermost graph.
         is_misplaced = not row["call_site"] and row["frame_id"] and (row["graph_id"], row["op_name"]) not in self._ops
         if context.step_id is not None and context not in self._seen and not is_misplaced:
             self._seen[context] = row["event_index"], row["execution_index"]
@@ -176,7 +176,7 @@ class Flow:
             self._executed_graphs[context.step_id] = row["executed_graph_id"]
 
     def _add_callers(self, context: Context, *, is_in_loop: bool) -> None:
-        """Adds the contexts that called a context and have no rows. Those of loops need all others to be known."""
+        """Adds the callers of a context that have no rows. Calls by loops need all other contexts to be known."""
         seen = self._seen[context]
         while (level := self._level_of(context)) and (is_in_loop or level[0]["attribute"] not in _LOOP):
             context, _ = self._caller(context)
@@ -223,7 +223,7 @@ class Flow:
                     yield made, op_type, self._edge_inputs(context, row["op_name"])
 
     def recorded_users(self, tensor: Tensor) -> Iterator[Tensor]:
-        """Yields the first outputs of the ops that take a tensor in the program, if they are recorded when they run."""
+        """Yields the first output of each op that takes a tensor in the program and is recorded whenever it runs."""
         assert tensor.context is not None
         graph_id = tensor.context.graph_id
         for key in [key for key in self._edges if key[0] == graph_id]:
@@ -252,7 +252,7 @@ class Flow:
         return [source for _, source in self.numbered_inputs(tensor)]
 
     def numbered_inputs(self, tensor: Tensor) -> list[tuple[int | None, Tensor]]:
-        """Returns the inputs of a tensor, each with the index of the input of the op; None at a border."""
+        """Returns the inputs of a tensor, each with the index of the input of the op. The index is None at a border."""
         across = self._across(tensor)
         if across is not None:
             return [(None, source) for source in across]
@@ -275,7 +275,7 @@ class Flow:
         return found
 
     def is_known(self, tensor: Tensor) -> bool:
-        """Returns whether all inputs of a tensor's op are known, so that an origin is proven to be one."""
+        """Returns whether all inputs of a tensor's op are known. If they are, an origin is proven."""
         seen: set[Tensor] = set()
         waiting = [tensor]
         while waiting:
@@ -327,7 +327,7 @@ class Flow:
         return self._nodes.get((executed_graph_id, tensor.context.graph_id, tensor.context.call_site, tensor.op))
 
     def _op_inputs(self, tensor: Tensor) -> list[tuple[int, Tensor]]:
-        """Returns the inputs of an op: those that ran, and unless these are all known, those of the program."""
+        """Returns the inputs that an op took when it ran. If some are unknown, adds its inputs in the program."""
         if self._mode.type_of(tensor.context.graph_id, tensor.op) in BORDERS:
             return self._inputs_at_border(tensor)
         ran, is_known = self._node_inputs(tensor)
@@ -341,7 +341,7 @@ class Flow:
         return [(index, self._where_recorded(source)) for index, source in ran + program]
 
     def _where_recorded(self, source: Tensor) -> Tensor:
-        """Returns the tensor of iteration 0 for one that entered a loop: it is the same in all iterations."""
+        """Returns the tensor of iteration 0 for a tensor that entered a loop, as it is the same in all iterations."""
         if not self._mode.is_enter(source.context.graph_id, source.op):
             return source
         return source._replace(context=source.context._replace(iteration=0))
@@ -367,7 +367,7 @@ class Flow:
 
     @functools.cached_property
     def _frames(self) -> dict[tuple[int | None, int, str | None, str], dict[int | None, tuple[int, int, int]]]:
-        """The frames of each loop of TensorFlow 1: first event, last iteration, last iteration of a loop variable."""
+        """For each loop of TensorFlow 1, its frames: first event, last iteration, last iteration of a loop variable."""
         found: Any = defaultdict(dict)
         for (context, op, _), row in self.health.items():
             part = None if context is None else self._mode.parts(context.graph_id).get(op)
@@ -392,7 +392,7 @@ class Flow:
         return _entries_of(in_order, passes).get(context.frame_id, (None, None))
 
     def _last_inside(self, source: Tensor) -> list[Tensor]:
-        """Returns the tensor of the iteration that ended the loop that a pass entered, none if it is unknown."""
+        """Returns the tensor of the iteration that ended the loop that a pass entered, if this iteration is known."""
         context = source.context
         part = self._mode.parts(context.graph_id).get(source.op)
         if part is None:
@@ -408,7 +408,7 @@ class Flow:
         return [source._replace(context=context._replace(frame_id=entered[0], iteration=frames[entered[0]][2]))]
 
     def _node_inputs(self, tensor: Tensor) -> tuple[list[tuple[int, Tensor]], bool]:
-        """Returns the inputs of an op by the edges that ran, without borders, and whether these are all."""
+        """Returns the inputs of an op by the edges that ran, without borders, and whether these are all inputs."""
         node = self._node(tensor)
         found = []
         is_known = node is not None
@@ -479,7 +479,7 @@ class Flow:
         return self._roots.get((index, graph_id), self._roots.get((index, -1), unknown))._replace(graph_id=graph_id)
 
     def _variants(self, graph_id: int, name: str | None = None) -> list[str]:
-        """Returns the functions of a graph, beginning with the one of a name."""
+        """Returns the functions of a graph, beginning with the function that has a given name."""
         if name in self._mode.sessions and self._mode.sessions[name]["graph_id"] == graph_id:
             return [name]
         names = [row["function_name"] for row in self._functions[graph_id]]
@@ -525,13 +525,13 @@ class Flow:
         found = []
         for call in body or calls:
             callees = self._own_callees(context, call)
-            if not callees and call["attribute"] not in _LOOP | _BRANCHES:  # it ran and left no rows
+            if not callees and call["attribute"] not in _LOOP | _BRANCHES:  # the function ran and left no rows
                 callees = [self._silent_callee(context, call)]
             if body and not callees:
                 if call["callee_graph_id"] is None:
                     return []  # the body was not recorded, so nothing shows whether it ran
                 if any(self._is_lost(self._caller(other)) for other in self._callees(context, call)):
-                    return []  # one of these frames may have been entered here
+                    return []  # one of these frames may begin here
                 return self._edge_inputs(context, op)[slot : slot + 1] if slot is not None else []
             last = max((other.iteration or 0 for other in callees), default=0) if body else context.iteration
             found += self._result({other._replace(iteration=last) for other in callees}, slot, call["function_name"])
@@ -575,7 +575,7 @@ class Flow:
 
     @functools.cached_property
     def _recorded_sites(self) -> dict[int, set[str]]:
-        """Returns, by graph that was optimized, the call sites with a node that has rows."""
+        """Returns for each optimized graph the call sites that have a node with rows."""
         found: dict[int, set[str]] = {}
         for row in self.rows("executed_op"):
             if row["graph_id"] is not None:
@@ -608,7 +608,7 @@ class Flow:
         return found
 
     def _caller(self, context: Context) -> tuple[Context, Row] | None:
-        """Returns the context and the call that called a context; None for an outermost graph or if it is unknown."""
+        """Returns the context and the call that called a context, or None if there is no caller or it is unknown."""
         level = self._level_of(context)
         if not level:
             return None
@@ -625,14 +625,14 @@ class Flow:
         return caller is not None and caller[0].iteration is None
 
     def _level_of(self, context: Context) -> tuple[Row, str] | tuple[()] | None:
-        """Returns the call that led to a context and the call site of the calling op, () for an outermost graph."""
+        """Returns the call that led to a context and the call site of the calling op, or () for an outermost graph."""
         root = self._executions.get(self._execution_of(context), {}).get("graph_id")
         found = self._level(context.graph_id, context.call_site, root)
         return self._level(context.graph_id, context.call_site, None) if found is None else found
 
     @functools.cache  # noqa: B019
     def _level(self, graph_id: int, site: str | None, root: int | None) -> tuple[Row, str] | tuple[()] | None:
-        """Returns the call that leads from an outermost graph (None: any) to a graph at a call site, as `_level_of`."""
+        """Returns `_level_of` for a graph at a call site. `root` is the outermost graph, or None for any graph."""
         if not site:
             return () if root in (None, graph_id) else None
         for name in ("", r"_\d+"):
@@ -660,7 +660,7 @@ class Flow:
     def _entries(
         self, step_id: int | None, site: str | None, graph_id: int, op: str
     ) -> dict[int | None, tuple[int | None, int | None]]:
-        """Returns the entries of all frames of a loop: both are paired in the order in which they began."""
+        """Returns the entry of each frame of a loop. Entries and frames are paired in the order in which they began."""
         outer = Context(step_id, 0, 0, site, graph_id)
         first: dict[int | None, int] = {}
         for call in self._calls[graph_id, op]:
@@ -673,7 +673,7 @@ class Flow:
             here = (other for other in self._sites[step_id].get(site, ()) if other.graph_id == graph_id)
             passes = dict.fromkeys((other.frame_id, other.iteration) for other in here)
             level = self._level_of(Context(step_id, None, None, site, graph_id))
-            if level and level[0]["attribute"] == "body":  # it ran in all iterations until its last one
+            if level and level[0]["attribute"] == "body":  # the body ran in all iterations until its last iteration
                 last: dict[int | None, int] = {}
                 for frame_id, iteration in passes:
                     last[frame_id] = max(iteration or 0, last.get(frame_id, 0))
@@ -754,14 +754,14 @@ class Flow:
         return [before[-1][0]] if before else []
 
     def _session_place(self, context: Context, op: str | int) -> tuple[int | None, str, tuple[int, ...]]:
-        """Returns (execution, op of the session's graph, order within its call) of an op of a session's run."""
+        """Returns where an op of a session's run ran: (execution, op of the session's graph, order within its call)."""
         index, order = self._execution_of(context), self._order(context, op)
         while (caller := self._caller(context)) is not None:
             context, op = caller[0], caller[1]["op_name"]
         return index, str(op), order[2:]
 
     def _session_writes_before(self, handle: Any, context: Context, op: str | int) -> list[Any]:
-        """Returns (output, op type, values) of the writes to a variable of a session before an op ran, in order."""
+        """Returns the writes to a variable of a session before an op ran, in order, as (output, op type, values)."""
         index, outer, inner = self._session_place(context, op)
         session = self._executions[index]["op_type"]
         start, needed = self._executions[index]["event_index"], self._mode.before(session, outer)
@@ -834,7 +834,7 @@ class Flow:
         return found
 
     def _silent_branches(self, writing: set[int]) -> Iterator[Context]:
-        """Yields the contexts without rows of branches that may have run, and of the graphs that they call."""
+        """Yields the contexts of branches without rows that may have run, and of the graphs that they call."""
         of_graph: dict[int, list[list[Row]]] = defaultdict(list)
         for (graph_id, _), calls in self._calls.items():
             if calls and any(self._calls_any(call, writing, frozenset()) for call in calls):
@@ -861,7 +861,7 @@ class Flow:
                         yield from inside(context, call)
 
     def _calls_any(self, call: Row, graph_ids: set[int], around: frozenset[int]) -> bool:
-        """Returns whether a call leads to one of some graphs."""
+        """Returns whether a call leads to one of the given graphs."""
         graph_id = call["callee_graph_id"]
         if graph_id in graph_ids or graph_id is None or graph_id in around:
             return graph_id in graph_ids
@@ -875,7 +875,7 @@ class Flow:
 
 
 def _entries_of(frames: list[Any], entries: list[Any]) -> dict[Any, Any]:
-    """Returns the entry of each frame of a loop: both are in the order in which they began."""
+    """Returns the entry of each frame of a loop. `frames` and `entries` are in the order in which they began."""
     in_order = dict(zip(frames, entries, strict=True)) if len(entries) == len(frames) else {}
     if None in frames or any(frame_id is None for frame_id, _ in entries):
         return in_order
@@ -891,7 +891,7 @@ def _entries_of(frames: list[Any], entries: list[Any]) -> dict[Any, Any]:
 
 
 def _name_of(frame_id: int, entry: tuple[int, int]) -> int:
-    """Returns the hash of the name of a loop that got a frame at an entry: the inverse of two Hash64Combine."""
+    """Returns the hash of the name of the loop whose entry made a frame, by inverting two calls of Hash64Combine."""
     name = frame_id % 2**64
     for first in (part % 2**64 for part in entry):
         name = ((name ^ first) - 0x9E3779B97F4A7800 - (first << 10) - (first >> 4)) % 2**64
@@ -915,11 +915,11 @@ def _grouped(rows: Iterable[Row], *columns: str) -> dict[Any, list[Row]]:
 
 
 def _suffix(call: Row) -> str:
-    """Returns what follows the name of the calling op in a call site."""
+    """Returns the part of a call site after the name of the calling op."""
     suffixes = {"then_branch": "/then", "else_branch": "/else", "cond": "/cond", "body": "/body"}
     return f"/branch{call['branch_index']}" if call["attribute"] == "branches" else suffixes.get(call["attribute"], "")
 
 
 def _tail(call: Row, number: str) -> str:
-    """Returns a pattern for what a call adds to the call site of its op. `number` may follow the name of the op."""
+    """Returns a pattern for the text that a call adds to its op's call site. `number` may follow the op's name."""
     return rf"{re.escape(call['op_name'])}{number}{_suffix(call)}(?:/_\d+)?"

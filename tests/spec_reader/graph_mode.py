@@ -23,7 +23,7 @@ Row = dict[str, Any]
 
 
 class GraphMode:
-    """What an op of a session's graph needs, and which loop of its graph an op is in.
+    """Tells which ops an op of a session's graph needs, and which loop an op is in.
 
     Args:
         functions, arguments, results: The rows of `graph_function` and of the tables of its arguments and results.
@@ -76,7 +76,7 @@ class GraphMode:
 
     @functools.cache  # noqa: B019
     def before(self, function: str, op: str | None) -> dict[str, int]:
-        """Returns the ops that an op depends on, or all that ran, each with its place in an order of dependence."""
+        """Returns the ops that an op depends on, or all ops that ran if `op` is None, with their places in order."""
         start = self._asked[function] if op is None else list(self.needs(function, op))
         places: dict[str, int] = {}
         seen: set[str] = set()

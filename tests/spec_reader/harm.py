@@ -25,7 +25,7 @@ _NEVER_BAD = re.compile(r"bool|string|q?u?int\d+")
 
 
 def most_harmful(run: Run) -> tuple[Origin | None, str | None]:
-    """Returns the first origin by harm and its harm: `variable`, `result`, or None if no bad tensor did any.
+    """Returns the origin that is first by harm, and its harm: `variable`, `result`, or None if no bad tensor did harm.
 
     Roles other than `gradient` are not considered.
     """
@@ -41,7 +41,7 @@ def most_harmful(run: Run) -> tuple[Origin | None, str | None]:
 
 
 def _first_loss(run: Run, written: list[Tensor]) -> Tensor | None:
-    """Returns the first root of a loss that was returned no later than bad values were written, or None."""
+    """Returns the first root of a loss that was returned before or with the first write of bad values, or None."""
     of_loss = {(row["forward_graph_id"], row["forward_op_name"]) for row in run.rows("graph_op")}
     of_loss |= {("execution", row["forward_execution_index"]) for row in run.rows("execution")}
     results = next(tensors for harm, tensors in _harmed(run) if harm == "result")
@@ -55,13 +55,13 @@ def _first_loss(run: Run, written: list[Tensor]) -> Tensor | None:
 
 
 def _op_of(run: Run, tensor: Tensor) -> tuple[object, object]:
-    """Returns the graph and the op, or the execution, that made a tensor, as the columns of gradients name them."""
+    """Returns the graph and op, or the execution, that made a tensor, in the form of a gradient's forward columns."""
     row = run.health[tensor]
     return ("execution", row["execution_index"]) if tensor.context is None else (row["graph_id"], row["op_name"])
 
 
 def harm_of_roots(run: Run) -> dict[int, str]:
-    """Returns the greatest harm of each root that did any, by event_index."""
+    """Returns the greatest harm of each root that did harm, by event_index."""
     found: dict[int, str] = {}
     for harm, harmed in _harmed(run):
         for root in roots_of(run, harmed):
@@ -75,7 +75,7 @@ def bad_tensors(run: Run) -> list[Tensor]:
 
 
 def _harmed(run: Run) -> list[tuple[str, list[Tensor]]]:
-    """Returns the kinds of harm, the greatest first, with the bad tensors that did it."""
+    """Returns the kinds of harm, the greatest first, each with the bad tensors that did this harm."""
     bad = bad_tensors(run)
     return [("variable", _written(run)), ("result", [*_results(run, bad), *_decided(run), *_cut_off(run, bad)])]
 
@@ -102,7 +102,7 @@ def _by_start(run: Run, tensors: list[Tensor]) -> list[tuple[tuple[int, int], li
 
 
 def _place(run: Run, root: Tensor) -> tuple[Any, ...]:
-    """Returns a key that orders roots as the program computes them, and within a call the proven origins first."""
+    """Returns a key that orders roots as the program computes them. Within a call, proven origins come first."""
     position = run.position(root)
     return position[0], root not in run.origins() or not run.is_known(root), position
 
@@ -114,7 +114,7 @@ def bad_inputs(run: Run, tensor: Tensor) -> list[Tensor]:
 
 
 def roots_of(run: Run, tensors: Iterable[Tensor]) -> set[Tensor]:
-    """Returns the bad tensors to which the bad values of others go back."""
+    """Returns the bad tensors from which the bad values of the given tensors come."""
     found: set[Tensor] = set()
     seen: set[Tensor] = set()
     waiting = list(tensors)
@@ -149,7 +149,7 @@ def _written(run: Run) -> list[Tensor]:
 
 
 def _results(run: Run, bad: list[Tensor]) -> list[Tensor]:
-    """Returns the bad tensors that eager code received and computed nothing with."""
+    """Returns the bad tensors that eager code received and did not use in a computation."""
     users: dict[int, list[Row]] = defaultdict(list)
     for row in run.rows("execution_input"):
         users[row["tensor_id"]].append(run.execution(row["execution_index"]))
@@ -168,7 +168,7 @@ def _results(run: Run, bad: list[Tensor]) -> list[Tensor]:
 
 
 def _decides_eagerly(run: Run, tensor_id: int, user: Row) -> bool:
-    """Returns whether an eager op decides by a tensor."""
+    """Returns whether an eager op makes a decision from a tensor."""
     index = user["execution_index"]
     inputs = [row["tensor_id"] for row in run.rows("execution_input") if row["execution_index"] == index]
     outputs = [row["dtype"] or "" for row in run.rows("execution_output") if row["execution_index"] == index]
@@ -205,7 +205,7 @@ def _cut_off(run: Run, bad: list[Tensor]) -> list[Tensor]:
 
 
 def _next_call(run: Run, index: int) -> int | None:
-    """Returns the execution by which the error of another one is caught, or None if it is not caught."""
+    """Returns the execution that shows that the error of another execution was caught, or None if it was not caught."""
     errors = {row["execution_index"]: row["error_type"] for row in run.rows("execution_error")}
     if errors.get(index) in (None, "OutOfRangeError") or "NonFiniteError" in errors.values():
         return None
@@ -216,7 +216,7 @@ def _next_call(run: Run, index: int) -> int | None:
 
 
 def _called_from(run: Run, execution: Row) -> tuple[object, ...]:
-    """Returns what an execution calls, and the frames of the program from which it does."""
+    """Returns the function or op that an execution runs, and the program's stack frames at the call."""
     names = {row["graph_id"]: row["graph_name"] for row in run.rows("graph")}
     owned = {row["stack_frame_id"] for row in run.rows("stack_frame") if row["owner"] == "user"}
     stack = [row for row in run.rows("stack_trace") if row["stack_trace_id"] == execution["stack_trace_id"]]
@@ -238,7 +238,7 @@ def _is_undone(run: Run, index: int | None) -> bool:
 
 
 def _computes(run: Run, row: Row, user: Row) -> bool:
-    """Returns whether an execution computes something with a bad tensor, and does not only test it."""
+    """Returns whether an execution computes with a bad tensor instead of only testing it."""
     if user["graph_id"] is not None or _WRITER.fullmatch(user["op_type"]):
         return True
     outputs = (each for each in run.rows("execution_output") if each["execution_index"] == user["execution_index"])
@@ -248,7 +248,7 @@ def _computes(run: Run, row: Row, user: Row) -> bool:
 
 
 def _cause(run: Run, root: Tensor) -> Tensor:
-    """Returns the first root of the bad outputs of the forward op of a gradient, or else the root itself."""
+    """Returns the first root of the bad outputs of a gradient's forward op, or the given root if there is none."""
     behind = bad_outputs_of_forward_op(run, root)
     behind = behind or _after_forward_op(run, root)
     behind = behind or [each for each in run.unlinked(root) if run.kinds_of_row(run.health[each])]
@@ -256,7 +256,7 @@ def _cause(run: Run, root: Tensor) -> Tensor:
 
 
 def _after_forward_op(run: Run, root: Tensor) -> list[Tensor]:
-    """Returns the roots in the forward pass of a call that were computed from the result of a gradient's forward op."""
+    """Returns the roots in the call's forward pass that were computed from the result of a gradient's forward op."""
     own, code = run.health[root], run.code(root)
     if code.get("forward_op_name") is None or own["execution_index"] is None:
         return []
@@ -276,7 +276,7 @@ def _after_forward_op(run: Run, root: Tensor) -> list[Tensor]:
 
 
 def bad_outputs_of_forward_op(run: Run, gradient: Tensor) -> list[Tensor]:
-    """Returns the bad tensors of the forward op of a gradient, in the last call before it in which this op ran."""
+    """Returns the bad tensors of a gradient's forward op, from the last call before the gradient that ran the op."""
     code = run.code(gradient)
     if code.get("forward_op_name") is not None:
         columns, key = ("graph_id", "op_name"), (code["forward_graph_id"], code["forward_op_name"])

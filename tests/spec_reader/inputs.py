@@ -1,7 +1,7 @@
 """Compares the view `tensor_input` with the inputs that the reader finds by the specification alone.
 
-Both are compared as edges between rows of tensor_health: a tensor, the index of the input of its op, and each nearest
-recorded tensor behind this input.
+The module compares edges between rows of tensor_health. An edge has a tensor, the index of an input of its op, and a
+nearest recorded tensor behind this input.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Edge = tuple[int, int, int]
 
 
 def differences(logdir: Path) -> list[str]:
-    """Returns the edges of each run that only one of the two has."""
+    """Returns the edges of each run that only the view or only the reader has."""
     found = []
     with open_for_queries(logdir) as opened:
         for run in open_logdir(logdir):
@@ -69,7 +69,7 @@ def _can_be_bad(dtype: str | None) -> bool:
 
 
 def _nearest(node: int, inputs: dict[int, set[tuple[int, int]]]) -> set[int]:
-    """Returns a tensor with a row itself, and for another one the nearest tensors with a row behind it."""
+    """Returns the tensor itself if it has a row. Otherwise, returns the nearest tensors behind it that have rows."""
     seen = {node}
     waiting = [node]
     while waiting:

@@ -1,4 +1,4 @@
-"""What a random program does: eager code that calls graphs, traced as TensorFlow traces them.
+"""The structure of a random program: eager code that calls graphs. The graphs are traced as TensorFlow traces them.
 
 A graph captures a tensor from outside with a Placeholder. A branch or a loop's body captures from the graph around
 it. All tensors are float32 vectors, except the counters and predicates of control flow.
@@ -27,7 +27,7 @@ OP_GROUPS = (
     "LocalGradient",
     "SecondGradient",
 )
-"""Each stands for a group of ops with one input and one output."""
+"""Each name stands for a group of ops with one input and one output."""
 
 
 @dataclass(frozen=True)
@@ -124,12 +124,12 @@ class Graph:
         return symbol
 
     def differentiated(self, callee: Graph, arguments: Iterable[Symbol], *, target: Symbol) -> list[Symbol]:
-        """Adds a call of a function, and the gradient of its first result, and returns both.
+        """Adds a call of a function and the gradient of its first result. Returns the call and the gradient.
 
         Args:
             callee: The function.
             arguments: Its arguments.
-            target: An argument, or a variable, to which the gradient is then applied.
+            target: An argument, or a variable. The gradient is then applied to the variable.
         """
         return self.add("Gradient", (target, *arguments), num_outputs=2, calls=(callee,))
 
@@ -185,7 +185,7 @@ Statement = Constant | EagerOp | EagerCall
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """Eager code. `is_large` tells whether its tensors are so large that TensorFlow captures them as arguments."""
+    """A program. `is_large` tells whether its tensors are so large that TensorFlow captures them as arguments."""
 
     variables: tuple[Variable, ...]
     statements: tuple[Statement, ...]

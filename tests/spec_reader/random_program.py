@@ -28,7 +28,7 @@ _MAX_STATEMENTS = 7
 
 
 def random_program(seed: int) -> Program:
-    """Returns a program of functions that call each other, loops, branches, gradients, variables and eager ops."""
+    """Returns a program with loops, branches, gradients, variables, eager ops, and functions that call each other."""
     return _Writer(random.Random(seed)).program()
 
 

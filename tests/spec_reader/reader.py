@@ -1,6 +1,6 @@
-"""Independent reader of the format: finds the origins of bad values with Polars and the specification alone.
+"""Independent reader of the format. It finds the origins of bad values with Polars and the specification alone.
 
-The module uses nothing of tfdbg_arrow. It tests whether `spec/README.md` and `spec/tables.md` say enough to answer the
+The module uses nothing of tfdbg_arrow. It tests whether `spec/README.md` and `spec/tables.md` are enough to answer the
 main question: which op made the first NaN or infinity? It reads any logdir on a local disk.
 """
 
@@ -50,7 +50,7 @@ class Origin:
 
 
 def _lines(path: Path) -> Iterator[Row]:
-    """Yields the lines of a manifest or of the marker as objects, after it checked them."""
+    """Checks the lines of a manifest or of the marker, and yields them as objects."""
     before = zlib.crc32(b"")
     lines = path.read_bytes().splitlines(keepends=True)
     for line in lines:
@@ -122,11 +122,11 @@ def open_logdir(logdir: Path) -> list[Run]:
 
 
 class Run(Flow):
-    """One run: its origins, and the first of them."""
+    """One run, with methods that find its origins and its first origin."""
 
     @functools.cache  # noqa: B019
     def origins(self) -> dict[Tensor, frozenset[str]]:
-        """Returns the origins and the kinds that each of them made, in the order of `event_index`."""
+        """Returns the origins with the kinds of bad values that each of them made, in the order of `event_index`."""
         found = {}
         for tensor, row in self.health.items():
             made = self.kinds_of_row(row)
@@ -137,7 +137,7 @@ class Run(Flow):
         return found
 
     def first(self) -> Origin | None:
-        """Returns the first origin, in the order of the program, that has no other origin before it by data flow."""
+        """Returns the first origin, in the order of the program, into which no other origin flows."""
         origins = self.origins()
         for tensor in sorted(origins, key=self.position):
             before = itertools.chain(self.ancestors(tensor), self.unlinked(tensor))
@@ -146,7 +146,7 @@ class Run(Flow):
         return None
 
     def behind_exponentials(self, tensor: Tensor) -> list[Tensor]:
-        """Returns the tensors of -Inf whose exponentials are the zeros of which a Log made -Inf."""
+        """Returns the tensors with -Inf whose exponentials are the zeros that a Log turned into -Inf."""
         row = self.health[tensor]
         if row["op_type"] != "Log" or not row["num_neg_inf"] or row["num_nan"] or row["num_pos_inf"]:
             return []
@@ -220,7 +220,7 @@ class Run(Flow):
                         waiting.append(source)
 
     def kinds(self, tensor: Tensor) -> frozenset[str]:
-        """Returns the kinds that a tensor holds. For a tensor without a row, its nearest ancestors with rows decide."""
+        """Returns the kinds of bad values in a tensor. Without a row, its nearest ancestors with rows decide."""
         if tensor in self.health:
             return self.kinds_of_row(self.health[tensor])
         nearest = self.ancestors(tensor, is_through_rows=False)
@@ -255,7 +255,7 @@ class Run(Flow):
         return next((self._ops[row["graph_id"], name] for name in names if (row["graph_id"], name) in self._ops), {})
 
     def _divisions_by(self, reciprocal: Row) -> list[Row]:
-        """Returns the divisions of the program that a node with the reciprocal of their divisor was made for."""
+        """Returns the program's divisions for which the optimizer made a node that computes 1 / divisor."""
         graph_id = reciprocal["executed_graph_id"]
         edges = [edge for (of_graph, _), edges in self._node_edges.items() if of_graph == graph_id for edge in edges]
         users = (
@@ -278,7 +278,7 @@ class Run(Flow):
 
     @staticmethod
     def kinds_of_row(row: Row) -> frozenset[str]:
-        """Returns the kinds that a row holds."""
+        """Returns the kinds of bad values in a row."""
         if row["num_nan"] is None:  # CURT_HEALTH does not tell the kinds apart
             return frozenset(("nan", "inf") if row["has_inf_or_nan"] else ())
         is_infinite = (row["num_neg_inf"] or 0) + (row["num_pos_inf"] or 0) > 0

@@ -1,7 +1,7 @@
 """Records a program that runs sessions of TensorFlow 1: `python -m tests.spec_reader.record_sessions LOGDIR GRAPHS`.
 
-GRAPHS is `traced` or `executed`. The program feeds tensors, also inner ones, writes to both kinds of variables, and has
-loops, loops in loops and branches as ops of its graph and as functions, with gradients.
+GRAPHS is `traced` or `executed`. The program feeds tensors, including intermediate ones, and writes to both kinds of
+variables. It has loops, nested loops and branches, both as ops of its graph and as functions, with gradients.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ v1 = tf.compat.v1
 
 
 def build(*, has_functions: bool) -> tuple[dict[str, tf.Tensor], tf.Graph]:
-    """Returns what to fetch and the graph, with loops and branches as functions or as ops."""
+    """Returns the fetches by name, and the graph. Its loops and branches are functions or ops."""
     (v1.enable_control_flow_v2 if has_functions else v1.disable_control_flow_v2)()
     with tf.Graph().as_default() as graph:
         x = v1.placeholder(tf.float32, [2, 2], name="x")

@@ -94,9 +94,9 @@ with tf.GradientTape() as outer:
     {0} = tape.gradient({0}, {x})
 {0} = outer.gradient({0}, {x})""",
 }
-"""The lines of each op: `x` and `y` are its inputs, 0 and 1 its outputs, `n` the iterations of a loop."""
+"""The lines of each op. `x` and `y` are its inputs, 0 and 1 are its outputs, `n` is the number of iterations."""
 _EAGER_STACKS = ("OldTensorArray", "OldStack")
-"""Ops of graphs alone. Eager code takes a square root instead."""
+"""Ops that only graphs have. Eager code takes a square root instead."""
 
 
 def source(program: Program) -> tuple[str, str]:
@@ -114,7 +114,7 @@ class _Writer:
         self._indent = ""
         self._names: dict[tuple[Graph, str, int], str] = {}
         self._written: set[Graph] = set()
-        # Tensors of more than 128 elements are captured as arguments, smaller ones as constants.
+        # Tensors of more than 128 elements are captured as arguments, and smaller tensors as constants.
         self._repeats = 65 if program.is_large else 1
 
     def source(self) -> tuple[str, str]:
@@ -238,7 +238,7 @@ class _Writer:
             called = f"tf.cond({inputs[0]}, {names[0]}, {names[1]})"
             if op.op_type == "Case":
                 called = f"tf.switch_case({inputs[0]}, [{', '.join(names)}])"
-            # TensorFlow may return a list of one tensor as the tensor.
+            # TensorFlow may return the tensor itself instead of a list with one tensor.
             self._add(f"[{', '.join(outputs)}] = tf.nest.flatten({called})")
         elif op.op_type == "While":
             body, cond = op.calls
@@ -254,7 +254,7 @@ def _eager(source: EagerSymbol | Variable) -> str:
 
 
 def _callees(graph: Graph) -> Iterator[Graph]:
-    """Yields the functions that a graph calls, also from its branches and loops."""
+    """Yields the functions that a graph calls, including calls from its branches and loops."""
     for op in graph.ops.values():
         for callee in op.calls:
             if callee.around is None:

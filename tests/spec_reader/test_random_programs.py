@@ -1,7 +1,7 @@
 """Test that a reader written from the specification alone answers as tfdbg_arrow does about random programs.
 
-For each program, the test compares all origins, whether each is proven (all inputs of its op are known), whether each
-did harm, the whole answer of first_nonfinite, and the tensors on the paths of provenance and spread.
+For each program, the test compares all origins, whether each origin is proven (all inputs of its op are known), whether
+it did harm, the whole answer of first_nonfinite, and the tensors on the paths of provenance and spread.
 TFDBG_ARROW_SEEDS replays programs: `TFDBG_ARROW_SEEDS=17` or `TFDBG_ARROW_SEEDS=1000-1199`.
 """
 
@@ -75,7 +75,7 @@ def compare(logdir: Path) -> list[str]:
     expected, harm = most_harmful(run)
     own = first and (*_row(first), first.effect if first.effect in HARMS else None)
     theirs = expected and (*_answer(expected), harm)
-    # An unproven origin may have a proven one before it. A tool that knows more inputs may name that one.
+    # A proven origin may come before an unproven one. A tool that knows more inputs may name the proven origin.
     is_better_known = (
         first is not None and expected is not None and expected.event_index not in known and first.event_index in known
     )
@@ -85,7 +85,7 @@ def compare(logdir: Path) -> list[str]:
 
 
 def _is_of_unknown_harm(first: NonFinite | None, expected: Origin | None, ours: dict[int, NonFinite]) -> bool:
-    """Returns whether a tool put an origin whose harm it could not determine before one that did none."""
+    """Returns whether a tool ranked an origin of unknown harm before an origin that did no harm."""
     is_unknown = first is not None and first.is_origin and first.effect is None
     return is_unknown and expected is not None and ours[expected.event_index].is_expected
 
@@ -94,7 +94,7 @@ _Row = tuple[object, ...]
 
 
 def _row(found: NonFinite) -> _Row:
-    """Returns an answer of tfdbg_arrow: the row, the op, its graph, the output, all kinds and the user's line."""
+    """Returns an answer of tfdbg_arrow: row, op, graph, output, all kinds of bad values, and the user's line."""
     frame = next((frame for frame in found.stack if frame.owner == "user"), None)
     line = None if frame is None else f"{frame.file_path}:{frame.lineno}"
     return found.run_id, found.event_index, found.op_type, found.op_name, found.graph_name, found.output_slot, line

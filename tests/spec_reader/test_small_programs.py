@@ -173,7 +173,7 @@ with tf.GradientTape() as tape:
     program(x)
 """,
 }
-"""The code that calls a program, if it is not `program(x)`."""
+"""The code that calls a program, if this code is not `program(x)`."""
 ANSWERS = {
     "READ_IN_A_LOOP_AFTER_A_WRITE_AROUND_IT": ({"Log"}, "Log", "variable"),
     "WRITTEN_IN_A_PREVIOUS_ITERATION": ({"Log"}, "Log", "variable"),

@@ -1,8 +1,8 @@
 """Test that a reader written from the specification alone finds the same culprit as tfdbg_arrow.
 
-The specification defines what an origin is and which one is the first. `first_nonfinite` ranks origins by their harm
-before it takes the first, which is not a part of the format. The programs in RANKED have an earlier origin that did
-less harm. For these, the test checks only that the answer is one of the reader's origins.
+The specification defines what an origin is and which origin is the first. `first_nonfinite` ranks origins by their harm
+before it takes the first. This ranking is not a part of the format. The programs in RANKED have an earlier origin that
+did less harm. For these, the test checks only that the answer is one of the reader's origins.
 """
 
 from __future__ import annotations
@@ -61,14 +61,15 @@ def difference(logdir: Path, *, is_ranked: bool = False) -> str | None:
     lines = [f"{frame.file_path}:{frame.lineno}" for frame in found.stack if frame.owner == "user"]
     line = lines[0] if lines else None
     if found.outside_name == CAPTURED and found.event_index == first.event_index and first.line in lines:
-        line = first.line  # the answer begins with the op that uses the tensor, and the call is further out
+        line = first.line  # the answer's stack begins at the op that uses the tensor, the call is further out
     held = {"nan"} if found.num_nan else set()
     held |= {"inf"} if found.num_neg_inf or found.num_pos_inf else set()
     expected = (found.op_name, found.op_type, found.output_slot, line)
     answer = (first.op_name, first.op_type, first.output_slot, first.line)
     # If TensorFlow did not run the program's op as it is, first_nonfinite names the op that most likely made the value.
     is_same_op = expected == answer if found.ran_as is None else found.event_index == first.event_index
-    # It has the counts of that op: of a folded division those of the quotient, while the row is the reciprocal.
+    # The answer has the counts of that op. For a folded division, these are the counts of the quotient, while the row
+    # is the row of the reciprocal.
     has_same_kinds = first.kinds <= (held or first.kinds) or (found.ran_as or "").startswith("Const")
     is_same = is_same_op and has_same_kinds
     return None if is_same else f"{logdir}: {expected} with {held} is not {first}"

@@ -1,8 +1,8 @@
 """Compares the tensors on the paths of `provenance` and `spread` with those that the reader finds.
 
 A tensor that only crossed a border, or was handed on by an op such as Identity, stands for the tensor that an op
-computed. Reads of variables are left out: if an op added to a variable, tfdbg_arrow takes the last read before for what
-the variable held, and the specification what this read was made from.
+computed. Reads of variables are left out. If an op added to a variable, tfdbg_arrow takes the last read before the op
+as the old value of the variable. The specification takes the tensors from which this read was made.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _Edges = dict[Tensor, set[Tensor]]
 
 
 def wrong_traces(run: Run, logdir: Path) -> list[str]:
-    """Returns the differences about some bad tensors: the first of a run and the last two."""
+    """Returns the differences for some bad tensors: the first of a run and the last two."""
     inputs, users = _edges(run)
     bad = bad_tensors(run)
     tensors = {run.health[tensor]["event_index"]: tensor for tensor in bad}
@@ -46,7 +46,7 @@ def _differences(
 ) -> Iterator[str]:
     """Yields a difference between two sets, unless tfdbg_arrow may know more than the reader.
 
-    It may know inputs that the reader does not know, and knows which element of a list an op takes.
+    tfdbg_arrow may know inputs that the reader does not know. It also knows which element of a list an op takes.
     """
     if not all(map(run.is_known, involved)):
         return
@@ -62,7 +62,7 @@ def _shown(run: Run, tensors: Iterable[Tensor]) -> set[int]:
 
 
 def _edges(run: Run) -> tuple[_Edges, _Edges]:
-    """Returns the bad inputs of each bad tensor, and the bad tensors that were computed with it."""
+    """Returns the bad inputs of each bad tensor, and the bad tensors that were computed from each bad tensor."""
     inputs: _Edges = defaultdict(set)
     users: _Edges = defaultdict(set)
     bad = bad_tensors(run)
@@ -77,7 +77,7 @@ def _edges(run: Run) -> tuple[_Edges, _Edges]:
 
 
 def _computed(run: Run, tensor: Tensor) -> Tensor:
-    """Returns the tensor that an op computed, for one that was only handed on since."""
+    """Returns the tensor that an op computed, given a tensor that only passed this tensor on."""
     while run.is_at_border(tensor) or run.op_type(tensor) in PASSING:
         sources = run.nearest_rows(tensor)
         if len(sources) != 1:

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-# What a page loads later is asked in a process of its own, which is slow to start on a busy machine.
+# A separate process answers the requests that a page sends later. It starts slowly on a busy machine.
 expect.set_options(timeout=60_000)
 
 CHROMIUM = Path("/usr/bin/chromium")

@@ -140,8 +140,8 @@ def gradient(path: Path) -> Path:
 def nested(path: Path) -> Path:
     """Writes a run of graph 0, `step`, which calls graph 1, `double`, and runs graph 2, `body`, in a loop three times.
 
-    The Mul of `body` is bad from event 4 on. In `step`, the op `hub` has 30 consumers, and `waiting` has only a control
-    input, from `call`.
+    The Mul of `body` is bad from event 4 on. In `step`, the op `hub` has 30 consumers. The op `waiting` has only one
+    input: a control input from `call`.
     """
     run = RunBuilder("run-a")
     run.add("source_file", source_file_id=0, file_path=TRAIN, source_text=TEXT)
@@ -172,7 +172,7 @@ def nested(path: Path) -> Path:
 
 
 def two_runs(path: Path) -> Path:
-    """Writes two runs of a program. Square and Sqrt of two arguments differ, and run B has an additional op."""
+    """Writes two runs of a program. The Square and the Sqrt of two arguments differ, and run B has an additional op."""
     for run_id, is_b in (("run-a", False), ("run-b", True)):
         run = RunBuilder(run_id, host_name=run_id)
         run.add("source_file", source_file_id=0, file_path=TRAIN, source_text=TEXT)

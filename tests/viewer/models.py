@@ -3,10 +3,10 @@
 Each program is one run of the logdir LOGDIR/PROGRAM:
 
 * `transformer`: a small convolutional network with two Transformer blocks, trained by Keras. From step 300 on, its
-  schedule sets a learning rate that is a thousand times too large, so it goes bad by itself.
-* `healthy`: the same without the mistake.
+  schedule sets a learning rate that is a thousand times too large, so the training goes bad.
+* `healthy`: the same network without the mistake.
 * `gan`: a generator and a discriminator of plain variables in a custom loop, without layers. The generator learns too
-  fast, the discriminator becomes certain, and the logarithm of its probability is taken of 0.
+  fast, the discriminator becomes certain, and the loss takes the logarithm of a probability of 0.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ PROGRAMS = {"transformer": transformer, "healthy": healthy, "gan": gan}
 
 
 def main() -> None:
-    """Records the programs that the command line names, or all."""
+    """Records the programs that the command line names, or all programs."""
     directory, *names = sys.argv[1:]
     for name in names or PROGRAMS:
         PROGRAMS[name](Path(directory) / name)

@@ -1,4 +1,4 @@
-"""A viewer that serves in a thread, and raw requests, which can differ from those of a browser."""
+"""A viewer that serves in a thread, and raw requests, which can differ from the requests of a browser."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Served:
-    """A running server: its port, and the cookie that it sets in exchange for the token."""
+    """A running server, with its port, and the cookie that it sets in exchange for the token."""
 
     port: int
     cookie: str
@@ -57,7 +57,7 @@ class Served:
         Args:
             target: The target of the request.
             method: The HTTP method.
-            cookie: The cookie to send; None sends the user's cookie, '' sends none.
+            cookie: The cookie to send. None sends the user's cookie, and '' sends no cookie.
             body: The body of a form.
             headers: Further headers, with underscores in their names, for example sec_fetch_site.
         """
@@ -81,7 +81,7 @@ class Served:
 
 @contextlib.contextmanager
 def serving(logdir: Path, *, sandbox: Sandbox | None = None, **settings: Any) -> Iterator[Served]:
-    """Yields a server of a logdir. With a sandbox it has the SQL page, whose queries are saved beside the logdir."""
+    """Yields a server of a logdir. With a sandbox, it has the SQL page. The page saves queries beside the logdir."""
     saved = SavedQueries(logdir.with_name("queries"))
     sql_box = None if sandbox is None else SqlBox(sandbox=sandbox, saved=saved)
     with (

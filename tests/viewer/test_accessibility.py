@@ -21,9 +21,9 @@ from .test_model import training
 
 pytestmark = pytest.mark.slow
 
-# All rules of WCAG 2.2 up to AA, the recommendations, and the rules that axe-core itself still tries out.
+# All rules of WCAG 2.2 up to AA, the recommendations, and the experimental rules of axe-core.
 TAGS = ("wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice", "experimental")
-# What the theme can change.
+# The rules whose results depend on the theme.
 RULES_OF_COLOUR = ("color-contrast", "link-in-text-block")
 PARAMETERS = {
     "overview": ("?wait=1",),
@@ -37,7 +37,7 @@ PARAMETERS = {
     "diff": ("?wait=1",),
     "executions": ("?run=run-a&execution=0",),
 }
-"""The parameters of each page; for a page that is not named, none."""
+"""The parameters of each page. Other pages have no parameters."""
 
 
 @pytest.fixture(scope="module")
@@ -115,6 +115,6 @@ def test_the_keyboard_leads_from_the_first_screen_to_the_line_and_back(browser: 
         page.wait_for_url("**/source?**")
         expect(page.locator(".row.lit")).to_contain_text("log_probs = tf.math.log(probs)")
         expect(page.locator(".row.lit")).to_be_in_viewport()
-        page.go_back()  # which is what Alt and the left arrow do in a browser with a window
+        page.go_back()  # the same as Alt and the left arrow in a browser with a window
         page.wait_for_url("**/?run=run-a**")
         expect(page.get_by_role("heading", level=1)).to_contain_text("made -Inf")

@@ -23,7 +23,7 @@ ABOUT = "About run a-new, the newest of 2. The other run recorded bad values."
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
-    """The pages of a logdir in which a run went bad, and a later run did not."""
+    """The pages of a logdir in which a run went bad, and a later run is healthy."""
     run_of("z-old", NAN, start_s=0, end_s=10).write(tmp_path)
     run_of("a-new", CLEAN, start_s=20, end_s=30).write(tmp_path)
     with contextlib.closing(Reader(tmp_path, timeout_s=600)) as reader:
@@ -45,7 +45,7 @@ def test_a_page_about_one_run_shows_the_newest(site: Site, name: str) -> None:
 
     assert run_of_page() == "a-new"
     assert run_of_page(run="z-old") == "z-old"
-    assert run_of_page(run="all") == "z-old"  # it went bad first
+    assert run_of_page(run="all") == "z-old"  # this run went bad first
 
 
 @pytest.mark.slow

@@ -101,7 +101,7 @@ def test_searches_and_filters_are_part_of_the_address(browser: Browser, served: 
         page.get_by_label("Step", exact=True).fill("2")
         page.get_by_role("button", name="Jump").click()
         page.wait_for_url("**step=2")
-        expect(rows).to_have_count(3)  # with the row before them
+        expect(rows).to_have_count(3)  # with the row before the step
 
 
 def test_help_and_the_theme(browser: Browser, served: Served) -> None:

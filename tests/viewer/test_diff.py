@@ -138,7 +138,7 @@ def test_the_page_has_links_to_both_sides(path: Path) -> None:
 
 
 def training(path: Path, *, changed_from: int | None, run_id: str) -> Path:
-    """Writes a run of the layers `net/a` and `net/b`; the values of `net/b` are other ones from a step on."""
+    """Writes a run of the layers `net/a` and `net/b`. From step `changed_from` on, `net/b` has other values."""
     run = RunBuilder(run_id, tensor_debug_mode="FULL_NUMERICS")
     graph = run.graph("step")
     for name in ("a", "b"):

@@ -1,4 +1,4 @@
-"""Test the timeline: windows of executions, the details of one, and runs without the data that it shows."""
+"""Test the timeline: windows of executions, details of an execution, and runs without data for the timeline."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .serving import serving
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Writes executions 0 to 29, one for each step. 10 and 20 are bad."""
+    """Writes executions 0 to 29, one for each step. Executions 10 and 20 are bad."""
     run = RunBuilder("run-a")
     for number in range(30):
         execution = run.execution("Mul" if number % 2 else "Log", outputs={number: "float32"})

@@ -140,7 +140,7 @@ def test_the_page_can_be_used_while_a_worker_places_the_boxes(browser: Browser, 
         page.goto(f"{served.url}/graph?graph=0&op=hub&token={TOKEN}")
         expect(page.locator(".picture .is-waiting")).to_have_text(re.compile(r"^Placing \d+ boxes …$"))
         expect(page.locator(".picture svg")).to_be_hidden()
-        page.keyboard.press("+")  # has no picture to act on
+        page.keyboard.press("+")  # does nothing, because there is no picture yet
         held.pop().continue_()
         expect(page.locator(".picture svg")).to_be_visible()
         expect(page.locator(".picture .is-waiting")).to_have_count(0)

@@ -32,7 +32,7 @@ OPS = (
 
 
 def training(path: Path) -> Path:
-    """Writes a run of a training step. `Log` in the loss makes a NaN, and so the gradients are bad."""
+    """Writes a run of a training step. `Log` in the loss makes a NaN, so the gradients are bad."""
     run = RunBuilder("run-a")
     graph = run.graph("step")
     for name, op_type, inputs, layer, role in OPS:
@@ -46,7 +46,7 @@ def training(path: Path) -> Path:
 
 
 def large(path: Path, *, num_ops: int = 5_000) -> Path:
-    """Writes a run of a chain of ops: half of them in 50 scopes, the other half in one. The last op is bad."""
+    """Writes a run of a chain of ops. Half of the ops are in 50 scopes, the rest in one scope. The last op is bad."""
     run = RunBuilder("run-a")
     graph = run.graph("big").op("x", "Placeholder")
     before = "x"

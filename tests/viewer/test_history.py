@@ -36,7 +36,7 @@ def magnitudes(value: float) -> dict[str, Any]:
 
 
 def training(path: Path, *, num_steps: int = 5, bad: tuple[int, ...] = (3,)) -> Path:
-    """Writes a run of an op with two outputs, whose values grow tenfold each step, and an eager op."""
+    """Writes a run of an eager op, and of an op with two outputs. The first output grows tenfold in each step."""
     run = RunBuilder("run-a", tensor_debug_mode="FULL_NUMERICS")
     graph = run.graph("loss").op("x", "Mul", dtypes=("float32", "float32"))
     for step in range(num_steps):
@@ -194,7 +194,7 @@ def test_the_picture_of_distributions(tmp_path: Path) -> None:
     picture = history(distributions(tmp_path, bad_step=6), graph_id=0, op_name="x").distribution
     assert picture is not None
     kinds = [row.kind for row in picture.rows]
-    # The numbers reach from 2**0 to 2**9. Magnitude 2**0 is only in one column, but has 70 % of it.
+    # The numbers range from 2**0 to 2**9. Magnitude 2**0 is only in one column, but makes up 70 % of this column.
     assert kinds == ["nan", "pos_inf", *["positive"] * 9, "zero", *["negative"] * 9]
     assert [row.text for row in picture.rows if row.kind == "negative"][:2] == ["from -2 to -1", "from -4 to -2"]
     texts = {row.text: row.counts for row in picture.rows}
@@ -204,7 +204,7 @@ def test_the_picture_of_distributions(tmp_path: Path) -> None:
     assert texts["NaN"] == texts["+Inf"] == (0, 0, 0, 0, 0, 0, 1, 0)
     assert picture.totals == (100, 100, 100, 100, 100, 100, 102, 100)
     assert picture.columns[3] == (3, 3, 6)
-    # Rows touch each other, and labels are beside them.
+    # Rows touch each other, and labels are next to the rows.
     assert [row.top + row.height for row in picture.rows][:-1] == [row.top for row in picture.rows][1:]
     named = {text: at for at, text in picture.labels}
     assert set(named) == {"NaN", "+Inf", "100", "10", "0", "-10", "-100"}, "1 would touch 0"

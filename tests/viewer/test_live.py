@@ -76,6 +76,6 @@ def test_a_click_is_not_lost_while_new_data_arrives(page: Page, served: Served, 
     with page.expect_response("**/runs") as answered:
         page.evaluate("document.dispatchEvent(new Event('update-content'))")
     answered.value.finished()
-    page.wait_for_timeout(500)  # in which the content would be replaced
+    page.wait_for_timeout(500)  # enough time to replace the content
     page.mouse.up()
     page.wait_for_url("**/diff?**")

@@ -40,7 +40,7 @@ def numbers(value: float) -> dict[str, Any]:
 
 
 def training(path: Path, *, num_steps: int = 20, bad_from: int | None = 12, run_id: str = "run-a") -> Path:
-    """Writes a run of the layers `net/a` and `net/b`; the Log of `net/b` is bad from a step on."""
+    """Writes a run of the layers `net/a` and `net/b`. From step `bad_from` on, the Log of `net/b` is bad."""
     run = RunBuilder(run_id, tensor_debug_mode="FULL_NUMERICS")
     graph = run.graph("step")
     for name, op_type, inputs, layer in (
@@ -215,8 +215,8 @@ def test_the_place_of_a_value_on_a_scale(scale: ColourScale, value: float, place
     assert scale.place(value) == pytest.approx(place)
 
 
-# Full colour blindness of one kind of cone. Source: Machado, Oliveira and Fernandes, "A Physiologically-based Model for
-# Simulation of Color Vision Deficiency", 2009, severity 1.0, for linear RGB.
+# Colour vision of people who lack one kind of cone. Source: Machado, Oliveira and Fernandes, "A Physiologically-based
+# Model for Simulation of Color Vision Deficiency", 2009, severity 1.0, for linear RGB.
 VISIONS = {
     "normal": np.eye(3),
     "protanopia": np.array(
@@ -230,7 +230,7 @@ VISIONS = {
     ),
 }
 LEAST_BAD = 19.0
-"""Least distance of the bad colour from every colour of a scale, as CIE 1976 Delta E; 2.3 is just noticeable."""
+"""Least distance of the bad colour from every colour of a scale, as CIE 1976 Delta E. 2.3 is barely noticeable."""
 LEAST_ENDS = 45.0
 LEAST_STEP = 4.0
 """Least distance of colours that are a tenth of a scale apart."""
@@ -354,7 +354,7 @@ def test_the_arrow_keys_go_from_row_to_row_and_from_side_to_side(browser: Browse
         page.goto(f"{served.url}/model")
         chart, tip = page.locator("#map"), page.locator(".chart-tip")
         expect(chart).to_have_attribute("role", "application")
-        page.keyboard.press("j")  # a key, so that the browser shows the focus
+        page.keyboard.press("j")  # after a key press, the browser shows the focus
         chart.focus()
         expect(tip).to_contain_text("net/bstep 12 · forward")
         page.keyboard.press("ArrowUp")

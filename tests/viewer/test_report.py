@@ -1,4 +1,4 @@
-"""Test the report: a self-contained file of limited size that lists what it leaves out."""
+"""Test the report: a self-contained file of limited size that lists the data that it leaves out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Test that the server answers only the user who has the printed address, and no pages of other sites."""
+"""Test that the server answers only the user who has the printed address, and not the pages of other sites."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ NUM = 6
 
 
 class Opened(Reader):
-    """A reader that counts the open ones."""
+    """A reader that counts the open readers."""
 
     count = 0
 
@@ -57,7 +57,7 @@ def test_a_reader_stays_open_while_a_request_uses_it(paths: list[Path], monkeypa
         thread = threading.Thread(target=lambda: answers.append(sites.answer(f"/{key_of(paths[0])}/tensors.json", {})))
         thread.start()
         assert is_reading.wait(60)
-        for path in paths[1:]:  # more than stay open at a time
+        for path in paths[1:]:  # more readers than can be open at the same time
             assert sites.answer(f"/{key_of(path)}/state.json", {}).status == 200
         assert Opened.count == 5
         may_end.set()

@@ -1,4 +1,4 @@
-"""Test the tab in TensorBoard: the pages of the viewer, for the logdirs below TensorBoard's, and who may read them."""
+"""Test the tab in TensorBoard: the viewer's pages for the logdirs below TensorBoard's logdir, and who may read them."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ sys.stdin.read()
 
 @contextlib.contextmanager
 def board(*arguments: object) -> Iterator[tuple[Served, list[str]]]:
-    """Yields a running TensorBoard, and which of the large packages it had loaded when it began to serve.
+    """Yields a running TensorBoard, and the large packages that it had loaded when it began to serve.
 
-    Checks that the plugin left no error in its log, and that DuckDB's connections were closed at its end.
+    At the end, checks that the plugin logged no error and that DuckDB's connections were closed.
     """
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen(
@@ -147,7 +147,7 @@ def test_the_only_logdir_opens_by_itself(served: Served) -> None:
 
 
 def content(answer: Answer) -> str:
-    """Returns a page with links from the root, without its queries, which depend on what is cached."""
+    """Returns a page with links from the root. Its queries are left out, because they depend on the cache."""
     assert "card questions" in answer.text
     return re.sub(r'("|&#34;)\./', r"\1/", answer.text.partition('<details class="card questions"')[0])
 
@@ -302,11 +302,11 @@ def test_several_logdirs_are_listed(tmp_path: Path) -> None:
 
 
 def watched(page: Page) -> list[str]:
-    """Returns a list that takes what the pages of the plugin do wrong, or what leaves the machine."""
+    """Returns a list that collects the errors of the plugin's pages, and all requests to other machines."""
     wrong: list[str] = []
 
     def on_console(message: ConsoleMessage) -> None:
-        # TensorBoard's own script warns of Three.js.
+        # TensorBoard's own script warns about Three.js.
         if not urlsplit(message.location["url"]).path.startswith("/index.js"):
             wrong.append(f"{message.type}: {message.text}")
 
@@ -424,7 +424,7 @@ def searched(path: Path, *names: str) -> LogdirsBelow:
 
 @pytest.fixture
 def gate() -> Iterator[threading.Event]:
-    """What a slow search waits for."""
+    """The event that a slow search waits for."""
     event = threading.Event()
     yield event
     event.set()

@@ -16,9 +16,9 @@ from ..query.builder import CLEAN, INF, NAN, RunBuilder
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Writes events 0 to 9 of the op `x` in graph f, of which 4 and 8 are bad, and an eager op at event 11.
+    """Writes events 0 to 9 of `x` in graph f (even) and `y` in graph Other (odd), and an eager op at event 11.
 
-    The step of an event is half its index.
+    Events 4, 8 and 11 are bad. The step of an event is half its index.
     """
     run = RunBuilder("run-a")
     graph = run.graph("f").op("x", "Mul")

@@ -26,7 +26,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """Serves executions 0 to 2999 of one output each. Execution i is event 2 i, and its output is event 2 i + 1."""
+    """Serves executions 0 to 2999, with one output each. Execution i is event 2 i, and its output is event 2 i + 1."""
     run = RunBuilder("run-a")
     stack = run.stack(("/me/train.py", 7, "train", "a + b", "user"))
     for number in range(NUM_EXECUTIONS):

@@ -143,7 +143,7 @@ def compiled_optimizer() -> Any:
 
     tf_keras.utils.set_random_seed(3)
     optimizer = tf_keras.optimizers.Adam(0.1, jit_compile=True)
-    optimizer.jit_compile = True  # Keras resets it without an accelerator
+    optimizer.jit_compile = True  # Keras resets this attribute if there is no accelerator
     weight = tf.Variable([1.0, 2.0])
 
     @tf.function

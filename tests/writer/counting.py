@@ -23,7 +23,7 @@ from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable
 from .programs import Program, on_thread_start
 
 Counts = Counter[str]
-"""Counts by op type, without the prefix `Stateful` or `Stateless`. Calls of functions are counted as `call`."""
+"""Counts by op type, without the prefix `Stateful` or `Stateless`. Function calls are counted as `call`."""
 
 
 CALLS = frozenset({"Case", "If", "PartitionedCall", "While"})
@@ -39,14 +39,15 @@ def plain(op_type: str) -> str:
 
 @dataclass
 class Expected:
-    """The number of tensors and ops that a run of a program makes.
+    """The tensors that a run of a program makes, and the ops that it runs.
 
     Attributes:
-        calls: The graph tensors of a covered dtype, for each call of a function from eager code, in order of start.
-        apart: Graph tensors of functions that data sets run.
-        eager: Outputs of a covered dtype of eager ops and of calls.
-        num_executions: Eager ops and calls.
-        num_external: Tensors of a covered dtype that are inputs of an op, but that no op made.
+        calls: Number of graph tensors of a covered dtype in each call of a function from eager code. The calls are in
+            the order in which they start.
+        apart: Number of graph tensors of functions that data sets run.
+        eager: Number of outputs, of a covered dtype, of eager ops and calls.
+        num_executions: Number of eager ops and calls.
+        num_external: Number of tensors of a covered dtype that are inputs of an op, but are not made by an op.
     """
 
     calls: list[Counts] = field(default_factory=list)
@@ -76,9 +77,9 @@ class _Callee:
     """A function that an op runs.
 
     Attributes:
-        name: Its name.
-        times: How often it runs for each run of the op.
-        outputs: Which of its outputs are needed.
+        name: Name of the function.
+        times: How often the function runs for each run of the op.
+        outputs: The outputs of the function that are needed.
     """
 
     name: str
@@ -130,7 +131,7 @@ class Counting:
         def execute_op(*arguments: Any) -> Any:
             read = [argument for argument in arguments if isinstance(argument, BaseResourceVariable)]
             with self._lock:
-                # Op callbacks see only what the reads returned, as tensors that no op made.
+                # Op callbacks do not see the reads. They see only the results, as tensors that no op made.
                 self._expected.num_executions += len(read)
                 self._expected.num_external -= sum(map(is_covered, read))
                 self._expected.eager["ReadVariableOp"] += sum(map(is_covered, read))
@@ -178,14 +179,14 @@ class Counting:
     def _count(
         self, function_name: str, times: Fraction, counts: Counts, *, outputs: Collection[int] | None = None
     ) -> None:
-        """Adds the tensors of `times` runs of a function, without ops that its results do not need.
+        """Adds the tensors of `times` runs of a function. Ops that its results do not need are left out.
 
         Args:
             function_name: The function.
-            times: How often it runs.
-            counts: The counts to add its tensors to.
-            outputs: Which of its outputs are needed if TensorFlow inlines it; its arguments are not counted then. None
-                if it is not inlined and all of its outputs are needed.
+            times: How often the function runs.
+            counts: The counts to which the tensors are added.
+            outputs: The outputs that are needed if TensorFlow inlines the function; its arguments are not counted then.
+                None if TensorFlow does not inline it, so that all outputs are needed.
         """
         if times == 0:
             return
@@ -213,7 +214,7 @@ class Counting:
         return graph
 
     def _needed(self, graph: Any, outputs: Collection[int]) -> dict[str, set[int]]:
-        """Returns the ops that some outputs of a graph and its stateful ops need, with the needed output slots."""
+        """Returns the ops that the given outputs and the stateful ops of a graph need, with the needed output slots."""
         arguments = {tensor.op.name for tensor in graph.inputs}
         waiting = [(graph.outputs[index].op, graph.outputs[index].value_index) for index in outputs]
         roots = [op for op in graph.get_operations() if has_effect(op) and op.name not in arguments]
@@ -232,10 +233,10 @@ class Counting:
         return needed
 
     def _needed_inputs(self, op: Any, slots: Collection[int]) -> Collection[int]:
-        """Returns which inputs of an op some of its outputs need. For a call, its functions decide."""
+        """Returns the inputs of an op that the given outputs need. For a call, its functions decide."""
         if plain(op.type) not in CALLS:
             return range(len(op.inputs))
-        num_others = len(op.inputs) - len(self._graph(self._function_names(op)[0]).inputs)  # a branch's condition
+        num_others = len(op.inputs) - len(self._graph(self._function_names(op)[0]).inputs)  # the condition of a branch
         found = set(range(num_others))
         for callee in self._called(op, slots):
             found |= {num_others + index for index in self._needed_arguments(callee.name, callee.outputs)}
@@ -259,7 +260,7 @@ class Counting:
         return names + [function.name for function in attributes["branches"].list.func]
 
     def _called(self, op: Any, slots: Collection[int]) -> list[_Callee]:
-        """Returns the functions that an op runs for some of its outputs, and how often it runs each."""
+        """Returns the functions that an op runs for the given outputs, and how often it runs each function."""
         kind = plain(op.type)
         names = self._function_names(op)
         if kind == "PartitionedCall":
@@ -280,7 +281,7 @@ class Counting:
         return []
 
     def _loop_variables(self, body: str, cond: str, slots: Collection[int]) -> set[int]:
-        """Returns the variables of a loop that its condition and some of its results need."""
+        """Returns the variables of a loop that its condition and the given results need."""
         needed = {*slots, *self._needed_arguments(cond, [0])}
         while True:
             more = self._needed_arguments(body, needed) - needed

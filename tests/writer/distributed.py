@@ -1,6 +1,6 @@
 """Programs that use a distribution strategy. Usage: `distributed.py PROGRAM ARGUMENTS`.
 
-Each program runs its training without a recording, then once with each backend, and fails unless all numbers are equal.
+Each program runs its training without a recording, then once with each backend. It fails unless all numbers are equal.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def mirrored(logdir: str) -> None:
 
 
 def multi_worker(logdir: str) -> None:
-    """Runs one of the two workers of a MultiWorkerMirroredStrategy. TF_CONFIG says which one."""
+    """Runs one of the two workers of a MultiWorkerMirroredStrategy. TF_CONFIG says which worker."""
     programs = training(tf.distribute.MultiWorkerMirroredStrategy())
     compare(logdir, {"loop": programs["loop"]})
 

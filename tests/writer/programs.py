@@ -1,6 +1,6 @@
-"""Small TensorFlow programs. Each says how often its loops and branches run, so that its tensors can be counted.
+"""Small TensorFlow programs. Each program says how often its loops and branches run, so that tests can count tensors.
 
-Each program builds its functions anew, so that it can be run with and without a recording in one process.
+Each program builds new functions, so that it can be run with and without a recording in one process.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 on_thread_start: list[Callable[[], None]] = []
-"""Programs call these at the start of code that TensorFlow runs in another thread."""
+"""Functions that programs call at the start of code that TensorFlow runs in another thread."""
 
 
 Times = int | Fraction
@@ -29,12 +29,13 @@ class Program:
 
     Attributes:
         run: Runs the program once and returns numbers to compare.
-        iterations: For the name of each loop op, the average number of iterations per run of the op. A list has one
+        iterations: The average number of iterations in a run of each loop op, by the name of the op. A list has one
             number for each call from eager code. A single number applies to all loops.
-        branches: How often each branch of a conditional runs (else, then; or in order of the list) for each
-            run of its op, on average, by the name of the op; a list has one tuple for each call from eager
-            code. A single tuple applies to all conditionals.
-        elements: How often the function of a data set's op runs, by op type; a list has one number for each op.
+        branches: How often each branch runs on average in a run of its conditional op, by the name of the op. A tuple
+            has the branches in the order (else, then), or in the order of the list of branches. A list has one tuple
+            for each call from eager code. A single tuple applies to all conditionals.
+        elements: How often the function of a data set's op runs, by op type. A list has one number for each op of the
+            type.
     """
 
     run: Callable[[], Any]
@@ -44,7 +45,7 @@ class Program:
 
 
 ELSE, THEN = (1, 0), (0, 1)
-"""How often the branches of a conditional run."""
+"""How often the branches of a conditional run, as (else, then)."""
 
 
 def eager_ops() -> Any:
@@ -298,7 +299,7 @@ def nested_loop_gradients() -> Any:
 
 
 class Scaled(keras.layers.Layer):
-    """A layer that multiplies by a weight, partly in a tf.function of its own."""
+    """A layer that multiplies by a weight, partly in its own tf.function."""
 
     def build(self, input_shape: Any) -> None:
         self.scale = self.add_weight(shape=(input_shape[-1],), initializer="ones", name="scale")
@@ -312,7 +313,7 @@ class Scaled(keras.layers.Layer):
 
 
 class CustomModel(keras.Model):
-    """A model with a train_step of its own."""
+    """A model with its own train_step."""
 
     def train_step(self, data: Any) -> Any:
         x, y = data
@@ -325,7 +326,7 @@ class CustomModel(keras.Model):
 
 
 def data(*, num: int = 24, width: int = 4) -> tuple[Any, Any]:
-    """Returns features and labels, the same each time."""
+    """Returns features and labels, which are the same in each call."""
     generator = np.random.default_rng(0)
     features = generator.normal(size=(num, width)).astype(np.float32)
     return features, (features.sum(axis=1) > 0).astype(np.int32)
@@ -369,7 +370,7 @@ def python_function_thread() -> Any:
         y.set_shape(x.shape)
         return y + 1.0
 
-    # A data set runs it in a thread that Python did not start.
+    # A data set runs this function in a thread that Python did not start.
     data_set = tf.data.Dataset.from_tensor_slices(np.ones([3], np.float32)).map(f, num_parallel_calls=1)
     return list(data_set)
 
@@ -412,7 +413,7 @@ PROGRAMS: dict[str, Program] = {
         branches={"while/cond": (Fraction(1, 2), Fraction(1, 2))},
     ),
     "for_over_rows": Program(run=for_over_rows, iterations={"while": 3}),
-    # tf.data does not run a function that only passes its arguments on, like that of the ReduceDataset here.
+    # tf.data does not run a function that only passes its arguments on, such as the function of the ReduceDataset here.
     "for_over_data_set": Program(run=for_over_data_set, elements={"ScanDataset": 5, "ReduceDataset": 0}),
     "gradient_outside": Program(run=gradient_outside),
     "gradient_inside": Program(run=gradient_inside),

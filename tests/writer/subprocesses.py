@@ -10,12 +10,12 @@ from tests.programs.running import run_to_end
 
 
 def run_python(script: Path, text: str, *arguments: object, returncode: int = 0, **environment: str) -> str:
-    """Writes a script, runs it, and returns what it prints.
+    """Writes a script, runs the script, and returns its output.
 
     Args:
-        script: The path to write it to.
+        script: The path to which the script is written.
         text: The program. It is dedented.
-        *arguments: Its command-line arguments.
+        *arguments: Command-line arguments of the script.
         returncode: The expected exit code.
         **environment: Environment variables to add.
     """

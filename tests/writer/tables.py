@@ -11,6 +11,6 @@ Rows = list[dict[str, Any]]
 
 
 def rows(logdir: Path, table: str = "tensor_health") -> Rows:
-    """Returns all rows of a table, of all runs."""
+    """Returns the rows of a table from all runs."""
     found: Rows = ds.dataset(logdir / table).to_table().to_pylist()
     return found

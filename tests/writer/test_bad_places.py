@@ -25,7 +25,7 @@ def place_of(row: dict[str, Any]) -> tuple[int | None, int | None]:
 
 
 def record(logdir: Path, program: Callable[[], object], **settings: Any) -> list[dict[str, Any]]:
-    """Records a program with the elements, and asserts that each row has the place that NumPy finds in them."""
+    """Records a program with its tensors' elements, and asserts that each row has the place that NumPy finds."""
     with tfdbg_arrow.capture(logdir, "FULL_TENSOR", **settings):
         program()
     health = [row for row in rows(logdir) if row["dtype"] != "string"]
@@ -38,7 +38,7 @@ def record(logdir: Path, program: Callable[[], object], **settings: Any) -> list
 
 
 def with_bad_elements(*shape: int, dtype: str = "float32", seed: int = 0) -> np.ndarray[Any, Any]:
-    """Returns numbers, of which a few are NaN or infinite."""
+    """Returns numbers, a few of which are NaN or infinite."""
     random = np.random.default_rng(seed)
     values = random.standard_normal(shape).astype("float32")
     is_bad = random.random(shape) < 0.02

@@ -213,7 +213,7 @@ class TestReplacedOutputs:
 
 
 def dumped(dump_root: Path, program: Program) -> dict[str, Any]:
-    """Returns what Debugger V2 writes for a program, without the ops of the recorder."""
+    """Returns the data that Debugger V2 writes for a program, without the ops of the recorder."""
     tf.debugging.experimental.enable_dump_debug_info(str(dump_root), "FULL_HEALTH", circular_buffer_size=-1)
     try:
         program()

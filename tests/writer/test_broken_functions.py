@@ -1,7 +1,8 @@
 """Test functions that TensorFlow's optimizer may break.
 
-With oneDNN, it replaces an activation of a sum of a dense layer and another tensor by a node without an op type, and
-then runs the function without any optimization. On other machines, the optimizer changes these functions as usual.
+The functions apply an activation to the sum of a dense layer and another tensor. With oneDNN, the optimizer replaces
+the activation by a node without an op type, and TensorFlow then runs the function without any optimization. On other
+machines, the optimizer changes these functions as usual.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def residual(x: Any, activation: Any = tf.nn.relu) -> Any:
 
 
 def num_recorded(logdir: Path, op_type: str) -> int:
-    """Returns the number of tensors that were recorded for the ops of a type; all functions must have been recorded."""
+    """Returns the number of tensors recorded for the ops of a type. Asserts that all functions were recorded."""
     assert rows(logdir, "capture_stat") == []
     return sum(row["op_type"] == op_type for row in rows(logdir, "tensor_health"))
 

@@ -9,7 +9,7 @@ from tfdbg_arrow.spool.call_join import CallJoin
 from tfdbg_arrow.spool.records import NO_VALUE, RECORD_DTYPE, Batch, Flag, Kind, join_records
 
 F, G, INNER = 1, 2, 3
-"""Two outermost graphs, and one that runs inline, only in F."""
+"""Two outermost graphs, F and G, and the graph INNER, which runs inline in F only."""
 
 
 class Graphs:
@@ -144,7 +144,7 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _by_definition(events: list[tuple[Any, ...]]) -> list[int | None]:
-    """Applies the rule to each tensor of one batch."""
+    """Applies the definition of the rule to each tensor of one batch."""
     graphs = Graphs()
     spans: dict[int, list[int]] = {}
     for place, event in enumerate(events):

@@ -33,9 +33,9 @@ def calls(values: list[float]) -> None:
 
 
 def comparable(found: Rows) -> list[str]:
-    """Returns rows without the columns that differ between two recordings of one program. The step identifies them.
+    """Returns rows without the columns that differ between two recordings of one program. Steps identify the rows.
 
-    They are texts, because a NaN does not equal itself.
+    The rows are texts, because a NaN does not equal itself.
     """
     volatile = {"run_id", "event_index", "wall_time_ns", "wall_time", "step_id", "frame_id", "device_id", "graph_id"}
     volatile |= {"execution_index", "tensor_id", "stack_trace_id", "thread_id", "op_type"}
@@ -73,7 +73,7 @@ def test_no_event_of_a_healthy_run_is_written(backend: str, tmp_path: Path) -> N
     assert (stat["stat"], stat["reason"]) == ("dropped", KEPT_BACK)
     assert stat["num_events"] > 20
     assert tfdbg_arrow.first_nonfinite(tmp_path) is None
-    # All parts of events are empty.
+    # All parts of the tables of events are empty.
     assert sum(len(list((tmp_path / name).rglob("*.parquet"))) for name in EVENT_TABLES) == len(EVENT_TABLES)
 
 
@@ -83,7 +83,8 @@ def test_a_bad_value_writes_the_events_before_and_after_it(tmp_path: Path) -> No
         calls(values)
     with dump(tmp_path / "box", size=4, after=6):
         calls(values)
-    # Six more events follow. A call has an execution, an argument and a Log, and in the loop over a constant a slice.
+    # Six more events follow. The events of a call are an execution, an argument, a Log, and a slice of the constant in
+    # the loop.
     found = steps_of(tmp_path / "box")
     assert found == list(range(found[0], found[-1] + 1))
     assert 7 <= found[0] <= 9

@@ -1,4 +1,4 @@
-"""The budget `max_bytes=`: what is kept, what is dropped, and what `capture_stat` says."""
+"""The budget `max_bytes=`: which rows are kept, which rows are dropped, and what `capture_stat` says."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_the_first_and_the_last_are_kept_and_the_middle_is_dropped(flush: bool, 
     missing = sorted(set(range(len(VALUES))) - steps)
     assert missing == list(range(missing[0], missing[-1] + 1))
     assert 3 < missing[0] < missing[-1] < len(VALUES) - 1
-    # The kept rows equal those of an unbounded recording.
+    # The kept rows equal the same rows of an unbounded recording.
     full = kept(complete)
     some = kept(logdir)
     assert some == {key: full[key] for key in some}

@@ -1,4 +1,4 @@
-"""The schedule `steps=`: what is recorded, how queries treat skipped steps, and that the program does not change."""
+"""The schedule `steps=`: the recorded steps, how queries treat skipped steps, and that the program does not change."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OF_THE_PROCESS = VOLATILE | {"tensor_id", "execution_index", "stack_trace_id", "
 
 
 def facts(logdir: Path, *, steps: set[int | None] | None = None) -> Counter[str]:
-    """Counts rows of tensor_health, of some steps, by the columns that two recordings of one program share."""
+    """Counts the rows of tensor_health for the given steps, by the columns that two recordings of one program share."""
     graphs = {row["graph_id"]: row["graph_name"] for row in rows(logdir, "graph")}
     found = Counter[str]()
     for row in rows(logdir, "tensor_health"):
@@ -157,7 +157,7 @@ def test_a_schedule_causes_no_retracing_and_is_not_reported_if_it_skips_nothing(
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_random_numbers_equal_those_of_an_unrecorded_program(backend: str, tmp_path: Path) -> None:
-    """Kernels with a state, like those of stateful random ops, must not run in two copies of a function."""
+    """Kernels with a state, such as the kernels of random ops, must not run in two copies of a function."""
 
     def draw() -> list[float]:
         tf.random.set_seed(3)
@@ -219,7 +219,7 @@ def test_functions_work_after_a_recording_ends_in_a_skipped_step(tmp_path: Path)
         tfdbg_arrow.mark(step=0)
         f(tf.constant(0.0))
     assert float(f(tf.constant(0.0))) == 1.0
-    # The next recording does not continue the schedule of this one.
+    # The next recording does not continue the schedule of this recording.
     with tfdbg_arrow.capture(tmp_path / "b"):
         f(tf.constant(0.0))
     assert [row["op_type"] for row in rows(tmp_path / "a", "tensor_health")] == []

@@ -1,4 +1,4 @@
-"""`values=` keeps the elements of the tensors of chosen ops, and only the health of the others."""
+"""`values=` keeps the elements of the tensors of chosen ops. Of other tensors, it keeps only the health."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def backend(request: pytest.FixtureRequest) -> str:
 
 
 def program() -> None:
-    """Runs a function with a named layer, a loop, integers and a call, and eager ops of the same types."""
+    """Runs eager ops, and a function with ops of the same types, a named layer, a loop, integers and a call."""
     keras.utils.set_random_seed(3)
     generator = np.random.default_rng(3)
     x = tf.constant(generator.normal(size=(3, 4)).astype(np.float32))
@@ -50,7 +50,7 @@ def program() -> None:
 
 
 def keyed(logdir: Path, name: str) -> dict[tuple[Any, ...], list[tuple[Any, ...]]]:
-    """Returns kept values, or all tensors, by op and in order of runs, without columns that differ by recording."""
+    """Returns the rows of a table by op, in the order in which the op ran, without columns that differ by recording."""
     values = {row["event_index"]: row for row in rows(logdir, "tensor_value")}
     found: dict[tuple[Any, ...], list[tuple[Any, ...]]] = {}
     health = [row for row in rows(logdir, "tensor_health") if row["scope"] != "external"]
@@ -88,7 +88,7 @@ def test_the_rows_equal_those_of_full_tensor(values: str, backend: str, tmp_path
     chosen = {key: facts for key, facts in full.items() if is_chosen(key, values)}
     assert keyed(tmp_path / "some", "tensor_value") == chosen
     assert chosen
-    # All other rows equal those without values=.
+    # All other rows equal the rows of a recording without values=.
     expected = {
         key: facts for key, facts in keyed(tmp_path / "health", "tensor_health").items() if not is_chosen(key, values)
     }
@@ -153,7 +153,7 @@ def test_chosen_ops_are_kept_despite_filters(backend: str, tmp_path: Path) -> No
 
 
 def test_arguments_are_kept_each_time_they_are_passed(tmp_path: Path) -> None:
-    """A large argument that is passed again is measured only once if its elements are not kept."""
+    """Without kept elements, a large argument that is passed again is measured only once."""
 
     @tf.function
     def f(x: tf.Tensor) -> tf.Tensor:

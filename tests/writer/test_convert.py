@@ -334,7 +334,7 @@ def tensor(*, size: int, rank: int = 1, flags: int = 0, **fields: Any) -> np.nda
 
 @st.composite
 def counted_tensors(draw: st.DrawFn) -> tuple[np.ndarray, int, HistogramSummary | None]:
-    """Draws a tensor's record, its rank and its histogram, with counts up to the tensor's size."""
+    """Draws a tensor's record, rank and histogram. The counts are at most the tensor's size."""
     size = draw(st.sampled_from([1, 255, 256, 65_535, 65_536, 2**32 - 1, 2**32, 2**40]))
     rank = draw(st.sampled_from([0, 1, 4, 5, 23, 24]))
     if draw(st.booleans()):

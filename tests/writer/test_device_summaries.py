@@ -1,7 +1,7 @@
-"""Tensors that are counted on their devices by TensorFlow's own ops.
+"""Tensors whose elements TensorFlow's own ops count on the device of the tensor.
 
-Here the device is the CPU, so the rows must equal those of the native core. For the graphs for GPUs, the tests check
-that each op has a kernel there.
+Here, the device is the CPU, so the rows must equal the rows of the native core. For the graphs for GPUs, the tests
+check that each op has a kernel on GPUs.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def traced(program: Callable[..., Any], *args: Any, knows_shapes: bool) -> Any:
 def record(
     logdir: Path, program: Callable[..., Any], *args: Any, knows_shapes: bool = True, **settings: Any
 ) -> list[bytes]:
-    """Records a program, and returns its results. Tensors whose shapes it knows are small, and counted on the host."""
+    """Records a program and returns its results. With `knows_shapes`, known shapes are small, and the host counts."""
     function = traced(program, *args, knows_shapes=knows_shapes)
     with tfdbg_arrow.capture(logdir, graphs="executed", **settings):
         results = [function(*args) for _ in range(3)]
@@ -108,7 +108,7 @@ LABELS = ("scope", "op_name", "op_type", "output_slot", "call_site", "iteration"
 
 
 def graph_rows(logdir: Path) -> collections.Counter[tuple[Any, ...]]:
-    """Counts the rows of graph tensors without columns that differ between recordings. Rounds mean and stddev."""
+    """Counts equal rows of graph tensors, without columns that differ between recordings. Rounds mean and stddev."""
     found: collections.Counter[tuple[Any, ...]] = collections.Counter()
     for row in rows(logdir, "tensor_health"):
         if row["graph_id"] is not None:
@@ -175,7 +175,7 @@ def test_every_dtype_and_shape_has_the_row_of_the_native_core(mode: str, knows_s
 
 
 def without_subnormals(dtype: str) -> Any:
-    """Returns the special numbers of a dtype, with zeros for its subnormal ones."""
+    """Returns the special numbers of a dtype, with its subnormal numbers replaced by zeros."""
     values = special(dtype)
     if dtype in ("float64", "float32", "bfloat16"):
         values[np.abs(values.astype(np.float64)) < float(ml_dtypes.finfo(values.dtype).smallest_normal)] = 0
@@ -201,7 +201,7 @@ def eager_rows(logdir: Path) -> list[tuple[Any, ...]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["SHAPE", "CONCISE_HEALTH", "FULL_HEALTH", "FULL_NUMERICS"])
 def test_a_large_eager_tensor_has_the_row_of_the_native_core(mode: str, tmp_path: Path) -> None:
-    """It is counted on its device; a smaller one is copied to the host."""
+    """The elements of a large tensor are counted on its device. A smaller tensor is copied to the host."""
     odd = np.resize(special("float32"), (2, 1 << 20))
 
     def program() -> None:
@@ -321,7 +321,7 @@ def edited_for_gpu(program: Any, directory: Path, *, is_small: bool, shapes: dic
 def edited_graph_for_gpu(
     graph: Any, directory: Path, *, is_small: bool, shapes: dict[str, list[int]] | None = None
 ) -> Any:
-    """Returns a GraphDef with record ops, as for a GPU; the arguments are those of edited_for_gpu()."""
+    """Returns a GraphDef with record ops, as for a GPU. edited_for_gpu() describes the arguments."""
     for node in graph.node:
         node.device = GPU
         node.attr[MARK].i = marked(5)
@@ -341,7 +341,7 @@ def edited_graph_for_gpu(
 
 
 def added_ops(edited: Any) -> collections.Counter[str]:
-    """Counts the added nodes by op, without those that a graph has once."""
+    """Counts the added nodes by op, without ops that a graph has only once."""
     return collections.Counter(
         node.op
         for node in edited.node
@@ -380,7 +380,7 @@ def split_inputs(node: Any) -> tuple[list[str], list[str]]:
 
 
 def test_the_consumers_of_a_large_tensor_run_after_the_last_node_that_reads_it(tmp_path: Path) -> None:
-    """So no other node holds the tensor, and TensorFlow can use its memory for the result."""
+    """When they run, no other node holds the tensor, so TensorFlow can reuse its memory for the result."""
     edited = edited_for_gpu(lambda x: tf.math.sqrt(tf.math.log(x)), tmp_path, is_small=False)
     by_name = {node.name: node for node in edited.node}
     (data,), (control,) = split_inputs(by_name["Sqrt"])
@@ -403,7 +403,7 @@ def sums(x: tf.Tensor) -> Any:
 
 
 def test_the_terms_of_a_sum_are_copied(tmp_path: Path) -> None:
-    """A sum begins with the first term that nothing else holds, which can lie in the memory of another tensor."""
+    """A sum reuses the memory of the first term that nothing else holds. Another tensor may share this memory."""
     edited = edited_for_gpu(sums, tmp_path, is_small=True)
     by_name = {node.name: node for node in edited.node}
     copies = {node.name: node.input[0] for node in edited.node if node.op == "Snapshot"}
@@ -440,7 +440,7 @@ def convolution_gradients(x: tf.Tensor) -> Any:
 
 @pytest.mark.parametrize("is_small", [True, False])
 def test_the_gradients_of_a_filter_and_a_bias_wait_for_the_same_nodes(is_small: bool, tmp_path: Path) -> None:
-    """TensorFlow merges them only then on CPUs where it uses oneDNN, and the merged kernel rounds differently."""
+    """With oneDNN, TensorFlow merges the two gradients only in this case, and the merged kernel rounds differently."""
     edited = edited_for_gpu(convolution_gradients, tmp_path, is_small=is_small)
     waiting = {node.op: set(split_inputs(node)[1]) for node in edited.node}
     assert waiting["Conv2DBackpropFilter"] == waiting["BiasAddGrad"]
@@ -469,13 +469,13 @@ def test_a_tensor_with_the_elements_of_another_one_is_not_counted_again(is_small
     ops = added_ops(edited)
     assert ops["Snapshot"] == 0
     assert ops["DenseBincount"] == (0 if is_small else len(own))
-    # Only reshaped tensors whose shape is not known need a node, which reads the shape.
+    # Only reshaped tensors of unknown shape need a node. This node reads the shape.
     shapes = [node for node in edited.node if node.op == "TfdbgArrowView" and node.attr["num_views"].i == 0]
     assert {node.input[0] for node in shapes} == {"ExpandDims", "Reshape", "transpose"}
 
 
 def summarized(edited: Any) -> tuple[list[str], dict[str, str]]:
-    """Returns the nodes whose outputs are counted or copied, and the others with the nodes whose counts they take."""
+    """Returns the nodes whose outputs are counted or copied, and the nodes that reuse counts, each with its source."""
     (record_op,) = (node for node in edited.node if node.op == "TfdbgArrowRecordDevice")
     given = [node.name for node in edited.node if not node.name.startswith("tfdbg_arrow_record_")]
     names = [given[key] for key in record_op.attr["nodes"].list.i]

@@ -1,4 +1,4 @@
-"""The end of a recording: what it says while it takes long, and disable(wait=False)."""
+"""The end of a recording: its messages while it takes long, and disable(wait=False)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("not_recording")
 
 @pytest.fixture
 def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """Holds up the end of each recording until it is set."""
+    """Delays the end of each recording until the event is set."""
     may_end = threading.Event()
     close = Sink.close
 
@@ -43,7 +43,7 @@ def clean_ends(logdir: Path) -> list[bool]:
 
 
 def tell_progress(monkeypatch: pytest.MonkeyPatch, *, is_terminal: bool) -> None:
-    """Makes recordings say at once how much of their end is done."""
+    """Makes recordings report the progress of their end without delay."""
     monkeypatch.setattr(ending, "PATIENCE_S", 0.0)
     monkeypatch.setattr(ending, "_LINE_EVERY_S", 0.0)
     monkeypatch.setattr(ending, "_is_terminal", lambda: is_terminal)

@@ -1,6 +1,6 @@
-"""Recording what TensorFlow runs: `graphs="executed"`.
+"""Recording the graphs that TensorFlow runs: `graphs="executed"`.
 
-Each of the eight trainings runs in separate processes, once without a recording and once with one.
+Each of the eight trainings runs in two processes, once without a recording and once with a recording.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ def with_loops(x: Any) -> Any:
 
 
 def ran(logdir: Path, function: Any, *arguments: Any) -> collections.Counter[tuple[str, str]]:
-    """Returns how often each node (name, op type) ran in a call, by TensorFlow's own profiler.
+    """Returns how often each node (name, op type) ran in a call, according to TensorFlow's own profiler.
 
     It leaves out nodes that only pass a tensor on, since the profiler of some versions of TensorFlow does not see them.
     """
@@ -205,7 +205,7 @@ def ran(logdir: Path, function: Any, *arguments: Any) -> collections.Counter[tup
 
 
 def test_each_node_that_ran_has_its_rows(tmp_path: Path) -> None:
-    """Compares with TensorFlow's own profiler."""
+    """Compares the rows with the output of TensorFlow's own profiler."""
     function = tf.function(with_loops)
     x = tf.constant(X)
     function(x)
@@ -299,7 +299,7 @@ def test_a_pipeline_gives_the_same_batches(tmp_path: Path) -> None:
 def test_the_optimizer_is_silent_without_a_recording(tmp_path: Path) -> None:
     record(tmp_path / "first", tf.function(with_loops), tf.constant(X))
     function = tf.function(with_loops)
-    context.context().export_run_metadata()  # clears data of earlier functions
+    context.context().export_run_metadata()  # clears the data of earlier functions
     context.context().enable_graph_collection()
     try:
         function(tf.constant(X))
@@ -451,7 +451,7 @@ def test_a_step_has_the_graph_that_was_optimized_for_it(tmp_path: Path) -> None:
         for _ in range(2):
             function(x)
             with tf.GradientTape():
-                function(x)  # TensorFlow optimizes another graph, which also returns what the gradient needs
+                function(x)  # TensorFlow optimizes another graph, which also returns inputs of the gradient
     found = rows(tmp_path, "SELECT DISTINCT step_id, executed_graph_id FROM tensor_health WHERE scope = 'graph'")
     assert len(found) == 4
     assert len({executed_graph_id for _, executed_graph_id in found}) == 2
@@ -628,7 +628,7 @@ def test_a_session_without_optimizers_is_recorded_unchanged(tmp_path: Path) -> N
         with tf.Graph().as_default(), tf.compat.v1.Session(config=config) as session:
             x = tf.compat.v1.placeholder(tf.float32, [2, 3])
             outside = log_softmax(x)
-            called = tf.function(log_softmax)(x)  # TensorFlow optimizes what a call runs
+            called = tf.function(log_softmax)(x)  # TensorFlow optimizes the functions that a call runs
             branch = tf.cond(x[0, 0] < 1e9, lambda: log_softmax(x), lambda: x)
             return [session.run(fetch, {x: X}) for fetch in (outside, called, branch, branch)]
 

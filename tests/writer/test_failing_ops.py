@@ -1,4 +1,4 @@
-"""Programs in which an op fails: tensors computed before the failure are recorded, and so is the failure."""
+"""Programs in which an op fails: the tensors computed before the failure and the failure itself are recorded."""
 
 from __future__ import annotations
 

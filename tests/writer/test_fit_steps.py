@@ -30,7 +30,7 @@ def fit(net: keras.Model, *, num_batches: int = 2, **options: Any) -> None:
 
 
 def marks(logdir: Path) -> list[tuple[str, str]]:
-    """The labels and values of the marks, in order, without what Keras logged of a batch: the loss and the metrics."""
+    """The labels and values of the marks, in order, without the loss and the metrics that Keras logs for a batch."""
     by_time = sorted(rows(logdir, "mark"), key=lambda row: (row["event_index"], row["wall_time_ns"]))
     return [(row["label"], row["value"]) for row in by_time if not row["label"].startswith("logs/")]
 

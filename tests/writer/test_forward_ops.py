@@ -17,7 +17,7 @@ EVERY_BACKEND = pytest.mark.parametrize("backend", ["native", "tensorflow"])
 
 
 def gradients(logdir: Path) -> set[tuple[str, str, str | None, str | None]]:
-    """Returns the graph name and type of each gradient op in a graph, and those of its forward op."""
+    """Returns the graph name and type of each gradient op in a graph, and of its forward op."""
     graphs = {row["graph_id"]: row["graph_name"] for row in rows(logdir, "graph")}
     ops = rows(logdir, "graph_op")
     types = {(row["graph_id"], row["op_name"]): row["op_type"] for row in ops}
@@ -52,7 +52,7 @@ def test_a_tape_of_eager_ops(tmp_path: Path, backend: str) -> None:
     with tfdbg_arrow.capture(tmp_path, health_backend=backend):
         # The gradient of Neg needs neither the input nor the output of Neg.
         gradient_of(lambda x: -tf.sqrt(x), x)
-    # The tape may reuse its ones from an earlier gradient.
+    # The tape may reuse the tensor of ones from an earlier gradient.
     assert [row for row in executions(tmp_path) if row[0] != "Fill"] == [
         ("Sqrt", "forward", None),
         ("Neg", "forward", None),

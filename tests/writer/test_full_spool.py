@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("not_recording")
 
 SPOOL_RECORDS = 4096
 NUM_OPS = 4000
-"""Each op has one record and one for its output: together about twice what the spool holds."""
+"""Each op has two records: itself and its output. All records together need about twice the space of the spool."""
 
 
 @pytest.mark.parametrize("health_backend", mostly_slow(["native", "tensorflow"], fast=["native"]))

@@ -143,7 +143,7 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 @dataclasses.dataclass
 class Node:
-    """A node, its op of the program and path, and the mark of the recording, if it has one."""
+    """A node with its op of the program, its path, and the mark of the recording if the node has a mark."""
 
     definition: Any
     op: ProgramOp | None = None
@@ -230,7 +230,7 @@ def graphs(draw: Draw) -> Drawn:
 
 
 UNKNOWN = (b"\xc2\x3e\x03new", b"\xc0\x3e\x96\x01", b"\xc1\x3e12345678\xc5\x3e1234", b"\xc2\x3e\x00" * 3)
-"""Fields with the number 1000, as of a later version: bytes, a number, fixed-size numbers, and a repeated field."""
+"""Fields with the number 1000, as in a later version: bytes, a number, fixed-size numbers, and a repeated field."""
 
 
 def in_any_order(draw: Draw, definition: Any) -> Any:
@@ -257,7 +257,7 @@ def library() -> Any:
 
 
 def output_types(definition: Any) -> list[int] | None:
-    """Returns the dtype number of each output by TensorFlow's op definitions. -1 means a reference."""
+    """Returns the dtype number of each output from TensorFlow's op definitions. -1 means a reference."""
     op_def = op_def_registry.get(definition.op)
     if op_def is None:
         return None
@@ -279,7 +279,7 @@ def output_types(definition: Any) -> list[int] | None:
 
 @dataclasses.dataclass(frozen=True)
 class Expected:
-    """What is expected of a record op. None as the key means that the registry of the program does not have it."""
+    """The expected attributes of a record op. A key of None means that the program's registry has no such output."""
 
     op: str
     type: int
@@ -290,7 +290,7 @@ class Expected:
 
 
 class Model:
-    """Computes what must be recorded of a graph."""
+    """Computes the record ops that an edited graph must have."""
 
     def __init__(self, drawn: Drawn, *, records_others: bool) -> None:
         self._records_others = records_others
@@ -308,7 +308,7 @@ class Model:
                 self._expect(node)
 
     def _match_whole(self, node: Node) -> tuple[ProgramOp | None, int]:
-        """Returns the same as _match(), but no op for an IdentityN that has lost some of its outputs."""
+        """Returns the same as _match(), except that an IdentityN without some of its outputs has no op."""
         op, argument = self._match(node)
         is_identity = op is not None and op.type == node.definition.op == "IdentityN"
         types = output_types(node.definition)
@@ -316,7 +316,7 @@ class Model:
         return (None, -1) if is_identity and is_short else (op, argument)
 
     def _match(self, node: Node) -> tuple[ProgramOp | None, int]:
-        """Returns the op that a node stands for, and which argument it is."""
+        """Returns the op that a node stands for, and the index of the argument, or -1 if the node is no argument."""
         is_argument = node.definition.op == "_Arg"
         if node.op is not None and not node.is_by_name and not is_argument:
             return node.op, -1
@@ -405,7 +405,7 @@ def check_attributes(record: Any, expected: Expected) -> None:
 
 
 def check_kept_inputs(record: Any, original: Any, *, keeps_inputs: bool) -> None:
-    """Checks that a record op has the inputs of its node that it is to keep, and knows which ones they are."""
+    """Checks that a record op takes the inputs of its node that it must keep, and has their indexes."""
     _, *kept = record.input
     indexes = list(record.attr["kept_inputs"].list.i)
     assert keeps_inputs or not kept
@@ -414,7 +414,7 @@ def check_kept_inputs(record: Any, original: Any, *, keeps_inputs: bool) -> None
 
 
 def check_noted(nodes: list[Any], original: Any, model: Model) -> None:
-    """Checks that the rows about an executed graph match what TensorFlow reads from it."""
+    """Checks that the rows about an executed graph match the graph that TensorFlow reads."""
     assert len(nodes) == len(original.node)
     for (name, op_type, device, graph_id, op_name, path, inputs, *_), node in zip(nodes, original.node, strict=True):
         op, _ = model.matches[node.name]
@@ -588,7 +588,7 @@ def test_spliced_graphs_are_edited_rejected_or_left(recording: Any, data: st.Dat
 
 @pytest.fixture(scope="module", params=[OnNonFinite.NOTE, OnNonFinite.FAIL], ids=["callable", "raise"])
 def stopping(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, bool]:
-    """Returns a recording of PROGRAM that reacts to bad values, and if it stops the program."""
+    """Returns a recording of PROGRAM that reacts to bad values, and whether it stops the program."""
     native_core().load_tensorflow(*runtime.library_paths())
     made = make_recording(tmp_path_factory.mktemp("stopping"))
     made.set_on_nonfinite(int(request.param), "run")
@@ -629,7 +629,7 @@ def test_numbers_longer_than_needed_are_read_as_protobuf_reads_them(small: Any, 
         assert graph is not None
         assert expected is not None
         for node in (*graph.node, *expected.node):
-            node.attr.pop("executed_graph", None)  # another number for each graph
+            node.attr.pop("executed_graph", None)  # a different number for each graph
         assert serialized(GraphDef(node=graph.node)) == serialized(GraphDef(node=expected.node))
 
 
@@ -688,7 +688,7 @@ def list_of(*pieces: bytes) -> bytes:
 )
 def test_lists_of_dtypes_are_read_as_protobuf_reads_them(small: Any, entry: bytes, dtypes: list[int] | None) -> None:
     node = small_node(GraphDef(), op="IdentityN")
-    node.name = "twins"  # the name of an op of the program, so it is recorded
+    node.name = "twins"  # the name of an op of the program, so the node is recorded
     del node.attr["T"]
     graph = edit(small, message(1, node.SerializeToString() + entry))
     if dtypes is None:
@@ -744,7 +744,7 @@ BROKEN = (*mutators.BROKEN_UTF8, b"\xff", b"\xc3", b"\xf4\x90\x80\x80", b"\xe0\x
 
 
 def texts_with_invalid_utf_8(broken: bytes) -> dict[str, bytes]:
-    """Returns SMALL with one more node, once for each of its strings that can be invalid UTF-8."""
+    """Returns copies of SMALL with one more node. In each copy, another string of the node is invalid UTF-8."""
     mark = message(5, message(1, MARK.encode()) + message(2, b"\x18" + mutators.varint(marked(1))))
     texts = {"name": (1, b"bad"), "op": (2, b"Neg"), "input": (3, b"x"), "device": (4, b"/cpu:0")}
     made = {}
@@ -802,7 +802,7 @@ def within(seconds: float) -> Iterator[None]:
 
 
 def edited_in_time(recording: Any, data: bytes, *, seconds: float = MAX_SECONDS) -> Any | None:
-    """Edits a graph, and asserts that this does not take long."""
+    """Edits a graph, and asserts that the editing does not take long."""
     with within(seconds):
         edited = recording.with_record_ops(data)
     recording.take_executed_graphs()
@@ -822,7 +822,7 @@ def test_a_graph_of_many_nodes_is_edited_in_time(small: Any) -> None:
 
 
 def test_a_graph_of_many_unknown_ops_is_edited_in_time(small: Any) -> None:
-    """Reading the list of all ops takes milliseconds, so it must not be read again for each node."""
+    """Reading the list of all ops takes milliseconds, so the list must not be read again for each node."""
     graph = GraphDef()
     for number in range(4_000):
         small_node(graph, name=f"node_{number}", op=f"no_such_op_{number}")

@@ -41,7 +41,7 @@ class Described:
         first_new: int = 0,
         known_inputs: dict[str, int] | None = None,
     ) -> Any:
-        """Returns what `describe` returns for a graph."""
+        """Returns the result of `describe` for a graph."""
         ops = graph.get_operations() if ops is None else ops
         return self.rows.describe(self.state.creations, serialized_graph(graph), ops, first_new, known_inputs or {})
 

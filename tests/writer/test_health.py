@@ -51,9 +51,10 @@ FLOATS = sorted(EXPONENT_AND_MANTISSA_BITS)
 COMPLEX_PARTS = {"complex64": "float32", "complex128": "float64"}
 DTYPES = sorted(reference.TENSORFLOW_DTYPES)
 
-# Kernels work on vectors of 16, 32 or 64 bytes, rows of 4 vectors and blocks of 252 rows. They measure blocks of 2048
-# elements and rows of 16, and complex elements in blocks of 65536. A histogram has one counter for each index below 512
-# elements, and several above; it looks for subnormal elements in blocks of 64.
+# Kernels work on vectors of 16, 32 or 64 bytes, rows of 4 vectors and blocks of 252 rows. They measure elements in
+# blocks of 2048 and rows of 16, and complex elements in blocks of 65536. A histogram has one counter for each index for
+# fewer than 512 elements, and several counters for each index otherwise. It looks for subnormal elements in blocks of
+# 64.
 VECTORS = [vectors * bytes_ for bytes_ in (16, 32, 64) for vectors in (1, 4, 252, 504)]
 
 
@@ -62,7 +63,7 @@ def dtype_of(name: str) -> np.dtype[Any]:
 
 
 def edge_sizes(name: str) -> list[int]:
-    """Returns every size at which a kernel changes from one loop to the next, and the sizes one below and above."""
+    """Returns each size at which a kernel changes from one loop to the next, and the sizes directly below and above."""
     edges = {edge // dtype_of(name).itemsize for edge in VECTORS} | {16, 64, 512, 2048, 4096}
     if name in COMPLEX_PARTS:
         edges.add(65536)
@@ -105,7 +106,7 @@ def make_tensor(name: str, *, size: int, mix: str, seed: int) -> Array:
 
 
 def to_bytes(array: Array, *, offset: int = 0) -> Bytes:
-    """Returns the bytes of the elements, `offset` bytes behind an aligned address."""
+    """Returns the bytes of the elements, stored `offset` bytes after an aligned address."""
     room = np.empty(array.nbytes + offset + 64, np.uint8)
     start = -room.ctypes.data % 64 + offset
     taken = room[start : start + array.nbytes]
@@ -140,7 +141,7 @@ def native_place(array: Array) -> BadPlace | None:
 
 
 def assert_same(measured: NumericsSummary, expected: NumericsSummary) -> None:
-    """Asserts that both are equal, within the documented tolerance of mean and stddev."""
+    """Asserts that both results are equal, within the documented tolerance of mean and stddev."""
     tolerance = max(reference.RELATIVE_TOLERANCE * expected.max_abs, 5e-324)
     assert abs(measured.mean - expected.mean) <= tolerance, (measured, expected)
     assert abs(measured.stddev - expected.stddev) <= tolerance, (measured, expected)
@@ -364,7 +365,7 @@ class TestAgainstTwin:
     @pytest.mark.parametrize("low_half", [0x0000, 0x0001, 0x8000, 0xFFFF])
     def test_on_all_upper_halves_of_float32(self, low_half: int) -> None:
         patterns = np.arange(65536, dtype=np.uint32) << 16 | np.uint32(low_half)
-        for start in range(0, 65536, 64):  # half an exponent each, so that other exponents hide no error
+        for start in range(0, 65536, 64):  # half an exponent in each pass, so that other exponents hide no error
             assert_native_agrees(patterns[start : start + 64].view(np.float32))
 
     @pytest.mark.parametrize("name", [*FLOATS, *COMPLEX_PARTS])

@@ -36,7 +36,7 @@ def histogram_of(row: dict[str, Any]) -> HistogramSummary | None:
 
 
 def check(rows: list[dict[str, Any]]) -> int:
-    """Asserts that each row has the histogram of its elements; returns the number of histograms with buckets."""
+    """Asserts that each row has the histogram of its elements. Returns the number of histograms with buckets."""
     for row in rows:
         found = histogram_of(row)
         if row["dtype"] not in HISTOGRAM_DTYPES:
@@ -111,7 +111,7 @@ def test_all_other_columns_are_the_same_without_histograms(tmp_path: Path) -> No
     different = {"run_id", "event_index", "wall_time", "wall_time_ns", "step_id", "op_type", "tensor_id", *HISTOGRAM}
     assert check(with_histograms) == len(without)
     assert all(row[name] is None for row in without for name in HISTOGRAM)
-    # Ops that do not depend on each other run in any order.
+    # Independent ops run in any order.
     one, other = (
         sorted(repr({name: value for name, value in row.items() if name not in different}) for row in rows)
         for rows in (with_histograms, without)

@@ -61,7 +61,7 @@ def test_a_program_keeps_its_numbers_and_is_recorded(name: str, way: str, tmp_pa
     for row in rows(tmp_path, "graph_op_output"):
         if row["is_recorded"] and (row["graph_id"], row["op_name"], row["output_slot"]) not in seen:
             missing.setdefault(row["graph_id"], []).append(row["op_name"])
-    # A graph that never ran has no rows, such as a branch or a function of which only the gradient was called.
+    # A graph that never ran has no rows. Examples are a branch, or a function of which only the gradient was called.
     have_rows = {graph_id for graph_id, _, _ in seen}
     assert {graph_id: names for graph_id, names in missing.items() if graph_id in have_rows - optimized} == {}
 
@@ -125,7 +125,7 @@ def test_the_native_core_places_bad_elements_inside_of_xla(tmp_path: Path) -> No
         if row["has_inf_or_nan"]:
             places.setdefault(row["op_type"], set()).add((row["first_bad_index"], row["num_bad_slices"]))
     assert (places["Log"], places["Mul"], places["Sum"]) == ({(13, 2)}, {(13, 2)}, {(0, None)})
-    # The rows of these are made from the row of their input.
+    # The rows of these ops are made from the rows of their inputs.
     assert (places["Tile"], places["Transpose"]) == ({(None, None)}, {(None, None)})
 
 
@@ -195,7 +195,7 @@ def computed(logdir: Path) -> list[dict[str, Any]]:
 
 
 def is_kept(row: dict[str, Any], all_rows: list[dict[str, Any]]) -> bool:
-    """Returns True outside of loops, and for the first bad iteration, last iteration and last condition of a loop."""
+    """Returns True outside loops, and in a loop for its first bad iteration, last iteration and last condition."""
     if not row["frame_id"]:
         return True
     loop_rows = [each for each in all_rows if each["frame_id"] == row["frame_id"]]
@@ -207,7 +207,7 @@ def is_kept(row: dict[str, Any], all_rows: list[dict[str, Any]]) -> bool:
 
 
 def key(row: dict[str, Any]) -> tuple[Any, ...]:
-    """Returns the facts of a row without numbers that differ by recording. TensorFlow also numbers inlined calls."""
+    """Returns the values of a row without numbers that differ between recordings, such as those of inlined calls."""
     site = "/".join(part for part in row["call_site"].split("/") if not part.startswith("_"))
     names = [re.sub(r"_\d+(?=_|$)|Stateful", "", name) for name in (row["op_name"], site)]
     return (*names, row["iteration"], row["output_slot"], *(str(row[fact]) for fact in FACTS))

@@ -1,4 +1,4 @@
-"""The ops of Keras have the line where the program made their layer, loss, metric or optimizer."""
+"""Each op of Keras has the line where the program made its layer, loss, metric or optimizer."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ tfdbg_arrow.disable()
 
 
 def made_at(logdir: Path, table: str = "graph_op") -> dict[tuple[str, str], set[str | None]]:
-    """Returns, for each op type and role, the text of the lines that made the parts; None for no line."""
+    """Returns the text of the lines that made the parts, by op type and role. None means no line."""
     frames = {row["stack_frame_id"]: row for row in rows(logdir, "stack_frame")}
     lines: dict[int | None, str] = {}
     for row in sorted(rows(logdir, "stack_trace"), key=lambda row: row["depth"]):

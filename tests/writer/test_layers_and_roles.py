@@ -1,4 +1,4 @@
-"""Each op is recorded with its layer, by the user's name, and with its role."""
+"""Each op is recorded with its role and with the user's name of its layer."""
 
 from __future__ import annotations
 

@@ -154,7 +154,7 @@ class TestKeras:
         after = [("phase", "test"), ("phase", "predict")]
         found = [(label, value) for label, value in labels(tmp_path) if not label.startswith("logs/")]
         assert found == [*epoch(0), *validation, *epoch(1), *validation, *after]
-        dense = ("MatMul", "_FusedMatMul")  # on some CPUs, TensorFlow fuses those of evaluate and predict
+        dense = ("MatMul", "_FusedMatMul")  # on some CPUs, TensorFlow fuses the ops of evaluate and predict
         steps = {row["step"] for row in rows(tmp_path, "tensor_health") if row["op_type"] in dense}
         assert steps == {*range(6), None}  # evaluate and predict belong to no step of fit
 

@@ -1,4 +1,4 @@
-"""The shares of a recording's memory. `tests/faults/test_memory.py` measures the memory that a process uses."""
+"""How a recording divides its memory limit. `tests/faults/test_memory.py` measures the memory that a process uses."""
 
 from __future__ import annotations
 

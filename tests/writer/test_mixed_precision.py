@@ -1,4 +1,4 @@
-"""Mixed precision: a recording changes no number, and gradients that overflow and are skipped are expected."""
+"""Mixed precision: a recording changes no number, and overflowed gradients of skipped steps are marked as expected."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ X = np.linspace(0.0, 1.0, 64, dtype=np.float32).reshape(16, 4)
 
 @pytest.fixture(scope="module", autouse=True)
 def unfused() -> Iterator[None]:
-    """Switches off fusing: fused kernels round differently, and TensorFlow does not fuse ops that are recorded."""
+    """Turns off fusing: fused kernels round differently, and TensorFlow does not fuse ops that are recorded."""
     before = tf.config.optimizer.get_experimental_options()
     tf.config.optimizer.set_experimental_options({**UNFUSED, **IN_ORDER})
     yield
@@ -55,7 +55,7 @@ def fit(
 
 
 def record(logdir: Path, program: Callable[[], Any], **settings: Any) -> tuple[Any, list[NonFinite], NonFinite | None]:
-    """Returns the program's numbers, the bad tensors and the first of them."""
+    """Returns the program's numbers, the bad tensors, and the first bad tensor."""
     with tfdbg_arrow.capture(logdir, **settings):
         result = program()
     with tfdbg_arrow.open_logdir(logdir) as opened:

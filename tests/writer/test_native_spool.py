@@ -183,7 +183,7 @@ def test_append_rejects_half_a_record(tmp_path: Path) -> None:
 
 
 def test_a_forked_child_and_its_child_can_add_names() -> None:
-    """A lock that the parent held during the fork would stay locked in the child."""
+    """A lock that the parent holds during the fork would stay locked in the child."""
     program = """
 import os, signal
 from tfdbg_arrow.writer.native import _core

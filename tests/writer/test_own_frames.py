@@ -1,4 +1,4 @@
-"""The frames of the recorder change neither the program's tracebacks nor the depth that it can recurse to."""
+"""The frames of the recorder change neither the program's tracebacks nor its maximum recursion depth."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def fail(*args: object, **kwargs: object) -> Any:
 
 
 class Nested(keras.layers.Layer):  # type: ignore[misc]
-    """A layer in a layer, which does some work in the innermost one."""
+    """A layer in a layer, which does some work in the innermost layer."""
 
     def __init__(self, depth: int, work: Callable[[Any], Any]) -> None:
         super().__init__()
@@ -125,7 +125,7 @@ FAILING: dict[str, Failing] = {
 
 
 def seen(failing: Failing) -> list[object]:
-    """Returns all that the program sees of an error: class, message, and the frames of it and what it came from."""
+    """Returns all that the program sees of an error and of its causes: class, message and frames."""
     with pytest.raises(Exception) as raised:  # noqa: PT011 - of any kind
         failing()
     error: BaseException | None = raised.value
@@ -175,7 +175,7 @@ def descend(depth: int, work: Failing) -> None:
 
 
 def passes(work: Failing, limit: int) -> bool:
-    """Returns whether some work at a great depth is possible with a recursion limit."""
+    """Returns whether some work at a great recursion depth succeeds with a recursion limit."""
     before = sys.getrecursionlimit()
     sys.setrecursionlimit(limit)
     try:
@@ -193,7 +193,7 @@ def test_the_program_recurses_as_deep_as_without_a_recording(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     work = WORK[name]
-    work()  # imports what it needs
+    work()  # imports the modules that the work needs
     too_low, enough = _DEPTH, 10 * _DEPTH
     while enough - too_low > 1:
         limit = (too_low + enough) // 2

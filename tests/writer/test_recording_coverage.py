@@ -1,4 +1,4 @@
-"""With `graphs="traced"`, each covered tensor that is computed has one row. Compares with an independent count."""
+"""With `graphs="traced"`, each covered tensor that is computed has one row, compared with an independent count."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ _OF_OTHER_OPS = (
     *("jacobians", "forward_mode", "ragged", "sparse", "indexed_slices", "strings", "keras_random", "random_ops"),
     *("complex_numbers", "extension_type", "quantized_and_float8", "empty_and_scalar", "methods_and_closures"),
 )
-"""Only `make exhaustive` runs these: only their ops differ from other programs, not their graphs, calls and threads."""
+"""Only `make exhaustive` runs these. Only their ops differ from other programs, not their graphs, calls and threads."""
 _LONG = ("keras_fit", "recurrent", "nested_loop_gradients", "deep_gradients", "run_eagerly")
-"""`make slow` runs these. Their kinds of graphs, calls and threads are in shorter programs, too."""
+"""`make slow` runs these programs. Shorter programs have the same kinds of graphs, calls and threads."""
 
 
 class Recorded:
@@ -132,7 +132,7 @@ def assert_keys_are_unique(recorded: Recorded) -> None:
 
 
 def marks(name: str) -> tuple[pytest.MarkDecorator, ...]:
-    """Returns the marks of the test of a program."""
+    """Returns the pytest marks of the test of a program."""
     return (pytest.mark.exhaustive,) * (name in _OF_OTHER_OPS) + (pytest.mark.slow,) * (name in _LONG)
 
 
@@ -146,13 +146,13 @@ def test_every_tensor_that_ran_has_one_row(name: str, tmp_path: Path) -> None:
     assert_every_graph_tensor_has_one_row(recorded, expected)
     assert_every_eager_tensor_has_one_row(recorded, expected)
     assert_keys_are_unique(recorded)
-    if name != "two_threads":  # its calls have no order
+    if name != "two_threads":  # the calls of this program have no order
         assert_calls_have_their_rows(recorded, expected)
     assert_same(result, bare)
 
 
 def test_rows_are_not_joined_to_the_call_of_another_thread(tmp_path: Path) -> None:
-    """Each thread has its own number of zeros, so a row that is joined to a wrong call has a wrong count."""
+    """Each thread has its own number of zeros, so a row that is joined to the wrong call has a wrong count."""
     num_threads, num_calls, size = 4, 30, 64
 
     @tf.function
@@ -188,5 +188,5 @@ def test_rows_are_not_joined_to_the_call_of_another_thread(tmp_path: Path) -> No
         assert expected[row["execution_index"]] in (row["num_zero"], None)
     per_call = Counter(row["execution_index"] for row in joined)
     assert set(per_call.values()) == {10}
-    # The first call was alone.
+    # No other call ran at the same time as the first call.
     assert per_call[min(row["execution_index"] for row in recorded.executions if row["graph_id"] is not None)] == 10

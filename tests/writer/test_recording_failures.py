@@ -63,13 +63,13 @@ FAILING = {
 
 class TestFailures:
     def errors_of(self, run: Any) -> list[tuple[type, str]]:
-        """Returns the errors of the first and second run of a program, without numbers of lines and functions."""
+        """Returns the errors of the first and second run of a program, without line numbers and function numbers."""
         found = []
         for _ in range(2):
             with pytest.raises(Exception) as caught:  # noqa: PT011
                 run()
             text = str(caught.value).partition("[Op:")[0]
-            # TensorFlow's text of a Python error contains the traceback, and so the frame of the recorder.
+            # TensorFlow's text of a Python error contains the traceback, which includes the frame of the recorder.
             text = "\n\n".join(paragraph for paragraph in text.split("\n\n") if "writer/hooks/" not in paragraph)
             found.append((caught.type, re.sub(r", line \d+|_\d+\b|generated_file\w+", "", text)))
         return found

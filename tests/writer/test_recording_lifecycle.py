@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("not_recording")
 
 
 def check_no_more_threads(before: list[threading.Thread]) -> None:
-    """Waits for the threads of a recording, which end soon after it, and checks that no others were started."""
+    """Waits for the threads of a recording to end, and checks that no other threads were started."""
     for thread in set(threading.enumerate()) - set(before):
         thread.join(timeout=20)
     assert set(threading.enumerate()) <= set(before)
@@ -152,7 +152,7 @@ class TestAgain:
             call()
         names = [held.name if isinstance(held.name, str) else held.name.decode() for held in (untouched, instrumented)]
 
-        assert sum(each.category is RuntimeWarning for each in warned) == 1  # AutoGraph warns of Python 3.13
+        assert sum(each.category is RuntimeWarning for each in warned) == 1  # AutoGraph warns about Python 3.13
         assert stats(tmp_path / "b") == [("unobservable", name) for name in names]
         calls = [row for row in rows(tmp_path / "b", "execution") if row["op_type"] in names]
         assert [row["graph_id"] for row in calls] == [None] * 3
@@ -219,7 +219,7 @@ class TestXla:
     def test_it_runs_without_xla_by_default_if_there_is_a_gpu(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """For a GPU, XLA takes long to compile the ops that count tensors."""
+        """For a GPU, XLA needs a long time to compile the ops that count tensors."""
         monkeypatch.setattr(runtime, "has_accelerator", lambda: True)
 
         @tf.function(jit_compile=True)

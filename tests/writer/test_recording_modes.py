@@ -1,4 +1,4 @@
-"""What each mode and filter records, compared with the text of the specification."""
+"""The columns and rows that each mode and filter records, compared with the text of the specification."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def spec_table(heading: str) -> list[list[str]]:
 
 
 def columns_of_modes() -> dict[str, set[str]]:
-    """Returns the measured columns of tensor_health that each mode fills, by the specification."""
+    """Returns the measured columns of tensor_health that each mode fills, according to the specification."""
     magnitudes = SPEC.partition("Magnitudes cover")[2].partition("\n## ")[0]
     cells = [line.split("|")[1] for line in magnitudes.splitlines() if line.startswith("| `")]
     names = {name for cell in cells for name in re.findall(r"`(\w+)`", cell)}

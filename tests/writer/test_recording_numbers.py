@@ -21,7 +21,7 @@ from .subprocesses import run_python
 
 UNFUSED = dict.fromkeys(("remapping", "layout_optimizer", "pin_to_host_optimization"), False)
 IN_ORDER = dict.fromkeys(("constant_folding", "arithmetic_optimization"), False)
-"""These turn (x * a) * b into x * (a * b) and reorder a + b + c, unless an op uses an intermediate result."""
+"""These passes turn (x * a) * b into x * (a * b) and reorder a + b + c, unless an op uses an intermediate result."""
 
 TRAINING = f"""
 import json, sys
@@ -150,7 +150,7 @@ def bits(result: Any) -> list[tuple[str, Any]]:
 
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Any, Any]]:
-    """Returns the numbers or the exception of each feature, without a recording and with one recording of all."""
+    """Returns the numbers or the exception of each feature, without a recording and with one recording for all."""
 
     def outcome(name: str) -> Any:
         keras.utils.set_random_seed(0)

@@ -1,4 +1,4 @@
-"""The outer graph of a graph, and the creator of an op, in cases where TensorFlow's callbacks do not tell."""
+"""The outer graph of a graph, and the creator of an op, in cases where TensorFlow's callbacks do not show them."""
 
 from __future__ import annotations
 

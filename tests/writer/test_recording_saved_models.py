@@ -1,4 +1,4 @@
-"""SavedModels and GraphDefs hold nothing of the recorder. A SavedModel that is loaded is recorded."""
+"""SavedModels and GraphDefs contain nothing from the recorder. A loaded SavedModel is recorded."""
 
 from __future__ import annotations
 

@@ -393,7 +393,7 @@ def test_expressions_over_several_lines(tmp_path: Path, is_eager: bool) -> None:
 
 
 def test_code_without_columns() -> None:
-    """Python can leave them out (`-X no_debug_ranges`), and a file can change between its import and its recording."""
+    """Python can omit columns (`-X no_debug_ranges`), and a file can change between its import and its recording."""
     code = compile("f(x), g(x)\n", "program.py", "exec")
     instructions = range(0, len(code.co_code), 2)
 
@@ -490,7 +490,7 @@ def test_a_function_name_that_is_not_utf_8(tmp_path: Path) -> None:
 
     double.__name__ = "caf\udce9"
     with tfdbg_arrow.capture(tmp_path):
-        # TensorFlow refuses the name too, after it traced the function.
+        # TensorFlow also refuses the name, but only after it traced the function.
         with pytest.raises(TypeError, match="TF_GraphToFunction_wrapper"):
             tf.function(double, autograph=False)(X)
         tf.sin(X)
@@ -527,7 +527,7 @@ def test_each_distinct_stack_is_stored_once(tmp_path: Path) -> None:
 def test_an_instruction_that_python_specializes_has_one_stack(tmp_path: Path) -> None:
     with tfdbg_arrow.capture(tmp_path):
         for _ in range(50):
-            tuple(map(tf.sin, [X]))  # the calls of a built-in function become another instruction after some of them
+            tuple(map(tf.sin, [X]))  # after some calls of a built-in function, Python replaces the call instruction
     executions = rows(tmp_path, "execution")
     assert len(executions) == 50
     assert len({row["stack_trace_id"] for row in executions}) == 1
@@ -612,7 +612,7 @@ def test_a_traceback_ends_before_the_command_line_that_ran_the_program() -> None
 
 @pytest.mark.parametrize("interrupted", range(6))
 def test_an_interruption_while_a_stack_is_written_loses_no_row(interrupted: int) -> None:
-    """The interruption comes before the rows of one of three tables are added, or after that."""
+    """The interruption comes before or after the rows of one of three tables are added."""
     tables: dict[str, list[dict[str, Any]]] = {"source_file": [], "stack_frame": [], "stack_trace": []}
     num_calls = 0
 

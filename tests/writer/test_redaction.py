@@ -1,4 +1,4 @@
-"""Redacted texts are nowhere in the logdir: not during the recording, after a kill, or at the end."""
+"""Redacted texts are nowhere in the logdir: neither during the recording, nor after a kill, nor at the end."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def start(places: tuple[Path, Path, Path], *, redact: str, how: str) -> Program:
 
 
 def contents(logdir: Path) -> Iterator[tuple[str, bytes]]:
-    """Returns the name and bytes of each file, and the rows of each part, because parts are compressed."""
+    """Yields the name and bytes of each file. For parts, which are compressed, also yields the rows."""
     for path in sorted(logdir.rglob("*")):
         yield f"name of {path}", str(path.relative_to(logdir)).encode()
         if path.is_file():

@@ -1,4 +1,4 @@
-"""Large arguments that a function of tf.data gets in each call are not measured in each call."""
+"""Large arguments that a tf.data function gets in each call are not measured each time."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def num_unchanged(logdir: Path) -> int:
 
 
 def batches(array: np.ndarray | tf.Tensor, number: int = NUM_CALLS) -> tf.data.Dataset:
-    """Returns a dataset whose function gets the whole array for each batch, as Keras's `fit` makes it for arrays."""
+    """Returns a dataset whose function gets the whole array for each batch, like the datasets of Keras's `fit`."""
     whole = tf.data.Dataset.from_tensors(array).repeat(number)
     numbers = tf.data.Dataset.range(number)
     return tf.data.Dataset.zip((numbers, whole)).map(lambda number, data: tf.gather(data, number) * 2.0)

@@ -68,7 +68,7 @@ def test_the_end_in_another_thread_frees_the_recording(tmp_path: Path) -> None:
 
 
 def is_freed_at_its_end(logdir: Path | str, *, wait: bool = True, **settings: object) -> bool:
-    """Records a program; returns True if its end frees the recording and its spool without Python's collector."""
+    """Records a program. Returns whether the end frees the recording and its spool without the garbage collector."""
 
     @tf.function(jit_compile=True)
     def compiled(x: tf.Tensor) -> tf.Tensor:
@@ -82,7 +82,7 @@ def is_freed_at_its_end(logdir: Path | str, *, wait: bool = True, **settings: ob
         return Path("/proc/self/maps").read_text().count(".spool")
 
     gc.collect()
-    before = num_mapped()  # other tests may hold their recordings
+    before = num_mapped()  # recordings of other tests may still be in memory
     gc.disable()
     try:
         tfdbg_arrow.enable(logdir, **settings)  # type: ignore[arg-type]
@@ -139,7 +139,7 @@ for number in range(200):
     logdir = tmp_path / "logdir"
     printed = run_python(tmp_path / "program.py", _REPEATED + text, logdir, ARROW_DEFAULT_MEMORY_POOL="system")
     found = [float(each) for each in printed.split()]
-    # The kernel backs memory with pages of 2 MiB when it likes, so single measurements differ by some MiB.
+    # The kernel sometimes backs memory with pages of 2 MiB, so single measurements differ by some MiB.
     growth = statistics.median(found[-12:]) - statistics.median(found[:12])
     assert growth < 5.0, found  # MiB
 
@@ -167,4 +167,4 @@ print((allocated_mib() - before) / 60)
 """
     environment = {"ARROW_DEFAULT_MEMORY_POOL": "system", "PYTHONMALLOC": "malloc"}
     printed = run_python(tmp_path / "program.py", _REPEATED + text, tmp_path / "logdir", **environment)
-    assert float(printed) < 0.025  # MiB for each recording: 5 MiB for 200
+    assert float(printed) < 0.025  # MiB for each recording, which is 5 MiB for 200 recordings

@@ -27,7 +27,7 @@ def text(value: float | None) -> str:
 
 
 def record(logdir: Path, program: Callable[[], object], **settings: Any) -> list[dict[str, Any]]:
-    """Records a program with the elements, and asserts that each row has the value that NumPy finds in them."""
+    """Records a program with its tensors' elements, and asserts that each row has the value that NumPy finds."""
     with tfdbg_arrow.capture(logdir, "FULL_TENSOR", **settings):
         program()
     values = {row["event_index"]: row["value"] for row in rows(logdir, "tensor_value")}

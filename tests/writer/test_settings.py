@@ -23,7 +23,7 @@ DECLARED = {
 NOT_SETTINGS = {"ctx", "program", "module", "seed", "json"}
 ONLY_FROM_CODE = {"storage_options", "local_dir", "upload_timeout_s", "max_local_bytes"}
 OTHER_DEFAULTS = {"logdir": "tfdbg_logdir", "max_memory_bytes": None}
-"""Options of `run` that differ: `run` writes to a directory of its own choice, and names the limit in its help."""
+"""Options of `run` with other defaults. `run` has a default directory, and its help text names the memory limit."""
 
 
 def defaults_of(function: Callable[..., Any]) -> dict[str, Any]:

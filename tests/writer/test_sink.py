@@ -291,7 +291,7 @@ def test_elements_without_a_record_are_not_released(recording: Recording) -> Non
     recorder = recording.recorder
     recorder.values = bytes(range(6))
     flags = MEASURED | Flag.VALUE
-    # Another thread stored its elements first and writes its record last.
+    # Another thread stored its elements first but writes its record last.
     recorder.record(Kind.GRAPH_TENSOR, node=0, dims=(2,), value_offset=4, flags=flags, dtype=4)
     recording.sink.flush()
     assert recorder.released == []

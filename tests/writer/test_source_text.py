@@ -1,4 +1,4 @@
-"""Source files as they are read for stacks."""
+"""How source files are read for stacks."""
 
 from __future__ import annotations
 

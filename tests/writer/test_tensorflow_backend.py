@@ -170,7 +170,7 @@ def without_number(name: str | None) -> str | None:
 
 
 def comparable(recorded: Recorded) -> Rows:
-    """Returns rows without columns that depend on the run, on the order in which kernels end, or on what counted."""
+    """Returns rows without columns that depend on the run, on the order in which kernels end, or on the backend."""
     places = {"first_bad_index", "num_bad_slices", "scalar_value"}
     left_out = {"run_id", "event_index", "wall_time_ns", "wall_time", "step_id", "frame_id", "tensor_id", "device_id"}
     devices = recorded.device_names()
@@ -377,7 +377,7 @@ def _rows_with_devices(recorded: Recorded) -> collections.Counter[tuple[Any, ...
 
 
 def test_a_deterministic_gpu_does_not_use_the_op_that_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """DenseBincount does not run there."""
+    """DenseBincount does not run on such a GPU."""
     assert not runtime.refuses_counting_on_accelerators()
     monkeypatch.setattr(runtime, "is_op_determinism_enabled", lambda: True)
     assert not runtime.refuses_counting_on_accelerators()

@@ -1,4 +1,4 @@
-"""Each tensor of a session has one row. Compares with the runtime's own trace of an unrecorded run."""
+"""Each tensor of a session has one row, compared with the runtime's own trace of an unrecorded run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 BACKENDS = ("native", "tensorflow")
 _LOWERED = frozenset({"Case", "If", "While"})
-"""The runtime replaces these with other nodes, named `<op>/<node>`."""
+"""The runtime replaces these ops with other nodes, named `<op>/<node>`."""
 _HANDING_ON = frozenset({"Identity", "IdentityN", "StopGradient"})
 _ONE_OF_TWO = frozenset({"Switch", "RefSwitch"})
 
@@ -38,7 +38,7 @@ def fed_and_used(logdir: Path, function_name: str) -> set[str]:
 
 
 def expected_rows(logdir: Path, function_name: str, step_stats: Any) -> Counter[str]:
-    """Returns the expected number of rows of each tensor that is not fed, from how often its op ran."""
+    """Returns the expected number of rows of each tensor that is not fed. It is the number of runs of the op."""
     runs = num_runs_of_nodes(step_stats)
     types = {row["op_name"]: row["op_type"] for row in rows(logdir, "graph_op") if row["graph_id"] == 0}
     fed = fed_and_used(logdir, function_name)
@@ -65,7 +65,7 @@ def recorded_rows(logdir: Path, execution_index: int, fed: set[str]) -> Counter[
 
 
 def compare_functions(logdir: Path, execution_index: int, step_stats: Any) -> int:
-    """Compares the ops of functions that the session's graph calls, if the runtime keeps the name of the op.
+    """Compares the ops of the functions that the session's graph calls, for ops whose names the runtime keeps.
 
     Returns:
         The number of tensors that were compared.
@@ -126,7 +126,7 @@ def test_every_node_that_ran_has_its_rows(name: str, graphs: str, backend: str, 
         for tensor in expected:
             low = 0 if may_be_left_out(tensor) else expected[tensor]
             assert low <= found[tensor] <= expected[tensor], (tensor, execution)
-        # TensorFlow folds constants again after our optimizer, but not those that are recorded.
+        # TensorFlow folds constants again after our optimizer, except constants that are recorded.
         others = {tensor.rpartition(":")[0] for tensor in found if tensor not in expected}
         assert others <= {row["node_name"] for row in rows(tmp_path, "executed_op")}
         if program.is_v2 and not is_optimized:

@@ -39,7 +39,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, str]:
 
 
 def numpy_loop(x: Any) -> tuple[Any, Counter[str]]:
-    """Returns what the graph computes, and how often each op runs."""
+    """Returns the result of the graph, and how often each op runs."""
     counts: Counter[str] = Counter()
     for _ in range(3):
         x = np.sin(x)

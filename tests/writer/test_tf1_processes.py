@@ -88,7 +88,7 @@ WAYS = {
 
 
 def run_ways(directory: Path, behaviour: str, ways: Sequence[str]) -> list[Any]:
-    """Runs the program in each way, and returns what each run printed."""
+    """Runs the program in each way, and returns the output of each run."""
 
     def run(way: str) -> Any:
         output = run_python(directory / f"program_{way}.py", PROGRAM, way, behaviour, directory / way)

@@ -247,7 +247,7 @@ def test_a_graph_that_grows_between_runs(tmp_path: Path) -> None:
 
 
 def test_threads_and_sessions_with_one_graph_are_distinguished(tmp_path: Path) -> None:
-    """Each thread feeds its own number of zeros, so a row that is joined to a wrong run has a wrong count."""
+    """Each thread feeds its own number of zeros, so a row that is joined to the wrong run has a wrong count."""
     num_threads, num_runs, size = 4, 25, 32
     fed: dict[int, int] = {}
     with tfdbg_arrow.capture(tmp_path), tf.Graph().as_default() as graph:

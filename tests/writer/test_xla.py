@@ -1,4 +1,4 @@
-"""Functions that XLA compiles run without XLA, or stay compiled and are listed as not observed. None fails."""
+"""Functions that XLA compiles run without XLA, or stay compiled and are listed as not observed. No function fails."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def unrecorded() -> dict[str, list[bytes]]:
 
 
 def graph_ids_within_xla(logdir: Path) -> set[int]:
-    """Returns the graphs of functions with the attribute of XLA, and of the functions that they call."""
+    """Returns the graphs of functions with the XLA attribute, and of the functions that these functions call."""
     functions = {row["function_name"]: row["graph_id"] for row in rows(logdir, "graph_function")}
     kept = {row["subject"] for row in rows(logdir, "capture_stat") if row["stat"] == "unobservable"}
     found, waiting = set(), [functions[name] for name in kept]

@@ -45,7 +45,7 @@ class Made:
 
 
 def unoptimized() -> Any:
-    """Returns settings for a session with which each op of the graph runs unchanged."""
+    """Returns session settings with which each op of the graph runs unchanged."""
     options = tf1.GraphOptions(optimizer_options=tf1.OptimizerOptions(opt_level=tf1.OptimizerOptions.L0))
     options.rewrite_options.disable_meta_optimizer = True
     return tf1.ConfigProto(graph_options=options, intra_op_parallelism_threads=1)
@@ -53,7 +53,7 @@ def unoptimized() -> Any:
 
 @contextmanager
 def behaviour(program: Program) -> Iterator[None]:
-    """Sets the switches of the process that a program needs."""
+    """Sets the process-wide TensorFlow switches that a program needs."""
     had_v2, had_resources = tf1.control_flow_v2_enabled(), tf1.resource_variables_enabled()
     (tf1.enable_control_flow_v2 if program.is_v2 else tf1.disable_control_flow_v2)()
     (tf1.disable_resource_variables if program.has_references else tf1.enable_resource_variables)()

@@ -1,4 +1,4 @@
-"""Imports the four small files of a dump, which describe the program and define what the events refer to."""
+"""Imports the four small files of a dump, which describe the program and define the objects to which events refer."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def wall_time_ns(wall_time_s: float) -> int:
 
 
 class Definitions:
-    """The definitions in the small files, as far as the events need them.
+    """The definitions in the small files that the events need.
 
     Memory grows with the program (its files, lines, graphs and ops), not with its running time.
 
     Attributes:
         metadata: The first DebugMetadata; None if there is none.
-        graph_ids: Ids of graphs, by the dump's ids.
+        graph_ids: Ids of graphs in the run, by their ids in the dump.
         graph_names: Names of graphs, by id.
         device_ids: Ids of devices, by name.
         op_types: Type of each op, by graph id and name.
@@ -98,7 +98,7 @@ class Definitions:
             self.wall_time_ns = time_ns
 
     def stack_id(self, code_location: Any) -> int | None:
-        """Returns the stack of a CodeLocation, without frames that are unknown; None if it has no frames."""
+        """Returns the id of the stack of a CodeLocation, without unknown frames; None if the stack has no frames."""
         ids = tuple(self._frame_ids.get(frame_id, -1) for frame_id in code_location.stack_frame_ids)
         if missing := ids.count(-1):
             self.problems.add("failed", "stack frame", "is referred to, but not among the dump's stack_frames", missing)
@@ -119,8 +119,8 @@ class Definitions:
     def outermost(self, graph_id: int) -> int:
         """Returns the graph of the outermost function that contains a graph.
 
-        A graph without a name does not belong to a function: it is TensorFlow's default graph, which contains all
-        others.
+        A graph without a name does not belong to a function: it is TensorFlow's default graph, which contains all other
+        graphs.
         """
         seen = {graph_id}
         while (outer := self._outer.get(graph_id)) is not None and outer not in seen and self.graph_names.get(outer):
@@ -236,7 +236,8 @@ class Definitions:
         time_ns = wall_time_ns(event.wall_time)
         graph_id = self._graph_number(op.graph_id)
         if graph_id not in self.graph_names:
-            # The graph's own record comes later or was lost; another graph's record may name it as its outer graph.
+            # The graph's own record comes later or was lost. The record of another graph may name this graph as its
+            # outer graph.
             self._late_graphs.setdefault(graph_id, (op.graph_name, time_ns))
         index = self._num_graph_ops.get(graph_id, 0)
         self._num_graph_ops[graph_id] = index + 1
@@ -266,7 +267,7 @@ class Definitions:
             self._rows.add_row("graph_op_output", {**common, "output_slot": slot})
 
     def finish(self) -> None:
-        """Adds the graphs that only ops or inner graphs refer to, without a record of their own."""
+        """Adds the graphs that have no record of their own, but to which ops or inner graphs refer."""
         lost = {
             number: late_graph for number, late_graph in self._late_graphs.items() if number not in self.graph_names
         }

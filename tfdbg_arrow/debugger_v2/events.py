@@ -1,9 +1,9 @@
 """Imports the two large files of a dump, executions and graph traces, in one order.
 
-An execution is written when it has ended. The traces of a call therefore come, by time, before its record and after
-the previous record. This span of time is the execution's *window*. Each trace falls into the window of one execution;
-the last ones may fall into none. In the merged order, an execution comes before the traces of its window, and its
-outputs come after them, as in a recorded run.
+An execution is written when it has ended. By time, the traces of a call therefore come before the call's execution
+record and after the previous execution record. This span of time is the execution's *window*. Each trace falls into the
+window of one execution, but the last traces may fall into no window. In the merged order, an execution comes before the
+traces of its window, and its outputs come after these traces, as in a recorded run.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ class EventImporter:
     def _outputs(self, scan: Scan, rows: Ints, template: Ints, *, index: Ints, time_ns: Ints, start: Ints) -> None:
         first_output = (np.cumsum(scan.num_outputs) - scan.num_outputs)[rows]
         num_ids = scan.num_outputs[rows]
-        # First all TensorProtos, then those with measurements.
+        # First all TensorProtos, then only the TensorProtos with measurements.
         owner, position = _flatten(self._of(template, T.num_tensors))
         first_content = (np.cumsum(scan.num_contents) - scan.num_contents)[rows]
         tensor = self._of(template, T.first_tensor)[owner] + position
@@ -171,7 +171,7 @@ class EventImporter:
         health = self._health(scan, tensor=tensor, content=content)
         slot = self._of_tensors(tensor, P.slot)
         slot = np.where(num_ids[owner] == self._of(template, T.num_outputs)[owner], slot, NONE)
-        event_index = start[owner] + position  # an export needs the place of a summary whose slot is unknown
+        event_index = start[owner] + position  # an export needs the order of summaries of unknown slot
         dtype = self._of_tensors(tensor, P.dtype)
         tensor_id = np.where(slot >= 0, _take(scan.outputs, first_output[owner] + slot), NONE)
         columns = {
@@ -239,7 +239,7 @@ class EventImporter:
             self._rows.add_row("tensor_value", row, num_bytes=len(value))
 
     def _count(self, file: str, scan: Scan, records: Ints, *, is_expected: Mask) -> None:
-        """Counts records, also those that get no rows, and notes their times."""
+        """Counts records, including records that get no rows, and notes their times."""
         self.num_events += len(records)
         unreadable = int(np.count_nonzero(scan.template[records] == UNREADABLE))
         if unreadable:
@@ -269,7 +269,8 @@ class Block:
     Attributes:
         scan: The records.
         first: Index in the file of the first record.
-        time_s: For each record, the latest time so far, because threads write slightly out of order.
+        time_s: For each record, the latest time up to and with this record, because threads write slightly out of
+            order.
     """
 
     def __init__(self, scan: Scan, *, first: int, floor_s: float) -> None:
@@ -280,7 +281,7 @@ class Block:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Step:
-    """A section of the order, with consecutive ended executions and consecutive traces.
+    """A section of the merged order, with consecutive ended executions and consecutive traces.
 
     Attributes:
         executions: The block of the executions; None if there are none.
@@ -290,7 +291,7 @@ class Step:
         traces: The block of the traces; None if there are none.
         trace_range: The range of records in that block.
         trace_event: The event_index of each trace.
-        window_block: The block of the executions into whose windows the traces fall; None if there are none.
+        window_block: The block of the executions in whose windows the traces lie; None if there are no such executions.
         trace_window: For each trace, the index of its execution's record in that block.
     """
 
@@ -338,7 +339,7 @@ def in_order(
     Args:
         executions: Reads the file of executions.
         traces: Reads the file of graph traces.
-        num_outputs: Returns the number of event indexes for the outputs of each execution.
+        num_outputs: A function that returns the number of event indexes that the outputs of each execution take.
 
     Raises:
         OSError: A file cannot be read.
@@ -346,7 +347,7 @@ def in_order(
     calls, tensors = _Stream(executions), _Stream(traces)
     next_event = 0
     opened: int | None = None
-    """event_index of the next execution, if traces of its window have already been yielded."""
+    """event_index of the next execution, if traces in its window were already yielded."""
     while True:
         block, trace_block = calls.fill(), tensors.fill()
         if block is None and trace_block is None:
@@ -357,10 +358,10 @@ def in_order(
         num_closed, num_traces = len(times), len(trace_times)
         if block is not None and trace_block is not None:
             num_traces = int(np.searchsorted(trace_times, times[-1], side="right"))
-            if num_traces == len(trace_times):  # later traces may fall into windows that are still open
+            if num_traces == len(trace_times):  # later traces may fall into windows that are open
                 num_closed = int(np.searchsorted(times, trace_times[-1], side="left"))
         window = np.searchsorted(times, trace_times[:num_traces], side="left")
-        # The position after the closed executions stands for the window that stays open, or for the end of the file.
+        # The position after the closed executions stands for the window that remains open, or for the end of the file.
         per_window = np.bincount(window, minlength=num_closed + 1)
         outputs = np.zeros(len(per_window), dtype=np.int64)
         if block is not None:
@@ -411,7 +412,7 @@ def _take(values: npt.NDArray[Any], indexes: Ints) -> npt.NDArray[Any]:
 
 
 def _flatten(counts: Ints) -> tuple[Ints, Ints]:
-    """Returns the group and the position in the group of each item, given the sizes of the groups."""
+    """Returns for each item its group and its position in that group, given the sizes of the groups."""
     counts = np.maximum(counts, 0)
     owner = np.repeat(np.arange(len(counts)), counts)
     return owner, np.arange(len(owner)) - (np.cumsum(counts) - counts)[owner]

@@ -1,4 +1,4 @@
-"""Exports a logdir as dumps for TensorFlow's Debugger V2: its DebugDataReader, its monitors and TensorBoard.
+"""Exports a logdir as dumps for TensorFlow's Debugger V2: for DebugDataReader, its monitors, and TensorBoard.
 
 Each run becomes one dump, because the reader accepts one dump per directory.
 """
@@ -19,7 +19,7 @@ from tfdbg_arrow.storage.marker import check_logdir
 from tfdbg_arrow.storage.retries import repeated
 
 _ATTEMPTS = 5
-"""How often an export restarts if the run is still recording and its parts are replaced in the meantime."""
+"""Maximum number of attempts to export a run that is still recording and whose parts are replaced in the meantime."""
 
 _FULL_TENSOR_NOTE = (
     "TensorBoard and the InfNanMonitor wait forever on a dump in FULL_TENSOR; DebugDataReader can read it. Export in "
@@ -66,18 +66,19 @@ def export_logdir(
     """Writes runs of a logdir as dumps of Debugger V2.
 
     Args:
-        logdir: The logdir. A run that is still being recorded is exported as far as it is written.
-        dump: The directory of the dump if there is one run; with several runs, each goes to `<dump>/<run_id>`.
+        logdir: The logdir. For a run that is still being recorded, the rows written so far are exported.
+        dump: The directory of the dump if there is one run. If there are several runs, each dump goes to
+            `<dump>/<run_id>`.
         run_id: The run to export; None means all runs.
-        tensor_debug_mode: The mode of the dumps, one of MODES that can be made from the recording's mode. None means
-            the recording's own mode, or FULL_HEALTH for a recording in FULL_NUMERICS.
+        tensor_debug_mode: The mode of the dumps. It must be one of MODES and derivable from the recording's mode. None
+            means the recording's own mode, or FULL_HEALTH for a recording in FULL_NUMERICS.
         progress: Called regularly.
 
     Returns:
         The runs that were written, oldest first.
 
     Raises:
-        LogdirError: The path is not a logdir, or does not contain a run or the given run.
+        LogdirError: The path is not a logdir, or the logdir contains no run, or it does not contain the given run.
         BrokenPartError: A part cannot be read.
         DumpError: A dump cannot be written to the path.
         SettingError: The mode cannot be exported.

@@ -1,8 +1,8 @@
 """Writes the graphs and ops of a recorded run into a Debugger V2 dump, in the order of their creation.
 
-The dump's reader accepts a graph only after the graph in which it was traced. It accepts an op only after its graph,
-and only once. Nodes that TensorFlow's optimizer made and that have tensors are additional ops of their graphs. Each
-follows the op that it was made for.
+The dump's reader accepts a graph only after the graph in which it was traced. The reader accepts an op only once, and
+only after its graph. A node that TensorFlow's optimizer made becomes an additional op of its graph if a tensor of the
+node was recorded. This op follows the op for which the node was made.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from tfdbg_arrow.debugger_v2.protos.debug_event_pb2 import CodeLocation, DebugEv
 from tfdbg_arrow.schema.op_traits import Trait, types_with
 
 LeaveOut = Callable[[str, str], None]
-"""A callback that receives the table and the reason for a row that was left out."""
+"""A callback for a row that was left out; it receives the table and the reason."""
 _GRAPH_WINDOW = 16
 _LAST_INDEX = 2**63 - 1
 UNKNOWN = "<unknown>"
 """File path, function and id of the frame that replaces an unrecorded stack."""
 _HANDING_ON = types_with(Trait.STANDS_FOR_CALL | Trait.ENTERS | Trait.EXITS | Trait.NEXT | Trait.SWITCHES)
-"""Types of nodes that TensorFlow adds at the borders of calls, branches and loops, and that only forward a tensor."""
+"""Types of nodes that only forward a tensor, and that TensorFlow adds at the borders of calls, branches and loops."""
 _NodeKey = tuple[int, str]
-"""The optimized graph and the name of a node in it."""
+"""An optimized graph, and the name of a node in that graph."""
 _Tensor = tuple[str, int]
 """The name of a node and the index of its output."""
 
@@ -45,7 +45,7 @@ class _GraphRow:
 
 @dataclass(frozen=True, slots=True)
 class _OpRow:
-    """One row of graph_op, or what a dump needs of a made node; only a made node has sources, its input tensors."""
+    """One row of graph_op, or the same facts about a made node. Only a made node has sources, its input tensors."""
 
     graph_id: int
     op_index: int
@@ -61,7 +61,7 @@ class _OpRow:
 class Graphs:
     """Writes the graphs and their ops, and then returns the ids of their tensors.
 
-    The ops and the ids stay in memory, which grows with the program and not with its running time.
+    The ops and the ids stay in memory; the memory grows with the program and not with its running time.
 
     Args:
         tables: The run's tables.
@@ -124,11 +124,11 @@ class Graphs:
         outputs = tables.keyed("graph_op_output", "graph_id", ("graph_id", "op_name", "output_slot"))
         row_of_op: dict[tuple[int, str], _OpRow] = {}
         for first, end, window in ops.windows(_GRAPH_WINDOW):
-            # TensorFlow may add outputs to a call after its creation, when the gradient is made.
+            # TensorFlow may add outputs to a call after its creation, when it makes the gradient.
             slots: dict[tuple[int, str], int] = defaultdict(int)
             for graph_id, op_name, slot in to_rows(outputs.between(first, end)):
                 slots[graph_id, op_name] = max(slots[graph_id, op_name], slot + 1)
-            # An op is not older than the ops before it in its graph, even if the clock jumped.
+            # An op never gets an earlier time than the ops before it in its graph, even if the clock jumped.
             lasts: dict[int, int] = {}
             for row in sorted(itertools.starmap(_OpRow, to_rows(window)), key=lambda row: (row.graph_id, row.op_index)):
                 key = row.graph_id, row.op_name
@@ -168,7 +168,7 @@ class Graphs:
             self._write_graph(graph, graph.wall_time_ns)
 
     def _write_graph(self, graph: _GraphRow, wall_time_ns: int) -> None:
-        """Writes a graph and, before it, the graphs in which it was traced, unless they are written."""
+        """Writes a graph, unless it is already written; before it, writes the graphs in which it was traced."""
         chain: list[_GraphRow] = []
         current: _GraphRow | None = graph
         while current is not None and current.graph_id not in self._written and current not in chain:
@@ -194,7 +194,8 @@ class Graphs:
     def _input_name(self, graph_id: int, source: _Source) -> str:
         """Returns the name of a tensor.
 
-        The name of a tensor of another graph begins with the name of that graph, to distinguish it from this graph's.
+        The name of a tensor of another graph begins with the name of that graph, to distinguish the tensor from tensors
+        of this graph.
         """
         num_outputs = self._num_outputs.get((graph_id, source.op_name), source.output_slot + 1)
         if source.is_near and source.output_slot < num_outputs:
@@ -223,7 +224,7 @@ class Graphs:
 class Stacks:
     """Writes the source files and frames, and then returns the code locations of stacks.
 
-    The stacks stay in memory, which grows with the program and not with its running time.
+    The stacks stay in memory; the memory grows with the program and not with its running time.
 
     Args:
         tables: The run's tables.
@@ -261,8 +262,8 @@ class Stacks:
 
         Args:
             stack_trace_id: The stack; None if it was not recorded.
-            needs_frame: Whether an unknown stack gets one frame that says so; otherwise it has no frames. Debugger V2's
-                reader needs this frame to return the stack of an execution.
+            needs_frame: Whether an unknown stack gets one frame, which says that the stack is unknown; otherwise an
+                unknown stack has no frames. Debugger V2's reader needs this frame to return the stack of an execution.
         """
         location = self._locations.get(stack_trace_id) if stack_trace_id is not None else None
         if location is not None:
@@ -307,9 +308,9 @@ class _Source:
 
     Attributes:
         graph_id: The program's graph of the node that produces the tensor; None if unknown.
-        op_name: The name of that node, as in tensor_health.
+        op_name: The name of the producing node, as in tensor_health.
         output_slot: Index of the output.
-        is_near: Whether that node ran in the same call of the same graph as the consuming node.
+        is_near: Whether the producing node ran in the same call of the same graph as the consuming node.
     """
 
     graph_id: int | None
@@ -335,7 +336,7 @@ class _Node:
 def _read_made_nodes(
     tables: RunTables, ops: Mapping[tuple[int, str], _OpRow], graphs: Mapping[int, _GraphRow]
 ) -> Collection[_OpRow]:
-    """Returns the nodes that the optimizer made and that have rows in tensor_health, one for each graph and name.
+    """Returns the nodes made by the optimizer that have rows in tensor_health, one node for each graph and name.
 
     Args:
         tables: The run's tables.

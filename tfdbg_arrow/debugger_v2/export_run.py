@@ -1,8 +1,9 @@
 """Writes a run as the records of a Debugger V2 dump.
 
-The dump has an execution for each row of `execution`, and a trace for each row of `tensor_health` of scope `graph`,
-including tensors that Debugger V2 does not record itself. Its ids are those of our tables, in decimal. The traces are
-in the order of `event_index`, which is that of their arrival, as in a dump that Debugger V2 writes.
+The dump has an execution for each row of `execution`, and a trace for each row of `tensor_health` with the scope
+`graph`. This includes tensors that Debugger V2 itself does not record. The ids in the dump are the ids in our tables,
+in decimal. The traces are in the order of `event_index`. This is the order of their arrival, as in a dump that Debugger
+V2 writes.
 
 Source: tensorflow/python/debug/lib/dumping_callback.py, debug_events_reader.py.
 """
@@ -47,12 +48,12 @@ EXPORTABLE: dict[str, tuple[str, ...]] = {
     "SHAPE": ("NO_TENSOR", "SHAPE"),
     "FULL_TENSOR": (*_FROM_FULL_HEALTH, "FULL_TENSOR"),
 }
-"""For each mode of a recording, the modes in which it can be exported."""
+"""For each mode of a recording, the modes in which the recording can be exported."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LeftOut:
-    """Rows of a run that its dump does not hold.
+    """Rows of a run that the dump does not hold.
 
     Attributes:
         table: Name of the table.
@@ -80,7 +81,7 @@ class RunWriter:
     Args:
         tables: The run's tables.
         run: The run's row.
-        mode: The mode to write, one that EXPORTABLE lists for the run's own mode.
+        mode: The mode to write; EXPORTABLE must list it for the run's own mode.
         files: The dump.
         advance: Called with the number of rows of PROGRESS_TABLES that were written.
     """
@@ -171,7 +172,7 @@ class RunWriter:
     def _device_ids_of(self, outputs: list[_Measured | None]) -> list[int]:
         """Returns the id of each output's device in the dump.
 
-        An output that was not measured is on the device of the outputs that were, if they are all on the same one.
+        If all measured outputs are on the same device, the outputs that were not measured are on this device too.
         """
         device_ids = [None if measured is None else measured.device_id for measured in outputs]
         distinct_ids = {device_id for device_id in device_ids if device_id is not None}
@@ -186,7 +187,7 @@ class RunWriter:
     def _execution_protos(self, outputs: list[_Measured | None]) -> list[TensorProto]:
         """Returns one TensorProto for each output, because readers use the position as the slot.
 
-        It is empty if the output was not measured.
+        The TensorProto of an output that was not measured is empty.
         """
         if self._mode == TensorDebugMode.NO_TENSOR:
             return []
@@ -194,7 +195,7 @@ class RunWriter:
             TensorProto() if measured is None else self._proto(measured, tensor_id=NO_TENSOR_ID) for measured in outputs
         ]
         while self._has_values and protos and not protos[-1].dtype:
-            protos.pop()  # Debugger V2 writes none for outputs without a value, such as a resource
+            protos.pop()  # as Debugger V2: no proto for outputs without a value, such as a resource
         return protos
 
     def _write_traces(self, graphs: Graphs) -> None:
@@ -255,6 +256,6 @@ class _ExecutionTensors:
         firsts: dict[int, int] = {}
         health = sorted(to_rows(self._health.between(first, end)), key=lambda row: row[2])
         for index, slot, event_index, device_id, *values in health:
-            # A dump does not say which outputs it summarises if not all; its readers take the place for the slot.
+            # If a dump summarises only some outputs, it does not say which. Its readers use the position as the slot.
             output_slot = event_index - firsts.setdefault(index, event_index) if slot is None else slot
             self.measured[index, output_slot] = _Measured(event_index, device_id, values)

@@ -1,4 +1,4 @@
-"""Reads the tables of one run row group by row group: by key, in order, in bounded memory.
+"""Reads the tables of one run, one row group at a time: by key, in order, and in bounded memory.
 
 Source: spec/README.md, "Manifest" (live parts) and "Layout of a logdir" (rows have no order).
 """
@@ -22,14 +22,14 @@ from tfdbg_arrow.schema import arrow_schema
 from tfdbg_arrow.storage.manifest import read_live_parts, resolve_part
 
 HELD_BYTES = 128 * 2**20
-"""Maximum bytes of row groups, read by key, that stay in memory; the last one read always stays."""
+"""Maximum bytes of row groups, read by key, that stay in memory; the row group read last always stays."""
 _INT64_MAX = 2**63 - 1
 
 Row = tuple[Any, ...]
 
 
 class PartGoneError(Exception):
-    """A part does not exist, because it was replaced after the manifest was read, or was lost.
+    """A part does not exist: either it was replaced after the manifest was read, or it was lost.
 
     Attributes:
         path: The part.
@@ -82,7 +82,7 @@ class _RowGroup:
         return pa.table(arrays, names=list(columns))
 
     def range_of(self, column: str) -> tuple[int, int] | None:
-        """Returns the smallest and largest value of a column from the statistics; None if there is no value."""
+        """Returns the smallest and largest value of a column, from the statistics; None if the column has no value."""
         group = self.metadata.row_group(self.index)
         for number in range(group.num_columns):
             chunk = group.column(number)
@@ -99,15 +99,15 @@ class _RowGroup:
 class RunTables:
     """The live parts of one run. Not thread-safe.
 
-    Every method that reads rows raises BrokenPartError if a part cannot be read, and PartGoneError if it was replaced
-    in the meantime.
+    Every method that reads rows raises BrokenPartError if a part cannot be read, and PartGoneError if a part was
+    replaced in the meantime.
 
     Args:
         logdir: The logdir.
         run_id: The run.
 
     Raises:
-        LogdirError: The manifest is damaged, or a part leads out of the logdir.
+        LogdirError: The manifest is damaged, or the path of a part leads out of the logdir.
         BrokenPartError: A part is not a Parquet file.
         PartGoneError: A part was replaced in the meantime.
     """
@@ -130,7 +130,7 @@ class RunTables:
         return sum(group.metadata.row_group(group.index).num_rows for group in self._groups.get(table, ()))
 
     def run(self) -> RunRow | None:
-        """Returns the run's own row; None if it has none yet."""
+        """Returns the run's own row; None if this row is not yet written."""
         names = [field.name for field in fields(RunRow)]
         row = next(self.rows("run", names), None)
         return None if row is None else RunRow(**dict(zip(names, row, strict=True)))
@@ -148,7 +148,7 @@ class RunTables:
 
         Args:
             table: The table.
-            column: The column, of integers.
+            column: The column, which contains integers.
             by: The other columns.
             where: A VARCHAR column and its value in the rows to read.
         """
@@ -173,7 +173,7 @@ class RunTables:
 
         Args:
             table: The table.
-            key: The column; rows in which it is NULL are left out.
+            key: The column; rows with NULL in this column are left out.
             columns: The columns to read.
             where: A VARCHAR column and its value in the rows to read; None means all rows.
         """
@@ -183,9 +183,9 @@ class RunTables:
 class KeyedRows:
     """The rows of a table, accessed by the values of a BIGINT column, regardless of their order. Not thread-safe.
 
-    Row groups are found by their statistics. The rows of a few of them stay in memory. If the rows are nearly in order,
-    as a recording writes them, access by ascending key reads each row group once. Otherwise access is slower, but does
-    not take more memory.
+    Row groups are found by their statistics. The rows of a few row groups stay in memory. If the rows are nearly in
+    order, as a recording writes them, access by ascending key reads each row group once. Otherwise access is slower,
+    but does not take more memory.
     """
 
     def __init__(
@@ -238,12 +238,12 @@ class KeyedRows:
         return whole
 
     def get(self, key: int) -> Row | None:
-        """Returns the row with a unique key; None if there is none."""
+        """Returns the row with a unique key; None if no row has this key."""
         rows = self.between(key, key + 1)
         return next(to_rows(rows)) if rows.num_rows else None
 
     def _next_key(self, at_least: int) -> int | None:
-        """Returns the smallest key that is not below a value; None if there is none."""
+        """Returns the smallest key that is at least a given value; None if there is no such key."""
         if at_least > _INT64_MAX:
             return None
         least: int | None = None
@@ -285,7 +285,7 @@ def to_rows(table: pa.Table) -> Iterator[Row]:
 
 
 def listed(rows: KeyedRows, first: int, end: int) -> dict[int, list[tuple[int, int]]]:
-    """Returns the (index, tensor id) pairs of executions by first <= execution_index < end, in order."""
+    """Returns, by execution_index in [first, end), the (index, tensor id) pairs of each execution, in order."""
     pairs_of_execution: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for execution_index, index, tensor_id in to_rows(rows.between(first, end)):
         pairs_of_execution[execution_index].append((index, tensor_id))

@@ -1,7 +1,8 @@
 """The files of a Debugger V2 dump: finds, reads and writes the file sets of a directory.
 
-The files are TFRecord files, which consist of frames. A frame is the length as 8 bytes little-endian, the masked CRC32C
-of these 8 bytes, the record, and its masked CRC32C. A reader finds a complete written dump or none.
+The files are TFRecord files, which consist of frames. A frame consists of the record's length as 8 little-endian bytes,
+the masked CRC32C of these 8 bytes, the record, and the masked CRC32C of the record. A reader finds a written dump only
+when the dump is complete.
 
 Source: https://www.tensorflow.org/tutorials/load_data/tfrecord, "TFRecords format details", and
 tensorflow/core/util/debug_events_writer.cc for the names.
@@ -40,7 +41,7 @@ _LENGTH = struct.Struct("<Q")
 _CRC = struct.Struct("<I")
 _HEADER = struct.Struct("<QI")
 METADATA = "metadata"
-"""The file by which a reader finds the others, which gets its final name last."""
+"""The file by which a reader finds the other files; this file gets its final name last."""
 _TEMPORARY_SUFFIX = ".tmp"
 
 
@@ -73,7 +74,7 @@ def find_file_sets(dump: str | os.PathLike[str]) -> tuple[FileSet, ...]:
 
     Raises:
         DumpError: The path is not a readable directory, contains no files of a dump, or contains a link that leads out
-            of it.
+            of the directory.
     """
     directory = Path(dump)
     if not directory.exists():
@@ -108,7 +109,7 @@ def find_file_sets(dump: str | os.PathLike[str]) -> tuple[FileSet, ...]:
 
 
 def _file_set(prefix: str, files: Mapping[str, tuple[Path, int]]) -> FileSet:
-    """Returns the file set of the path and the size of each of its files."""
+    """Returns the file set, given the path and the size of each file."""
     match = _PREFIX.fullmatch(prefix)
     return FileSet(
         prefix=prefix,
@@ -124,11 +125,11 @@ class Damage:
     """The reason why reading stopped before the end of a file.
 
     Attributes:
-        offset: Offset of the damage in bytes; everything before it was read.
-        num_bytes: Number of unread bytes from there on; None if unknown.
+        offset: Offset of the damage in bytes; all records before it were read.
+        num_bytes: Number of unread bytes from this offset on; None if unknown.
         reason: The problem, as a part of a sentence.
-        is_torn: Whether the file merely ends inside a frame, for example because its writer was killed or is still
-            writing.
+        is_torn: Whether the only problem is that the file ends inside a frame, for example because its writer was
+            killed or is still writing.
     """
 
     offset: int
@@ -138,7 +139,7 @@ class Damage:
 
 
 def masked_crc(data: bytes) -> int:
-    """Returns the checksum of some bytes in the form used by frames."""
+    """Returns the checksum of some bytes, in the form that frames use."""
     crc: int = crc32c(data)
     return ((crc >> 15 | crc << 17) + _MASK_DELTA) & 0xFFFFFFFF
 
@@ -157,16 +158,16 @@ def _frame_header(num_bytes: int) -> bytes:
 class RecordReader:
     """Reads a TFRecord file one record at a time, until its end or the first damage.
 
-    It does not search for further frames after a damaged one, because the content of a tensor can look like a frame.
+    It does not search for further frames after a damaged frame, because the content of a tensor can look like a frame.
     Not thread-safe.
 
     Args:
         file: The file, open for reading bytes, at the start of a frame.
-        offset: Offset of that frame in the file.
+        offset: Offset of this first frame in the file.
 
     Attributes:
         offset: Offset of the next frame in bytes.
-        damage: The reason why reading stopped; None before that, and if the file is complete.
+        damage: The reason why reading stopped before the end of the file; None if no damage was found so far.
     """
 
     def __init__(self, file: BinaryIO, *, offset: int = 0) -> None:
@@ -220,7 +221,7 @@ class RecordReader:
         return record
 
     def _fill(self, size: int) -> bool:
-        """Reads until `size` bytes are in the buffer; returns whether there are that many."""
+        """Reads until `size` bytes are in the buffer; returns False if the file has fewer bytes."""
         have = len(self._buffer) - self._start
         if have >= size:
             return True
@@ -265,9 +266,9 @@ def file_prefix(wall_time_ns: int, *, host_name: str) -> str:
 
 
 class DumpFiles:
-    """The files of one dump, open for writing; they get their final names when everything is written.
+    """The files of one dump, open for writing; they get their final names when all records are written.
 
-    Use it in a `with` statement: an exception removes the files.
+    Use this class in a `with` statement: an exception in the block removes the files.
 
     Args:
         directory: The directory of the dump; it is created if missing.
@@ -305,13 +306,13 @@ class DumpFiles:
         return self
 
     def write(self, suffix: str, event: DebugEvent, wall_time_ns: int) -> None:
-        """Appends a record to one of the files. The wall times of a file never fall, as its readers expect.
+        """Appends a record to one of the files. The wall times in a file never decrease, as readers expect.
 
         Args:
             suffix: The file.
             event: The record. Its time is set.
-            wall_time_ns: Its time, in nanoseconds since 1970-01-01T00:00:00Z. If the record before it is later, it gets
-                the time of that record.
+            wall_time_ns: The time of the record, in nanoseconds since 1970-01-01T00:00:00Z. If the previous record has
+                a later time, the new record gets that time.
 
         Raises:
             OSError: The record cannot be written.

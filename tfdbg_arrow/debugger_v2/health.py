@@ -1,4 +1,4 @@
-"""Reads the tensors of a dump: the facts in a message, and the measured columns of tensor_health."""
+"""Reads the tensors of a dump: the facts about them in messages, and the measured columns of tensor_health."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _LISTS = {
     "half_val": "<u2", "float_val": "<f4", "double_val": "<f8", "int64_val": "<i8", "bool_val": "?",
     "scomplex_val": "<f4", "dcomplex_val": "<f8", "uint32_val": "<u4", "uint64_val": "<u8",
 }  # fmt: skip
-"""The fields that list elements, and their layout in memory; `int_val` depends on the dtype, `float8_val` is bytes."""
+"""Fields that list elements, and their dtypes in memory. Not here: `int_val` (dtype varies), `float8_val` (bytes)."""
 _MAX_LISTED_BYTES = 64 * 2**20
-"""Maximum size of a list of elements, because a few bytes can claim any size."""
+"""Maximum size of a list of elements, because a message of a few bytes can claim any size."""
 Mask = npt.NDArray[np.bool_]
 _COUNTS = ("num_neg_inf", "num_pos_inf", "num_nan", "num_neg_finite", "num_zero", "num_pos_finite")
 _COLUMNS = ("rank", "size", "has_inf_or_nan", *_COUNTS, "first_bad_index", "num_bad_slices")
@@ -35,11 +35,11 @@ _MAX_RANK = 255
 
 @dataclass(frozen=True, kw_only=True)
 class TensorFacts:
-    """The facts in a message about a tensor that its records measured.
+    """The facts in a message about a measured tensor.
 
     Attributes:
         mode: The TensorDebugMode.
-        output_slot: Index of the output; None if it is ambiguous.
+        output_slot: Index of the output; None if the index is ambiguous.
         dtype: TensorFlow's name of the dtype; None if unknown.
         shape: Dimensions, if the message has them (FULL_TENSOR); else None.
         value: The elements, if the message lists them; else None.
@@ -55,7 +55,7 @@ class TensorFacts:
 
 
 def tensor_facts(tensor: Any, *, mode: int, output_slot: int | None) -> TensorFacts | None:
-    """Returns the facts in a TensorProto without its hole; None if it has no measurements."""
+    """Returns the facts in a TensorProto without its hole; None if the TensorProto has no measurements."""
     if not is_measured(tensor, mode):
         return None
     if mode in NUM_KEPT:
@@ -84,9 +84,10 @@ def tensor_facts(tensor: Any, *, mode: int, output_slot: int | None) -> TensorFa
 
 
 def execution_facts(execution: Any, *, num_output_ids: int) -> tuple[TensorFacts | None, ...]:
-    """Returns the facts in each TensorProto of an execution; None for those without measurements."""
+    """Returns the facts in each TensorProto of an execution; None for a TensorProto without measurements."""
     tensors = execution.tensor_protos
-    # Filtered, variant and resource outputs have no TensorProto, and the message does not say which outputs these are.
+    # Outputs that are filtered, variants or resources have no TensorProto. The message does not say which outputs have
+    # a TensorProto.
     is_certain = len(tensors) == num_output_ids == execution.num_outputs
     return tuple(
         tensor_facts(tensor, mode=execution.tensor_debug_mode, output_slot=slot if is_certain else None)
@@ -101,7 +102,7 @@ def mode_name(mode: int) -> str:
 
 
 def _listed_strings(tensor: Any, *, size: int) -> bytes | None:
-    """Returns the listed strings of a TensorProto, encoded as in tensor_value; None in the cases of _listed_value."""
+    """Returns the listed strings of a TensorProto, encoded as in tensor_value; None if there are none or too many."""
     items = list(tensor.string_val)
     if not 0 < len(items) <= size or size * max(8, len(items[-1])) > _MAX_LISTED_BYTES:
         return None
@@ -109,7 +110,7 @@ def _listed_strings(tensor: Any, *, size: int) -> bytes | None:
 
 
 def _listed_value(tensor: Any, *, itemsize: int, size: int) -> bytes | None:
-    """Returns the listed elements of a TensorProto in row-major order; None if it lists none or too many."""
+    """Returns the listed elements of a TensorProto in row-major order; None if there are none or too many."""
     if tensor.float8_val:
         items = bytes(tensor.float8_val)
     elif len(tensor.int_val):
@@ -127,7 +128,7 @@ def _listed_value(tensor: Any, *, itemsize: int, size: int) -> bytes | None:
 
 
 def _unpacked_strings(content: bytes, size: int) -> list[bytes] | None:
-    """Returns the strings of a content: first their lengths as varints, then their bytes; None if there is no room."""
+    """Returns the strings in a content (first all lengths as varints, then all bytes), or None if it is not valid."""
     if size > len(content):
         return None
     lengths: list[int] = []
@@ -140,7 +141,7 @@ def _unpacked_strings(content: bytes, size: int) -> list[bytes] | None:
         if byte < 0x80:
             lengths.append(length)
             length = shift = 0
-        elif shift > 63:  # a longer number takes quadratic time
+        elif shift > 63:  # decoding a longer number takes quadratic time
             return None
     ends = list(accumulate(lengths, initial=offset))
     if len(lengths) < size or ends[-1] != len(content):
@@ -204,7 +205,7 @@ class Health:
         content = np.frombuffer(tensors.buffer, dtype=np.uint8)
         numbers = content[tensors.start[indexes][:, None] + np.arange(8 * width)].view("<f8")
         with np.errstate(invalid="ignore"):
-            # TensorFlow writes nothing else.
+            # TensorFlow writes no other numbers.
             fine = (numbers >= 0) & (numbers <= _LARGEST) & (numbers == np.floor(numbers))
         if mode == TensorDebugMode.CURT_HEALTH:
             fine &= numbers <= 1

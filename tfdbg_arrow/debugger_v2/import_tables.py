@@ -12,9 +12,9 @@ from tfdbg_arrow.spool.convert import metadata_table
 from tfdbg_arrow.writer.sink.parts import PartWriter
 
 MAX_ROWS = 262_144
-"""Maximum number of waiting rows of one table, which is also the number of rows of a part."""
+"""Maximum number of buffered rows of one table, which is also the number of rows of a part."""
 MAX_BYTES = 32 * 2**20
-"""Maximum number of waiting Arrow bytes of one table."""
+"""Maximum number of buffered Arrow bytes of one table."""
 _MAX_LOOSE = 4096
 _MAX_LOOSE_BYTES = 4 * 2**20
 
@@ -42,7 +42,7 @@ class RowBuffer:
         Args:
             table: Name of the table.
             row: Mapping from column name to value.
-            num_bytes: Number of bytes of its text or content, if it is large.
+            num_bytes: Size of the row's text or content in bytes, if it is large.
         """
         rows = self._loose.setdefault(table, [])
         rows.append(row)
@@ -51,7 +51,7 @@ class RowBuffer:
             self._pack(table)
 
     def add(self, table: str, columns: Mapping[str, pa.Array], *, num_rows: int) -> None:
-        """Adds rows given as columns. A missing column is NULL; this method adds `run_id` and `wall_time`."""
+        """Adds rows given as columns, and adds `run_id` and `wall_time` to them. A missing column becomes NULL."""
         if num_rows == 0:
             return
         arrays = []
@@ -68,7 +68,7 @@ class RowBuffer:
         self._take(table, pa.Table.from_arrays(arrays, schema=arrow_schema(table)))
 
     def flush(self) -> None:
-        """Writes everything.
+        """Writes all buffered rows.
 
         Raises:
             OSError: A part cannot be written.
@@ -101,7 +101,7 @@ class RowBuffer:
 
 
 class Problems:
-    """Counts what could not be imported, by kind, for rows of capture_stat."""
+    """Counts the problems of an import by kind, for rows of capture_stat."""
 
     def __init__(self) -> None:
         self._counts: dict[tuple[str, str, str], int | None] = {}
@@ -111,7 +111,7 @@ class Problems:
 
         Args:
             stat: A value of capture_stat.stat.
-            subject: What it happened to.
+            subject: The object that has the problem.
             reason: The reason, as a phrase that continues the subject.
             num_events: Number of affected events; None if unknown.
         """

@@ -3,7 +3,7 @@
 Each file set becomes a run. The run's id depends only on the dump, so that a dump is never imported twice. The
 `settings` of the run's row describe its source under `debugger_v2`:
 
-* `prefix`: the common prefix of its file names;
+* `prefix`: the common prefix of the file names;
 * `files`: the size in bytes of each existing file, by suffix;
 * `num_events`: the number of records of all files;
 * `file_version`, `tfdbg_run_id`: the values in the metadata;
@@ -59,10 +59,10 @@ class ImportedRun:
     Attributes:
         run_id: The run.
         prefix: The common prefix of the file names.
-        is_new: Whether it was imported now; False if the logdir already had it.
+        is_new: Whether the file set was imported now; False if the logdir already contained it.
         num_events: Number of records of all files.
-        rows: Number of rows by table; for a run that already existed, its rows.
-        dropped: Rows of capture_stat about what could not be imported, and why.
+        rows: Number of the run's rows by table, even if the run already existed.
+        dropped: Rows of capture_stat that state which data could not be imported, and why.
     """
 
     run_id: str
@@ -100,7 +100,8 @@ def import_dump(
 ) -> Imported:
     """Imports every file set of a dump as a run; file sets that the logdir already has are skipped.
 
-    After an interruption, the import starts over with the unfinished run; readers never see rows twice.
+    After an interruption, the import of the unfinished run starts again from the beginning; readers never see rows
+    twice.
 
     Args:
         dump: The directory that Debugger V2 wrote to.
@@ -109,8 +110,8 @@ def import_dump(
 
     Raises:
         DumpError: The dump cannot be read.
-        LogdirError: The logdir cannot be written, has another format version, or another process is importing the same
-            dump into it.
+        LogdirError: The logdir cannot be written or has another format version, or another process is importing the
+            same dump into the logdir.
     """
     begin = time.monotonic()
     target = Path(logdir)
@@ -199,7 +200,7 @@ def _import_file_set(file_set: FileSet, logdir: Path, *, report: Callable[[int],
 
 @contextmanager
 def _locked(logdir: Path, run_id: str) -> Iterator[None]:
-    """Locks out other imports of the same dump; the lock ends when the process ends for any reason."""
+    """Prevents other imports of the same dump; the lock is released when the process ends for any reason."""
     path = logdir / MANIFEST_DIRECTORY / f"{run_id}.lock"
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "w") as file:
@@ -216,7 +217,7 @@ def _locked(logdir: Path, run_id: str) -> Iterator[None]:
 
 
 def _finished(logdir: Path, run_id: str, file_set: FileSet) -> ImportedRun | None:
-    """Returns the result of an earlier import of the same files; None if there is no finished one."""
+    """Returns the result of an earlier import of the same files; None if there is no finished import."""
     try:
         parts = read_live_parts(logdir, run_id=run_id)
         rows = dict.fromkeys((table.name for table in TABLES), 0)
@@ -232,7 +233,7 @@ def _finished(logdir: Path, run_id: str, file_set: FileSet) -> ImportedRun | Non
             elif part.table == "capture_stat" and part.rows:
                 stats.extend(pq.read_table(path, partitioning=None).to_pylist())
     except (LogdirError, ValueError, LookupError, TypeError, RecursionError, OSError, pa.ArrowException):
-        return None  # damaged, so it is imported again
+        return None  # the run is damaged, so it is imported again
     if (
         not isinstance(settings, dict)
         or not settings.get("is_finished")
@@ -251,7 +252,7 @@ def _finished(logdir: Path, run_id: str, file_set: FileSet) -> ImportedRun | Non
 
 
 def _remove(logdir: Path, run_id: str) -> None:
-    """Removes what an interrupted import left: first the files that readers start from, then the others."""
+    """Removes the files of an interrupted import: first the files by which readers find the run, then the rest."""
     (logdir / manifest_path(run_id)).unlink(missing_ok=True)
     for table in TABLES:
         directory = logdir / part_directory(table.name, run_id=run_id)
@@ -277,7 +278,7 @@ class _Import:
         self._done = 0
 
     def run(self) -> ImportedRun:
-        """Imports everything."""
+        """Imports all files."""
         self._parts.start()
         for table in TABLES:
             self._parts.write(table.name, arrow_schema(table.name).empty_table())

@@ -16,7 +16,7 @@ from tfdbg_arrow.debugger_v2.health import TensorFacts, execution_facts, tensor_
 Ints = npt.NDArray[np.int64]
 
 NONE = -1
-"""Stands for NULL in integer tables."""
+"""The number that stands for NULL in integer tables."""
 _FUNCTION = re.compile(r"__(?:inference|forward|backward)_(?P<name>.+)_\d+")
 """Runtime names of functions. Source: tensorflow/python/eager/polymorphic_function/function_type_utils.py."""
 
@@ -56,16 +56,16 @@ class TemplateColumns:
     graph: int = 2
     """For an execution, the called graph; for a trace, the graph that contains the op."""
     root: int = 3
-    """For a trace, the outermost graph around it; for a call of an unknown graph, NONE."""
+    """For a trace, the outermost graph around its op; for a call of an unknown graph, NONE."""
     name: int = 4
-    """For a call of an unknown graph, the function's name; for a trace, the name of its outermost graph."""
+    """For a trace, the name of its outermost graph; for a call of an unknown graph, the function's name."""
     num_outputs: int = 5
     stack: int = 6
     op_name: int = 7
     device: int = 8
-    """For an execution, the device that all its outputs are on; NONE if there are several."""
+    """For an execution, the device of all its outputs; NONE if the outputs are on several devices."""
     first_tensor: int = 9
-    """Index of its first row in `tensors`."""
+    """Index of the template's first row in `tensors`."""
     num_tensors: int = 10
     first_device: int = 11
     """For an execution, the index of its outputs' devices in `output_devices`."""
@@ -119,7 +119,7 @@ class Templates:
     def _execution(self, execution: Any) -> int:
         definitions = self._definitions
         self._note_mode(execution.tensor_debug_mode)
-        # The ids are holes; a template stands for records with the same number of output ids.
+        # The ids are holes. All records of a template have the same number of output ids.
         facts = execution_facts(execution, num_output_ids=execution.num_outputs)
         graph_id = definitions.graph_ids.get(execution.graph_id) if execution.graph_id else None
         function = _FUNCTION.fullmatch(execution.op_type)

@@ -1,9 +1,9 @@
 """Splits the records of the two large files of a dump, `execution` and `graph_execution_traces`.
 
-Nearly all records repeat one of a few messages. They differ only in their time, their tensor ids and their
-measurements, which are the *holes* of a record. The remaining message is interned, so that it is interpreted once and
-not for each record. `NativeScanner` uses the core's `debug_event_scan.cc`; `PythonScanner` is its readable twin, and
-takes over where there is no core.
+Nearly all records repeat one of a few messages. Records with the same message differ only in their time, their tensor
+ids and their measurements, which are the *holes* of a record. The rest of the message is interned, so that it is
+interpreted only once and not for each record. `NativeScanner` uses the core's `debug_event_scan.cc`. `PythonScanner` is
+its readable twin, which replaces it if there is no core.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ Ints = npt.NDArray[np.int64]
 MAX_RECORDS = 65536
 """Maximum number of records of one Scan."""
 MAX_BYTES = 8 * 2**20
-"""Number of bytes of records after which a Scan ends."""
+"""A Scan ends after this number of bytes of records."""
 UNREADABLE = -1
 """The template of a record that could not be parsed."""
 Intern = Callable[[DebugEvent], int]
-"""A function that returns the id of a message without holes; it is called at least once for each message."""
+"""A function that returns the id of a message without holes. It is called at least once for each message."""
 _WHOLE = 0
 
 
@@ -40,15 +40,16 @@ class Scan:
 
     Attributes:
         wall_time_s: DebugEvent.wall_time of each record.
-        template: The result of `intern` for each record's message without holes; UNREADABLE if it cannot be parsed.
+        template: The result of `intern` for each record's message without holes; UNREADABLE if the record cannot be
+            parsed.
         num_inputs: Number of input tensor ids of each record.
         inputs: The input tensor ids of all records.
         num_outputs: Number of output tensor ids of each record.
         outputs: The output tensor ids of all records.
         num_contents: Number of TensorProtos of each record.
         content_start: For each TensorProto, the offset in `buffer` of the bytes removed from its tensor_content.
-        content_length: The number of those bytes.
-        buffer: The bytes that hold the removed ones.
+        content_length: For each TensorProto, the number of removed bytes.
+        buffer: Bytes that contain the removed bytes.
     """
 
     wall_time_s: npt.NDArray[np.float64]
@@ -72,7 +73,7 @@ class PythonScanner:
     Args:
         file: The file, open for reading bytes.
         intern: Called with each new message.
-        max_templates: After this number of distinct messages they are forgotten, so that memory is bounded.
+        max_templates: When there are this many distinct messages, all are forgotten, so that memory is bounded.
     """
 
     def __init__(self, file: BinaryIO, *, intern: Intern, max_templates: int = 100_000) -> None:
@@ -144,7 +145,7 @@ class PythonScanner:
 
 @dataclass(frozen=True, kw_only=True)
 class Holes:
-    """The data removed from one record; the attributes are those of a Scan."""
+    """The data removed from one record; the attributes have the same meaning as in Scan."""
 
     wall_time_s: float = 0.0
     inputs: Sequence[int] = ()
@@ -153,7 +154,7 @@ class Holes:
 
 
 def take_holes(event: DebugEvent) -> Holes:
-    """Removes the data that differs between records of the same message, and returns it."""
+    """Removes the data that differs between records of the same message, and returns the removed data."""
     wall_time_s = event.wall_time
     event.ClearField("wall_time")
     inputs: Sequence[int] = ()
@@ -200,7 +201,7 @@ class NativeScanner:
         core: The native core.
         file: The file, open for reading bytes, at its start.
         intern: Called with each new message.
-        max_templates: After this number of distinct messages they are forgotten, so that memory is bounded.
+        max_templates: When there are this many distinct messages, all are forgotten, so that memory is bounded.
         max_bytes: Number of bytes that are scanned at a time.
 
     Attributes:
@@ -235,7 +236,8 @@ class NativeScanner:
         is_end = False
         while True:
             if not is_end:
-                # Doubles the held bytes, so that a (claimed) record of gigabytes is not scanned in many small steps.
+                # The number of held bytes doubles, so that a record that claims gigabytes is not scanned in many small
+                # steps.
                 piece = self._file.read(max(self._max_bytes, len(held)))
                 is_end = not piece
                 held = held + piece if held else piece
@@ -258,7 +260,7 @@ class NativeScanner:
                 return
 
     def _scan(self, data: bytes) -> tuple[Scan | None, int, int]:
-        """Returns the records at the start of some bytes (or None), their size, and why there are no more."""
+        """Returns the records at the start of some bytes (or None), their size, and the reason why the scan ended."""
         *columns, first_of_slot, used, status = self._scanner.scan(data, MAX_RECORDS)
         wall_time_s = np.frombuffer(columns[0], dtype="<f8")
         if not len(wall_time_s):

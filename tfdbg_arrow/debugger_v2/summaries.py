@@ -1,4 +1,4 @@
-"""The layout of the tensors in a dump: the summary of each mode, and TensorProtos with these or with all elements."""
+"""The layout of the tensors in a dump: TensorProtos with the summary of a mode, or with all elements."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ NUM_KEPT: dict[int, int] = {
     TensorDebugMode.FULL_HEALTH: 3,
     TensorDebugMode.SHAPE: 2,
 }
-"""Number of a summary's leading numbers that stay in the message: tensor id, and device id and dtype if present."""
+"""How many of a summary's first numbers stay in the message: tensor id, and if present, device id and dtype."""
 NUM_SHAPE_DIMS = 6
-"""Number of dimensions in a summary of mode SHAPE: the last ones of the tensor, filled up with zeros."""
+"""Number of dimensions in a summary of mode SHAPE: the tensor's last dimensions, followed by zeros."""
 TAIL_COLUMNS: dict[int, tuple[str, ...]] = {
     TensorDebugMode.CURT_HEALTH: ("has_inf_or_nan",),
     TensorDebugMode.CONCISE_HEALTH: ("size", "num_neg_inf", "num_pos_inf", "num_nan"),
@@ -29,12 +29,12 @@ TAIL_COLUMNS: dict[int, tuple[str, ...]] = {
     ),
     TensorDebugMode.SHAPE: ("rank", "size"),
 }  # fmt: skip
-"""Columns of tensor_health with the rest of a summary, in order; in mode SHAPE, the dimensions follow them."""
+"""Columns of tensor_health that hold the rest of a summary, in order; in mode SHAPE, the dimensions follow them."""
 NUM_SUMMARY: dict[int, int] = {
     mode: NUM_KEPT[mode] + len(columns) + (NUM_SHAPE_DIMS if mode == TensorDebugMode.SHAPE else 0)
     for mode, columns in TAIL_COLUMNS.items()
 }
-"""Number of numbers in a summary."""
+"""How many numbers a summary has."""
 UNKNOWN_DEVICE = -1
 """The device id in every summary of Debugger V2."""
 NO_TENSOR_ID = -1
@@ -42,9 +42,9 @@ NO_TENSOR_ID = -1
 
 
 def is_measured(tensor: TensorProto, mode: int) -> bool:
-    """Returns whether a TensorProto of a dump has measurements, and so a row in tensor_health.
+    """Returns whether a TensorProto of a dump has measurements, and therefore gets a row in tensor_health.
 
-    An execution's message has an empty TensorProto for each output that its mode does not cover.
+    An execution's message has an empty TensorProto for each output that the mode does not cover.
     """
     if mode in NUM_SUMMARY:
         dims = tensor.tensor_shape.dim
@@ -54,7 +54,7 @@ def is_measured(tensor: TensorProto, mode: int) -> bool:
 
 @lru_cache(maxsize=64)
 def dtype_number(name: str | None) -> int:
-    """Returns the number of a dtype; 0 (DT_INVALID) if it is unknown."""
+    """Returns the number of a dtype; 0 (DT_INVALID) if the dtype is unknown."""
     dtype = DTYPES_BY_NAME.get((name or "").removesuffix("_ref"))
     return 0 if dtype is None else dtype.number
 
@@ -78,7 +78,7 @@ class Summaries:
         self._without_numbers.tensor_shape.dim.add(size=NUM_SUMMARY.get(mode, 0))
 
     def summary(self, health: Sequence[Any], *, tensor_id: int) -> TensorProto:
-        """Returns the summary of a tensor; it is empty if the mode's columns were not measured.
+        """Returns the summary of a tensor; the summary is empty if the mode's columns were not measured.
 
         Args:
             health: The columns of the tensor.
@@ -104,8 +104,8 @@ def whole_tensor(dtype: str, shape: Sequence[int], value: bytes) -> TensorProto:
     """Returns a tensor with its elements.
 
     Args:
-        dtype: TensorFlow's name of its dtype.
-        shape: Its dimensions.
+        dtype: TensorFlow's name of the dtype.
+        shape: The dimensions.
         value: The elements, in the encoding of tensor_value.
     """
     proto = TensorProto(dtype=DataType.Name(dtype_number(dtype)))
@@ -113,7 +113,8 @@ def whole_tensor(dtype: str, shape: Sequence[int], value: bytes) -> TensorProto:
     for size in shape:
         proto.tensor_shape.dim.add(size=size)
     if dtype == "string":
-        # Listed as for an execution, because TensorFlow's own reader cannot read the packed content of a trace.
+        # Strings are listed as for an execution, because TensorFlow's own reader cannot read the packed content of a
+        # trace.
         proto.string_val.extend(decode_strings(value, math.prod(shape)))
     else:
         proto.tensor_content = value

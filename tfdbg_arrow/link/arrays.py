@@ -19,7 +19,7 @@ def ints(values: Any) -> Ints:
 
 
 def joined(parts: list[Ints]) -> Ints:
-    """Returns the concatenation of arrays, also of none."""
+    """Returns the concatenation of arrays; empty if there are no arrays."""
     return np.concatenate([NO_INTS, *parts])
 
 
@@ -31,7 +31,7 @@ def grouped(owner: Ints, size: int) -> tuple[Ints, Ints]:
         size: The number of owners.
 
     Returns:
-        The order of the rows that makes groups, and where each group starts in it (`size` + 1 numbers).
+        The order of the rows by owner, and where each group starts in this order (`size` + 1 numbers).
     """
     order = np.argsort(owner, kind="stable")
     return order, np.searchsorted(owner[order], np.arange(size + 1))
@@ -51,7 +51,7 @@ def distinct(values: Ints) -> Ints:
 
 
 def place_of(keys: Ints, sorted_keys: Ints) -> Ints:
-    """Returns the candidate of each key among sorted keys, -1 for a key that is not there."""
+    """Returns the index of each key among sorted keys, -1 for a key that is not among them."""
     if not len(sorted_keys):
         return np.full(len(keys), -1)
     candidate = np.minimum(np.searchsorted(sorted_keys, keys), len(sorted_keys) - 1)
@@ -66,14 +66,15 @@ def has(keys: Ints, sorted_keys: Ints) -> Bools:
 class KeySet:
     """A set of keys that grows by arrays.
 
-    It consists of sorted arrays, each more than twice as long as the next, so that adding few keys to many is cheap.
+    The set consists of sorted arrays, each at least twice as long as the next, so that adding few keys to many is
+    cheap.
     """
 
     def __init__(self) -> None:
         self._parts: list[Ints] = []
 
     def add(self, keys: Ints) -> Ints:
-        """Adds keys, and returns those that were not there, sorted and distinct."""
+        """Adds keys, and returns the keys that are new in the set, sorted and distinct."""
         new = distinct(keys)
         for part in self._parts:
             new = new[~has(new, part)]

@@ -1,6 +1,7 @@
-"""Edges over borders: between the arguments and results of calls, branches and loops and the ops that call them.
+"""Edges over borders: they connect the arguments and results of calls, branches and loops with the calling ops.
 
-They follow the tables in "Data flow", and "Functions of one graph" and "Frames and iterations" in the specification.
+The edges follow the tables in "Data flow", and "Functions of one graph" and "Frames and iterations" in the
+specification.
 """
 
 from __future__ import annotations
@@ -68,14 +69,14 @@ class Interfaces:
         self.results = cache(self._merged_results)
 
     def _merged_arguments(self, graph_id: int, function_name: str) -> dict[str, int]:
-        """Returns the index of each argument: that of the function, or of another function of the graph."""
+        """Returns the index of each argument, from the function or from another function of the graph."""
         merged: dict[str, int] = {}
         for name in self._variants(graph_id, function_name):
             merged = self._arguments.get(name, {}) | merged
         return merged
 
     def _merged_results(self, graph_id: int, function_name: str, *, is_alone: bool = False) -> dict[int, Result]:
-        """Returns the results by index, like `arguments`, or those of the function alone."""
+        """Returns the results by index, like `arguments`; with `is_alone`, only the results of the function itself."""
         merged: dict[int, Result] = {}
         for name in [function_name] if is_alone else self._variants(graph_id, function_name):
             merged = self._results.get(name, {}) | merged
@@ -98,8 +99,8 @@ class BorderEdges:
     Attributes:
         of_ops, of_tensors: The edges, as in `ProgramEdges`.
         is_argument: By op, whether it holds an argument of its graph.
-        is_fed: By tensor, whether runs of a session were given it.
-        is_border: By op, whether its tensor is that of another op, and not computed.
+        is_fed: By tensor, whether it was fed to runs of a session.
+        is_border: By op, whether it hands on the tensor of another op instead of computing a tensor.
         results: (function, output index) -> tensor in the site of the outermost graph.
         calling_ops: (site, op name) -> (number of the op, its first tensor), also of arguments and results.
         silent_sites: Sites of branches that may have run without a row.
@@ -138,7 +139,7 @@ class BorderEdges:
             for call in sites.calls_of_graph[place.graph_id]:
                 if (site, call.op_name) in self.calling_ops:
                     self.is_border[self.calling_ops[site, call.op_name][0]] = True
-        for op, _ in call_inputs:  # also those of functions that were not recorded
+        for op, _ in call_inputs:  # also calls of functions that were not recorded
             self.is_border[op] = True
         self.results = self._outermost_results()
 
@@ -194,13 +195,13 @@ class BorderEdges:
                     continue
                 way, detail = (Way.EXIT, self._sites.loops[child]) if is_loop else (Way.RESULT, child)
                 self.of_tensors.append(Edge(base + index, index, tensor, way, detail))
-                if number == 0 and not is_loop and call.attribute not in BRANCHES:  # it ran and left no rows
+                if number == 0 and not is_loop and call.attribute not in BRANCHES:  # the callee ran without rows
                     self.of_tensors.append(Edge(base + index, index, tensor, Way.SILENT, -1))
         if callees and callees[0][1].attribute in BRANCHES:
             self._add_silent_branches(parent, op, base, callees)
 
     def _add_silent_branches(self, parent: int, op: int, base: int, callees: list[tuple[int, Call]]) -> None:
-        """Adds what a conditional returns if no branch left a row and all that can have run return the same tensor."""
+        """Adds the results of a conditional without rows, if all branches that can have run return the same tensor."""
         text = self._sites.places[parent].text
         by_branch = {(call.attribute, call.branch_index): (child, call) for child, call in callees}
         silent = [pair for pair in by_branch.values() if not self._leaves_rows(text, pair[1])]
@@ -250,7 +251,7 @@ class BorderEdges:
         return base + slot if op >= 0 and 0 <= slot < self._ops.num_outputs[op] else None
 
     def _argument_behind(self, call: Call, op_name: str) -> int | None:
-        """Returns which argument of a callee an op hands on, perhaps through Identity; None for any other op."""
+        """Returns the index of the argument that an op of a callee hands on, perhaps through Identity, or None."""
         for _ in range(_MAX_IDENTITIES):
             source = self._identities.get((call.callee_graph_id, op_name))
             if source is None:

@@ -1,8 +1,8 @@
 """CallChains: the calls through which TensorFlow inlined a graph, read from the text in `tensor_health.call_site`.
 
-TensorFlow names an op of an inlined function `<calling op>/<op>`. For control flow it adds components of its own:
-`while/body/_9/…`, `cond/then/_174/…`, `indexed_case/branch1/_74/…`. A call site is that path without the op. Names of
-ops may contain slashes, so the text alone does not show where one name ends. The recorded calls do.
+TensorFlow names an op of an inlined function `<calling op>/<op>`. For control flow, TensorFlow adds components of its
+own: `while/body/_9/…`, `cond/then/_174/…`, `indexed_case/branch1/_74/…`. A call site is this path without the name of
+the op. Names of ops may contain slashes, so the text alone does not show where one name ends. The recorded calls do.
 
 Source: tensorflow/core/common_runtime/{inline_function_utils,lower_while_op,lower_if_op,lower_case_op}.cc.
 """
@@ -20,13 +20,13 @@ BRANCHES = ("then_branch", "else_branch", "branches")
 """Attributes of a calling op that hold a branch."""
 _SUFFIXES = {"then_branch": "/then", "else_branch": "/else", "cond": "/cond", "body": "/body"}
 _NUMBER = r"(?:/_\d+)?"
-"""The number that TensorFlow may add behind the call."""
+"""The number that TensorFlow may append to the call."""
 _RENAMED = r"_\d+"
-"""What TensorFlow appends to the name of a loop that it rebuilds for a gradient."""
+"""The suffix that TensorFlow appends to the name of a loop that it rebuilds for a gradient."""
 _MAX_DEPTH = 64
-"""Calls within calls; here and below, more are only in a hostile logdir."""
+"""Maximum depth of calls within calls. Here and below, only a hostile logdir exceeds the limit."""
 _MAX_TEXT = 20_000
-"""Characters of a call site."""
+"""Maximum number of characters of a call site."""
 
 
 class CallingOp(Protocol):
@@ -46,7 +46,7 @@ class CallingOp(Protocol):
 
     @property
     def branch_index(self) -> int:
-        """Which of several branches."""
+        """The index of the branch."""
 
 
 C = TypeVar("C", bound=CallingOp)
@@ -72,13 +72,13 @@ class Level(Generic[C]):
         return self.call.attribute in LOOP
 
     def is_of(self, other: Level[C]) -> bool:
-        """Returns whether both are calls of the same op at the same call site, of any of its functions."""
+        """Returns whether the same op makes both calls at the same call site, to any of its functions."""
         one = (self.call.graph_id, self.call.op_name, self.site)
         return one == (other.call.graph_id, other.call.op_name, other.site)
 
 
 class _Caller(NamedTuple, Generic[C]):
-    """The call that leads to a graph, None for an outermost graph, and the number of renamed ops in the whole chain."""
+    """The call that leads to a graph (None for an outermost graph), and the number of renamed ops in the chain."""
 
     num_renamed: int
     call: C | None
@@ -88,8 +88,8 @@ class _Caller(NamedTuple, Generic[C]):
 class CallChains(Generic[C]):
     """Finds the chains of calls of one run.
 
-    `while_1` may be the op of that name or `while` renamed, and the ops inside fit both. The chain with the fewest
-    renamed ops is returned.
+    `while_1` may be an op of this name, or the renamed op `while`. The call sites inside fit both. `levels` returns the
+    chain with the fewest renamed ops.
 
     Args:
         callers: Returns the calls of a graph.
@@ -154,7 +154,7 @@ class CallChains(Generic[C]):
 
 
 def call_suffix(call: CallingOp) -> str:
-    """Returns what follows the name of a calling op in a call site."""
+    """Returns the text that follows the name of a calling op in a call site."""
     if call.attribute == "branches":
         return f"/branch{call.branch_index}"
     return _SUFFIXES.get(call.attribute, "")

@@ -1,7 +1,7 @@
 """CallSites: the tree of calls through which graphs ran, read from the texts in `tensor_health.call_site`.
 
-A call site is a graph at a place of an outermost graph: a function that is called twice has two. See "Callers" in the
-specification.
+A call site is a graph at a place of an outermost graph: a function that is called twice has two call sites. See
+"Callers" in the specification.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tfdbg_arrow.link.call_chains import LOOP, CallChains, call_suffix, join_sit
 from tfdbg_arrow.link.sessions import Sessions
 
 _MAX_SITES = 200_000
-"""Call sites, before those without rows are left out. More are only in a hostile logdir."""
+"""Maximum number of call sites. Then, call sites without rows are left out. Only a hostile logdir has more."""
 
 
 class Call(NamedTuple):
@@ -29,7 +29,7 @@ class Call(NamedTuple):
 
     @property
     def is_loop(self) -> bool:
-        """Whether it calls the condition or the body of a loop."""
+        """Whether the op calls the condition or the body of a loop."""
         return self.attribute in LOOP
 
 
@@ -54,7 +54,7 @@ class CallSites:
     Attributes:
         sessions: As given.
         places: The graph and the text of each site.
-        calls: The call that led to each site; None for an outermost graph, and if it is unknown.
+        calls: The call that led to each site; None for an outermost graph, or if the call is unknown.
         parents: The site of the calling op, -1 for none.
         depths: The number of calls around each site.
         loops: The number of the innermost loop around each site, -1 for none.
@@ -84,7 +84,7 @@ class CallSites:
         return len(self.places)
 
     def add(self, place: Place) -> int:
-        """Returns the number of a place, after it added the place and all around it."""
+        """Adds a place and the places of all calls around it, and returns the number of the place."""
         if place in self.by_place:
             return self.by_place[place]
         levels = self._chains.levels(place.graph_id, place.text, root=self.sessions.graph_of(place.root))
@@ -101,10 +101,10 @@ class CallSites:
 
         Args:
             num_ops: The number of ops of each graph.
-            max_ops: How many ops all sites may have.
+            max_ops: Maximum number of ops at all sites together.
         """
         ops_left = max_ops - sum(num_ops.get(place.graph_id, 0) for place in self.places)
-        for site, place in enumerate(self.places):  # which grows
+        for site, place in enumerate(self.places):  # the loop appends to this list
             for call in self.calls_of_graph[place.graph_id]:
                 text = join_site(place.text, call.op_name) + call_suffix(call)
                 inner = Place(place.root, call.callee_graph_id, text)
@@ -124,7 +124,10 @@ class CallSites:
         return -1 if graph_id is None else self.by_place.get(Place(root, graph_id, ""), -1)
 
     def _is_inside(self, site: int, graph_id: int) -> bool:
-        """Returns whether a site is of a graph, or in a call of it. TensorFlow inlines no function into itself."""
+        """Returns whether a site belongs to a graph or is inside a call of the graph.
+
+        TensorFlow inlines no function into itself.
+        """
         while site >= 0:
             if self.places[site].graph_id == graph_id:
                 return True

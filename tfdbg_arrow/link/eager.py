@@ -63,7 +63,7 @@ class Eager:
         )
 
     def place_of(self, execution_index: Ints) -> Ints:
-        """Returns the places of executions, -1 for those without a row."""
+        """Returns the places of executions, -1 for executions without a row."""
         return place_of(execution_index, self.index)
 
     def inputs(self, places: Ints) -> tuple[Ints, Ints, Ints]:
@@ -81,7 +81,7 @@ class Eager:
         return arguments
 
     def maker(self, tensor_ids: Ints) -> tuple[Ints, Ints]:
-        """Returns (place of the execution, output slot) that made tensors, -1 for tensors from outside."""
+        """Returns the place of the execution and the output slot that made each tensor, -1 for tensors from outside."""
         at = place_of(tensor_ids, self._made_tensor)
         if not len(self._made_tensor):
             return np.full(len(tensor_ids), -1), np.full(len(tensor_ids), -1)
@@ -90,7 +90,7 @@ class Eager:
         return np.where(is_made, self._made_by[at], -1), np.where(is_made, self._made_slot[at], -1)
 
     def is_resource(self, tensor_ids: Ints) -> Bools:
-        """Returns which tensors a recorded execution made as resources."""
+        """Returns which tensors are resources that a recorded execution made."""
         return self._flag(self._is_resource, tensor_ids)
 
     def is_never_bad(self, tensor_ids: Ints) -> Bools:

@@ -1,4 +1,4 @@
-"""Edges: from which tensors a tensor can come, and the way that says in which pass each of them was computed."""
+"""Edges: the tensors that a tensor can come from, and the way from its pass to the pass of each of them."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ class Way(IntEnum):
     """How an edge leads from the pass of a tensor to the pass of its source. `detail` is the edge's last number."""
 
     SAME = 0
-    """The same pass, in the optimized graph `detail` (-1: in each)."""
+    """The same pass, in the optimized graph `detail` (-1: in every optimized graph)."""
     PROGRAM = 1
-    """The same pass, unless the edges that ran replace those of the op `detail`."""
+    """The same pass, unless the edges of the optimized graph that ran replace the edges of the op `detail`."""
     ARGUMENT = 2
     """The same pass: the caller's tensor."""
     ENTER = 3
     """The pass that entered the loop, in iteration 0."""
     NEXT = 4
-    """The iteration before."""
+    """The previous iteration."""
     EAGER = 5
     """Input `detail` of the execution."""
     RESULT = 6
@@ -38,7 +38,7 @@ class Way(IntEnum):
     ENTRY = 10
     """The pass that entered the frame, in each iteration."""
     PREVIOUS = 11
-    """The pass before."""
+    """The previous pass."""
     FIRST = 12
     """The same pass, in iteration 0."""
     LATER = 13
@@ -50,7 +50,7 @@ class Way(IntEnum):
 
 
 class Edge(NamedTuple):
-    """One edge, or one column of each of many edges: the owner is an op or a tensor."""
+    """One edge. Its owner is an op or a tensor."""
 
     owner: int
     input_index: int

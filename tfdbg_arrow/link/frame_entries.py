@@ -1,9 +1,10 @@
-"""Where the frames of a loop in a loop were entered.
+"""Finds where the frames of a nested loop were entered.
 
-TensorFlow makes the id of a frame by hashing the id of the outer frame, the iteration of it in which the loop is
-entered, and the loop's name, whose hash is the same for all frames of one loop. Each pair of a frame and a place where
-it may have been entered determines this hash. Sources: tensorflow/core/common_runtime/propagator_state.cc,
-FindOrCreateChildFrame; tensorflow/core/lib/hash/hash.h, Hash64Combine.
+TensorFlow computes the id of a frame by hashing the id of the outer frame, the outer iteration in which the loop is
+entered, and the loop's name. The hash of the name is the same for all frames of one loop. Each pair of a frame and a
+place where it may have been entered determines the hash of the name. Sources:
+tensorflow/core/common_runtime/propagator_state.cc, FindOrCreateChildFrame; tensorflow/core/lib/hash/hash.h,
+Hash64Combine.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ def find_entries(frame_ids: Ints, outer_ids: Ints, iterations: Ints) -> Ints:
 
     Args:
         frame_ids: The frames in one step, in the order in which they began.
-        outer_ids: The frame of each entry where the loop can have been entered.
-        iterations: The iteration of each entry.
+        outer_ids: The outer frame of each place where the loop can have been entered.
+        iterations: The outer iteration of each of these places.
     """
     in_order = np.arange(len(frame_ids))
     is_paired = len(frame_ids) == len(outer_ids)
@@ -41,7 +42,7 @@ def find_entries(frame_ids: Ints, outer_ids: Ints, iterations: Ints) -> Ints:
         entry = order[np.minimum(np.searchsorted(computed_frames[order], frames), len(computed_frames) - 1)]
         if (computed_frames[entry] == frames).all():
             return entry
-    # These may be ids of another runtime. If there are as many frames as places, they most likely began in order.
+    # These may be ids of another runtime. If there are as many frames as places, the frames most likely began in order.
     return in_order if is_paired else np.full(len(frame_ids), -1)
 
 
@@ -52,7 +53,7 @@ def _combined(first: _Hashes, second: _Hashes) -> _Hashes:
 
 
 def _names(frames: _Hashes, outer: _Hashes, iteration: _Hashes) -> _Hashes:
-    """Returns the hash of the name that a loop has if it got each frame at each place."""
+    """Returns the hash that the name of the loop must have if each frame was entered at the given place."""
     names: _Hashes = np.broadcast_to(frames, outer.shape)
     with np.errstate(over="ignore"):
         for first in (outer, iteration):

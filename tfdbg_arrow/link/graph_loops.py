@@ -41,11 +41,11 @@ class GraphLoops:
         ops: The ops.
         passes: The passes.
         outer_pass: The outermost pass of each step.
-        loop_of_site: The loop that is a call around each call site, -1 for none.
+        loop_of_site: The innermost loop of `CallSites` around each call site, -1 for none.
 
     Attributes:
         loop: The number of the loop around each op, -1 for none. An Enter is inside, an Exit outside.
-        entry: The pass in which each frame of these loops was entered, -1 for other frames and if it is unknown.
+        entry: The pass in which each frame of these loops was entered, -1 for other frames, or if the pass is unknown.
         is_enter: Whether each op hands a tensor into a loop.
         is_border: Whether each op is at a border of a loop or joins branches.
     """
@@ -62,7 +62,8 @@ class GraphLoops:
         self._ops, self._passes, self._loop_of_site = ops, passes, loop_of_site
         self._loop_of_frame: Ints = np.full(len(passes.start), -1)
         self._last: Ints = np.full(len(passes.start), -1)
-        """The last iteration of each frame in which a loop variable has a row: also that in which the loop ended."""
+        """The last iteration of each frame in which a loop variable has a row. The iteration in which the loop ended
+        counts, too."""
         self._is_loop_merge: Bools = np.zeros(len(ops), bool)
         self._parents: list[int] = []
         enters = f"{tuple(sorted(ENTERS))}"
@@ -76,9 +77,9 @@ class GraphLoops:
         self._entered, self._frame = keys[by_key], order[by_key]
 
     def with_ways(self, columns: list[Column]) -> list[Column]:
-        """Returns edges of ops with the ways of those of loops and branches.
+        """Returns edges of ops, in which the edges of loops and branches have their own ways.
 
-        Of the ops at borders, the edges that ran are left out: they have those of the program.
+        For ops at borders, the edges of optimized graphs are left out: these ops have the edges of the program.
         """
         if not self.is_border.any():
             return columns
@@ -108,7 +109,7 @@ class GraphLoops:
         return max(len(self._parents), 1)
 
     def has_run(self, passes: Ints, op: Ints) -> Bools:
-        """Returns which ops can have run in passes in which their graphs ran: a loop's ops run in its frames alone."""
+        """Returns which ops can have run in passes of their graphs: the ops of a loop run only in its frames."""
         frame = self._passes.frame_of(passes)
         is_outside = (self.loop[op] < 0) & (self._loop_of_site[self._ops.site[op]] < 0)
         has_run: Bools = (self.loop[op] == self._loop_of_frame[frame]) & (
@@ -119,7 +120,7 @@ class GraphLoops:
     def last_pass(self, passes: Ints, loops: Ints) -> Ints:
         """Returns the last pass of loops that were entered in passes, -1 if it is unknown.
 
-        It is the pass in which the condition ended the loop.
+        This is the pass in which the condition ended the loop.
         """
         last = np.full(len(passes), -1)
         if len(self._entered):
@@ -144,7 +145,7 @@ class GraphLoops:
         self._parents = [numbers.get(outer[number], -1) for number in range(len(numbers))]
 
     def _enter(self, tables: Tables, enters: str, outer_pass: Ints) -> None:
-        """Finds the loop of each frame and the pass that entered it, those of outer loops first."""
+        """Finds the loop of each frame and the pass that entered the frame, for outer loops first."""
         seen = tables.columns(_FRAMES.format(graphs="o." + _GRAPHS.format(enters=enters)))
         in_loop = self.loop[seen["op"]] >= 0
         self._loop_of_frame[seen["frame"][in_loop]] = self.loop[seen["op"][in_loop]]
@@ -183,7 +184,8 @@ def _flags(places: Ints, size: int) -> Bools:
 def _read_parts(tables: Tables, enters: str) -> dict[int, dict[str, tuple[int, int, bool]]]:
     """Returns (part, enclosing part or -1, whether it merges a loop variable) of each op in a loop, by graph and name.
 
-    Ops that are connected without passing an Enter or an Exit run in the same frames. They are a part of the graph.
+    Ops that are connected without passing an Enter or an Exit run in the same frames. Together, they are a part of the
+    graph.
     """
     where = _GRAPHS.format(enters=enters)
     types: dict[int, dict[str, str]] = defaultdict(dict)

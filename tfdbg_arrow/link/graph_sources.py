@@ -19,17 +19,17 @@ from tfdbg_arrow.link.visits import Visits
 
 TENSOR, ARGUMENT, RESULT, VARIABLE, NOT_RECORDED = range(5)
 KINDS = ("tensor", "argument", "result", "variable", "not recorded")
-"""What an input is: the tensor of another op, the caller's tensor, the callee's tensor, what a variable held; or no row
-says what it is."""
+"""What an input is: the tensor of another op, the caller's tensor, the callee's tensor, the content of a variable, or
+an input that was not recorded."""
 _KIND_OF_WAY = ints([TENSOR, TENSOR, *[ARGUMENT] * 4, *[RESULT] * 4, *[TENSOR] * 6])
 
 
 class Sources(NamedTuple):
-    """What tensors were computed from: one row is one source of one of the tensors.
+    """The sources that tensors were computed from: one row is one source of one tensor.
 
     Attributes:
-        item: The place of the tensor among those that were asked for.
-        input_index: Which input of its op it is, -1 if that is unknown.
+        item: The place of the tensor among the requested tensors.
+        input_index: Which input of the tensor's op the source is, -1 if it is unknown.
         key: The source, -1 if it is not recorded.
         kind: The place in KINDS.
     """
@@ -49,7 +49,7 @@ class GraphSources:
 
     Attributes:
         passes: The passes of the run.
-        visits: Which call sites ran in them.
+        visits: Which call sites ran in these passes.
         ops: The ops at all call sites.
         eager: The executions.
         loops: The loops of TensorFlow 1.
@@ -80,7 +80,7 @@ class GraphSources:
 
         Args:
             keys: Tensors of graphs.
-            of_op_only: Whether to return the inputs of the op alone, also if its output is that of a callee.
+            of_op_only: Whether to return only the inputs of the op, even if its output comes from a callee.
         """
         passes, tensor = np.divmod(keys, self.ops.num_tensors)
         parts = []
@@ -130,11 +130,11 @@ class GraphSources:
         return self._in_loops(source_pass, passes, source, way, detail) if self.loops.is_border.any() else source_pass
 
     def _in_loops(self, source_pass: Ints, passes: Ints, source: Ints, way: Ints, detail: Ints) -> Ints:
-        """Returns the passes of sources after the ways of the loops and branches of TensorFlow 1."""
+        """Returns the passes of sources, changed by the ways of the loops and branches of TensorFlow 1."""
         frame = self.passes.frame_of(passes)
         start = self.passes.start[frame]
         made_by = self.ops.of_tensor[source]
-        # What enters a loop and does not change in it has a row in iteration 0 only.
+        # A tensor that enters a loop and does not change in it has a row only in iteration 0.
         is_invariant = self.loops.is_enter[made_by] & ((way == Way.SAME) | (way == Way.PROGRAM)) & (source_pass >= 0)
         source_pass = np.where(is_invariant, start, source_pass)
         source_pass = np.where(way == Way.ENTRY, self.loops.entry[frame], source_pass)

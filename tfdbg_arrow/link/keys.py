@@ -1,8 +1,8 @@
-"""Keys: one int64 for each tensor that a program computed, and for what a variable held after each write.
+"""Keys: one int64 for each tensor that a program computed, and for the content of a variable after each write.
 
 pass * number of tensors + tensor      a tensor of a graph
-EAGER + tensor_id                      an eager tensor; that of a variable's handle is the variable's first value
-CONTENT + number of the write          what a variable holds after a write
+EAGER + tensor_id                      an eager tensor; for a variable's handle, the variable's first value
+CONTENT + number of the write          the content of a variable after a write
 """
 
 from __future__ import annotations

@@ -21,9 +21,10 @@ from tfdbg_arrow.link.variables import Variables
 from tfdbg_arrow.link.visits import Visits, read_call_sites
 
 WINDOW_ROWS = 200_000
-"""How many rows are followed at a time. With the tensors without a row between them, they take about 200 MB."""
+"""Number of rows that are followed at a time. With the tensors without a row between these rows, they take about 200
+MB."""
 _MAX_BETWEEN = 4_000_000
-"""How many tensors without a row are followed in a window. Beyond them, inputs count as not recorded."""
+"""Maximum number of tensors without a row that are followed in a window. Beyond it, inputs count as not recorded."""
 
 _GRAPH_ROWS = """
 SELECT h.event_index, f.start + h.iteration AS pass, o.base + h.output_slot AS tensor
@@ -96,8 +97,9 @@ class LinkedRun:
 
         Yields:
             Columns of the same length: `node_id` (the row's `event_index`, or a negative number), `input_index` (-1 if
-            unknown), `source_node_id` (-1 if the input is not recorded, which no node has), `kind` (in KINDS), and of
-            the source: `op` (in `linked_op`), `type` (in `linked_type`) and `slot`, each -1 for none.
+            unknown), `source_node_id` (-1 if the input is not recorded; no node has this id), `kind` (in KINDS), and
+            the columns of the source: `op` (in `linked_op`), `type` (in `linked_type`) and `slot`, each -1 if the
+            source has none.
         """
         keys, events = (self._keys, self._events) if condition == "true" else self._read_rows(condition)
         by_event = np.argsort(events, kind="stable")
@@ -116,7 +118,7 @@ class LinkedRun:
         yield self._columns(*self._unlinked(condition, events))
 
     def sources(self, keys: Ints) -> Sources:
-        """Returns the inputs of tensors. An op that takes a resource has what the resource held as its input."""
+        """Returns the inputs of tensors. If an op takes a resource, its input is the content of the resource."""
         parts = []
         for is_part, follow in (
             (is_graph(keys), self._of_graph),
@@ -180,7 +182,7 @@ class LinkedRun:
         return lost, _with_unknown(_none(), np.ones(len(lost), bool))
 
     def _between(self, keys: Ints) -> Ints:
-        """Returns the tensors without a row that are to be followed: those that can hold a bad value."""
+        """Returns the tensors without a row that must be followed, because they can hold a bad value."""
         keys = distinct(keys[keys >= 0])
         keys = np.concatenate([keys[keys < CONTENT], self._variables.with_earlier(keys[keys >= CONTENT])])
         keys = keys[place_of(keys, self._keys) < 0]
@@ -215,12 +217,12 @@ class LinkedRun:
         }
 
     def _node_ids(self, keys: Ints) -> Ints:
-        """Returns the `event_index` of tensors, a number below -1 for those without a row."""
+        """Returns the `event_index` of tensors; for tensors without a row, a number below -1."""
         at = place_of(keys, self._keys)
         return np.where(at >= 0, self._events[np.maximum(at, 0)] if len(self._events) else -1, -2 - keys)
 
     def _read_rows(self, condition: str) -> tuple[Ints, Ints]:
-        """Returns (key, event_index) of the rows that a condition selects, by key."""
+        """Returns (key, event_index) of the rows that a condition selects, sorted by key."""
         graph = self._tables.columns(_GRAPH_ROWS.format(condition=condition))
         eager = self._tables.columns(_EAGER_ROWS.format(condition=condition))
         keys = np.concatenate([graph["pass"] * self._ops.num_tensors + graph["tensor"], EAGER + eager["tensor_id"]])
@@ -234,7 +236,7 @@ def _none() -> Sources:
 
 
 def _distinct(sources: Sources) -> Sources:
-    """Returns each input once: an edge of the program may also be one that ran."""
+    """Returns each input once: an edge of the program may also be an edge of an optimized graph."""
     order = np.lexsort((sources.kind, sources.key, sources.input_index, sources.item))
     sources = Sources(*(column[order] for column in sources))
     is_new = np.ones(len(sources.item), bool)
@@ -243,7 +245,7 @@ def _distinct(sources: Sources) -> Sources:
 
 
 def _with_contents(sources: Sources, at: Ints, content: Ints) -> Sources:
-    """Replaces the keys of resources by those of their contents."""
+    """Replaces the keys of resources with the keys of their contents."""
     key, kind = sources.key.copy(), sources.kind.copy()
     key[at], kind[at] = content, np.where(content >= 0, VARIABLE, NOT_RECORDED)
     return sources._replace(key=key, kind=kind)

@@ -14,7 +14,8 @@ from tfdbg_arrow.link.tables import Tables, listed
 from tfdbg_arrow.schema import op_traits
 
 WRITER = op_traits.WRITER.pattern
-"""Matches the types of ops that write to the resource that they take. Here and below: see "Following values"."""
+"""Matches the types of ops that write to the resource that they take. For this constant and the constants below, see
+"Following values" in the specification."""
 REPLACING = f"{tuple(sorted(op_traits.REPLACING))}"
 REFERENCE_WRITER = op_traits.REFERENCE_WRITER.pattern
 """Matches the types of ops that write to a variable of TensorFlow 1 by its reference, their first input."""
@@ -23,13 +24,13 @@ _ENTERING = f"{tuple(sorted(op_traits.types_with(op_traits.Trait.ENTERS | op_tra
 NEVER_BAD = r"bool|string|q?u?int\d+"
 """Matches dtypes whose tensors are followed only if they have a row."""
 _UNLINKED = f"{op_traits.TAKES_FROM_STORE.pattern}|({'|'.join(op_traits.PIPELINE_ENDS)}).*"
-"""Matches the types of ops of whose outputs no row says where they come from."""
+"""Matches the types of ops whose outputs no row links to their sources."""
 _BORDER_NODES = "('Identity', 'Switch', 'Merge', 'Enter', 'Exit', 'NextIteration')"
-"""Types of nodes at borders: those of "Optimized graphs" in the specification, which is what this package computes."""
+"""Types of nodes at borders, from "Optimized graphs" in the specification, which this package implements."""
 _MAX_OUTPUTS = 65_536
-"""Outputs of one op. More are only in a hostile logdir."""
+"""Maximum number of outputs of one op. Only a hostile logdir has more."""
 MAX_TENSORS = 40_000_000
-"""Outputs of all ops at all call sites. They take 1 GB."""
+"""Maximum number of outputs of all ops at all call sites. This number of outputs takes 1 GB."""
 
 _SIZES = """
 CREATE OR REPLACE TEMP TABLE linked_size AS
@@ -99,15 +100,16 @@ SELECT tensor, dtype = 'resource' AS is_resource, regexp_full_match(dtype, '{NEV
 class Ops:
     """The ops of a run by number. Output `s` of op `i` is the tensor `base[i] + s`.
 
-    It also creates the temporary tables `linked_node` (nodes that ran) and `linked_op` (the ops with their numbers).
+    The class also creates the temporary tables `linked_node` (nodes that ran) and `linked_op` (the ops with their
+    numbers).
 
     Args:
         tables: The tables of the run.
         sites: The call sites.
 
     Attributes:
-        site, base, num_outputs, position: Of each op; the position is `op_index`, or that of the op it was made for, or
-            the place in the order of a session's run.
+        site, base, num_outputs, position: Columns with one value for each op. The position is the `op_index` of the op,
+            the `op_index` of the op that it was made for, or the place in the order of a session's run.
         is_made: Whether the optimizer made the op.
         is_writer, is_reference_writer, is_replacing, is_iterator: Whether it writes to a resource, and how.
         is_unlinked: Whether no row says where its outputs come from.
@@ -115,7 +117,7 @@ class Ops:
         is_handle: Whether it makes the handle of a variable or its reference.
         of_tensor: The op of each tensor.
         is_resource: By tensor: whether it is a resource or the reference of a variable.
-        is_never_bad: By tensor, from its dtype.
+        is_never_bad: By tensor: whether its dtype cannot hold a bad value.
 
     Raises:
         MemoryLimitError: The graphs have too many ops.
@@ -168,5 +170,5 @@ class Ops:
 
 
 def unlinked_types() -> str:
-    """Returns a regular expression for the types of ops of whose outputs no row says where they come from."""
+    """Returns a regular expression for the types of ops whose outputs no row links to their sources."""
     return _UNLINKED

@@ -1,6 +1,6 @@
 """Passes: each iteration of each frame of each step as a dense number.
 
-A pass is what the specification calls a context, without the call site. Iteration i of a frame is the pass
+A pass is a context, as defined in the specification, without the call site. Iteration i of a frame is the pass
 `start[frame] + i`.
 """
 
@@ -12,7 +12,7 @@ from tfdbg_arrow.link.arrays import Ints, distinct
 from tfdbg_arrow.link.tables import Tables
 
 MAX_PASSES = 30_000_000
-"""Passes of all frames. Frames beyond them are left out; they would need 1 GB."""
+"""Maximum number of passes of all frames. Frames beyond this number are left out. This number of passes needs 1 GB."""
 
 _SEEN = f"""
 CREATE OR REPLACE TEMP TABLE linked_seen AS
@@ -42,7 +42,7 @@ LEFT JOIN linked_session AS r ON r.function_name = e.op_type
 WHERE e.graph_id IS NOT NULL AND e.event_index >= 0 AND e.execution_index >= 0
 AND e.execution_index NOT IN (SELECT execution_index FROM linked_step WHERE execution_index IS NOT NULL)
 AND e.graph_id NOT IN (SELECT graph_id FROM linked_seen WHERE execution_index IS NULL)"""
-"""A call without rows is a step of its own, unless its rows may be among those of no execution."""
+"""A call without rows is a step of its own, unless its rows may be among the rows without an execution."""
 _FRAMES = f"""
 CREATE OR REPLACE TEMP TABLE linked_frame AS
 SELECT
@@ -68,16 +68,16 @@ WINDOW place AS (ORDER BY started, first, step_id, frame_id)"""
 class Passes:
     """The passes of a run.
 
-    It also creates the temporary table `linked_frame`: the frames with their first passes. It needs the tables of
-    `Sessions`.
+    The class also creates the temporary table `linked_frame`: the frames with their first passes. It needs the
+    temporary tables of `Sessions`.
 
     Attributes:
         start: The first pass of each frame. Frames are in the order in which they began.
-        num_passes: Of each frame.
+        num_passes: The number of passes of each frame.
         step: The step of each frame as a dense number.
         frame_id: 0 outside loops.
         root: The outermost graph, or the `root` of a session's function; -1 if no execution is known.
-        started: `event_index` of the execution, or the smallest of the step.
+        started: `event_index` of the execution, or the smallest `event_index` of the step.
         execution: `execution_index`, -1 if it is unknown.
         executed_graph: `executed_graph_id`, -1 if no optimized graph ran.
     """

@@ -1,7 +1,7 @@
-"""Edges within a graph: those of the program, and those that ran after TensorFlow's optimizer changed the graph.
+"""Edges within a graph: edges of the program, and edges that ran after TensorFlow's optimizer changed the graph.
 
-If all inputs of a node are known, its edges replace those of the program. Otherwise, the node is at a border of a call,
-a branch or a loop, and the edges of the program, which lead over the border, are added.
+If all inputs of a node are known, the edges of the node replace the edges of the program. Otherwise, the node is at a
+border of a call, a branch or a loop. The edges of the program, which lead over the border, are then added.
 """
 
 from __future__ import annotations
@@ -65,12 +65,13 @@ class ProgramEdges:
     """The edges within graphs.
 
     Attributes:
-        of_ops: Edges of ops, which are those of all their outputs.
+        of_ops: Edges of ops, which apply to all outputs of an op.
         of_tensors: Edges of single tensors.
         call_inputs: (calling op, input index) -> tensor.
         has_inputs: Which ops have an input in the program.
-        executed_graphs: The ids of the optimized graphs; their places are the details of edges.
-        replaced: Sorted `op * len(executed_graphs) + executed graph` whose edges replace those of the program.
+        executed_graphs: The ids of the optimized graphs. The `detail` of an edge is a place in this array.
+        replaced: Sorted numbers `op * len(executed_graphs) + executed graph`, for ops whose edges in that graph replace
+            the edges of the program.
     """
 
     of_ops: list[Column]
@@ -82,7 +83,7 @@ class ProgramEdges:
 
 
 def read_program_edges(tables: Tables, ops: Ops) -> ProgramEdges:
-    """Reads the edges within graphs, from which those over borders are still missing."""
+    """Reads the edges within graphs, without the edges over borders."""
     program = tables.columns(_PROGRAM)
     owner, index, source, is_call = (program[name] for name in ("op", "input_index", "source", "is_call"))
     keys = zip(owner[is_call].tolist(), index[is_call].tolist(), strict=True)
@@ -91,7 +92,7 @@ def read_program_edges(tables: Tables, ops: Ops) -> ProgramEdges:
     ran, unclear, absorbed = tables.columns(_RAN), tables.columns(_UNCLEAR), tables.columns(_ABSORBED)
     nodes = distinct(_pairs(has_node["op"], has_node["executed"], graphs))
     replaced = nodes[~has(nodes, distinct(_pairs(unclear["op"], unclear["executed"], graphs)))]
-    # Resources are followed to the handle of the variable by the edges of the program.
+    # For resources, the edges of the program are used: they lead to the handle of the variable.
     is_kept = ops.is_resource[source] & ~ops.is_made[owner]
     is_tensor = ~ops.is_resource[ran["source"]] | ops.is_made[ran["op"]]
     ran = {name: column[is_tensor] for name, column in ran.items()}

@@ -15,7 +15,8 @@ from tfdbg_arrow.link.tables import Tables, listed, rows_of
 from tfdbg_arrow.schema.op_traits import REFERENCE_WRITER, WRITER, Trait, types_with
 
 FIRST_ROOT = -2
-"""The root of the first function; those of the others are smaller. Roots of graphs are not negative, -1 is unknown."""
+"""The root of the first function. Other functions have smaller roots, graphs have roots from 0 on, and -1 is
+unknown."""
 
 _FUNCTIONS = f"""
 CREATE OR REPLACE TEMP TABLE linked_session AS
@@ -45,8 +46,8 @@ class SessionFunction:
         name: Its name in `execution.op_type`.
         graph_id: The graph of the session.
         session_index: The session.
-        positions: The ops that it runs, each with its place in an order in which they can run. An op that writes to a
-            variable comes after the ops that need not wait for it.
+        positions: The ops that the function runs, each with its place in a possible order of execution. An op that
+            writes to a variable comes after the ops that need not wait for the write.
         feeds: (op, output) that is fed -> index of the feed.
     """
 
@@ -61,8 +62,8 @@ class SessionFunction:
 class Sessions:
     """The runs of sessions.
 
-    It also creates the temporary tables `linked_session` (the functions) and `linked_ran` (the ops that they run, and
-    those that are fed).
+    The class also creates the temporary tables `linked_session` (the functions) and `linked_ran` (the ops that the
+    functions run, and the fed ops).
 
     Attributes:
         functions: The functions by their roots.
@@ -108,7 +109,7 @@ class Sessions:
         return next(roots, graph_id)
 
     def has_run(self, root: int, graph_id: int, text: str, op_name: str) -> bool:
-        """Returns whether an op ran where its graph did. A session runs only some of the ops of its own graph."""
+        """Returns whether an op ran where its graph ran. A session runs only some of the ops of its own graph."""
         function = self.functions.get(root)
         is_outermost = function is not None and not text and function.graph_id == graph_id
         return not is_outermost or op_name in self.functions[root].positions
@@ -163,7 +164,7 @@ def _read_graphs(tables: Tables) -> dict[int, dict[str, _GraphOp]]:
 
 
 def _sources(ops: dict[str, _GraphOp], name: str, feeds: dict[_Tensor, int]) -> Iterator[str]:
-    """Yields the ops that must run before an op does, given what is fed."""
+    """Yields the ops that must run before an op, given the feeds."""
     fed_ops = {fed for fed, _ in feeds}
     yield from (source for source, slot in ops[name].data if (source, slot) not in feeds)
     for source in ops[name].control:
@@ -172,7 +173,7 @@ def _sources(ops: dict[str, _GraphOp], name: str, feeds: dict[_Tensor, int]) -> 
 
 
 def _needed(ops: dict[str, _GraphOp], asked_for: list[str], feeds: dict[_Tensor, int]) -> set[str]:
-    """Returns the ops that a run executes to compute the ops that it was asked for."""
+    """Returns the ops that a run executes to compute the requested ops."""
     unexpanded = [name for name in asked_for if name in ops]
     needed = set(unexpanded)
     while unexpanded:
@@ -183,7 +184,7 @@ def _needed(ops: dict[str, _GraphOp], asked_for: list[str], feeds: dict[_Tensor,
 
 
 def _ordered(ops: dict[str, _GraphOp], needed: set[str], feeds: dict[_Tensor, int]) -> dict[str, int]:
-    """Returns the place of each needed op in an order in which they can run, with each write as late as possible."""
+    """Returns the place of each needed op in a possible order of execution, with each write as late as possible."""
     num_missing: dict[str, int] = {}
     takers: dict[str, list[str]] = defaultdict(list)
     for name in ops:
@@ -193,7 +194,7 @@ def _ordered(ops: dict[str, _GraphOp], needed: set[str], feeds: dict[_Tensor, in
         num_missing[name] = len(sources)
         for source in sources:
             takers[source].append(name)
-    ready: tuple[deque[str], deque[str]] = deque(), deque()  # those that compute, and those that write
+    ready: tuple[deque[str], deque[str]] = deque(), deque()  # ops that compute, and ops that write
 
     def add(name: str) -> None:
         op_type = ops[name].op_type
@@ -210,6 +211,6 @@ def _ordered(ops: dict[str, _GraphOp], needed: set[str], feeds: dict[_Tensor, in
             num_missing[taker] -= 1
             if not num_missing[taker]:
                 add(taker)
-    # A cycle that is no loop occurs only in a hostile logdir.
+    # A cycle that is not a loop occurs only in a hostile logdir.
     positions.update((name, len(positions)) for name in num_missing if name not in positions)
     return positions

@@ -1,4 +1,4 @@
-"""What the package asks of the tables of a run: a few SELECTs, whose rows it gets as arrays."""
+"""The queries that the package needs from the tables of a run. They return rows as arrays."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Variables: the writes to each resource in the order of the program, and what it held at a point of the program.
+"""Variables: the writes to each resource in the order of the program, and its content at a point of the program.
 
-See "Resources" and "Order of writes" in the specification. The content after a write is a key of its own, so that a
-chain of writes that each depend on the content before is as long as the number of writes.
+See "Resources" and "Order of writes" in the specification. The content after a write has a key of its own. So a chain
+of writes that each depend on the previous content needs only one key for each write.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tfdbg_arrow.link.ops import Ops
 from tfdbg_arrow.link.tables import Tables
 
 _MAX_PATH = 10_000
-"""How many borders a handle is followed over."""
+"""Maximum number of borders that a handle is followed over."""
 _UNKNOWN = -1
 _OF_SESSIONS = """
 SELECT o.base, min(o.base) OVER (PARTITION BY s.session_index, o.graph_id, o.op_name) AS first
@@ -28,8 +28,8 @@ WHERE NOT o.is_made"""
 class Variables:
     """The writes to resources.
 
-    A resource is known by the `tensor_id` of its handle; if a graph made the handle, by -2 minus its tensor. All runs
-    of a session have the same resources.
+    A resource is identified by the `tensor_id` of its handle. If a graph made the handle, the resource is identified by
+    -2 minus the tensor of the handle. All runs of a session have the same resources.
     """
 
     def __init__(self, tables: Tables, graph: GraphSources, *, sites: CallSites, borders: BorderEdges) -> None:
@@ -54,10 +54,10 @@ class Variables:
         self._read_writes(borders.silent_sites)
 
     def content(self, handles: Ints, order: Ints) -> Ints:
-        """Returns the key of what each resource held at a point of the program, -1 if it is unknown.
+        """Returns the key of the content of each resource at a point of the program, -1 if it is unknown.
 
         Args:
-            handles: The resources, -1 for an unknown one.
+            handles: The resources, -1 for an unknown resource.
             order: The points, as `order_of_graph` and `order_of_eager` return them.
         """
         at = np.searchsorted(self._sorted, _sortable(handles, order)) - 1
@@ -65,7 +65,7 @@ class Variables:
         if len(self._handle):
             is_written &= self._handle[np.maximum(at, 0)] == handles
         content = np.where(is_written, CONTENT + at, np.where(handles >= 0, EAGER + handles, -1))
-        if self._writes_by_reference.any():  # what wrote to a variable by its reference also returns the new value
+        if self._writes_by_reference.any():  # an op that writes by reference also returns the new value
             by_reference = is_written & self._writes_by_reference[np.maximum(at, 0)]
             content = np.where(by_reference, self._writer[np.maximum(at, 0)], content)
         return content
@@ -75,7 +75,7 @@ class Variables:
         return has(tensor_ids, self._handles)
 
     def sources(self, keys: Ints) -> Sources:
-        """Returns what the contents of variables were made from: the values of the write, and the content before."""
+        """Returns what the contents of variables were made from: the values of the write, and the previous content."""
         write = keys - CONTENT
         parts = [self._values(write)]
         before = write - 1
@@ -90,7 +90,7 @@ class Variables:
         return Sources(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
     def with_earlier(self, keys: Ints) -> Ints:
-        """Returns contents with all that they can have been made from by adding to the content before."""
+        """Returns contents, and the earlier contents that they depend on because writes added to the old content."""
         write = distinct(keys - CONTENT)
         first = self._chain_start[write]
         is_last = np.ones(len(write), bool)
@@ -114,7 +114,7 @@ class Variables:
     def handles(self, keys: Ints) -> Ints:
         """Returns the resource that each tensor of dtype resource stands for, -1 if it is unknown.
 
-        It is found by following the tensor back over borders and Identity.
+        The search follows the tensor back over borders and Identity.
         """
         resources = np.full(len(keys), _UNKNOWN)
         at, keys = np.arange(len(keys)), keys.copy()
@@ -145,7 +145,8 @@ class Variables:
     def order_of_graph(self, keys: Ints) -> tuple[Ints, Bools]:
         """Returns rows of numbers that order ops of graphs: (op_index, iteration) from the outermost graph on.
 
-        The second array tells which rows are known: it must be known where each loop around the op was entered.
+        The second array tells which rows are known. A row is known if it is known where each loop around the op was
+        entered.
         """
         passes, tensor = np.divmod(keys, self._ops.num_tensors)
         op = self._ops.of_tensor[tensor]
@@ -228,7 +229,7 @@ def _contents(item: Ints, key: Ints) -> Sources:
 
 
 def _sortable(handles: Ints, order: Ints) -> np.ndarray[tuple[int], np.dtype[np.bytes_]]:
-    """Returns texts that sort like (handle, order)."""
+    """Returns byte strings that sort like (handle, order)."""
     rows = np.concatenate([(handles + CONTENT)[:, None], order], axis=1).astype(">i8")
     if not len(rows):
         return np.empty(0, f"S{8 * rows.shape[1]}")

@@ -36,7 +36,8 @@ def read_call_sites(tables: Tables, sessions: Sessions, *, max_ops: int) -> Call
     Args:
         tables: The tables of the run.
         sessions: The runs of sessions.
-        max_ops: How many ops all sites may have before functions and branches without rows are left out.
+        max_ops: Maximum number of ops at all sites. Beyond this number, functions and branches without rows are left
+            out.
     """
     sites = CallSites((Call(*row) for row in rows_of(tables.columns(_CALLS))), sessions)
     for row in rows_of(tables.columns(_PLACES)):
@@ -53,7 +54,8 @@ class Visits:
         tables: The tables of the run, with the temporary tables of `Passes` and `Ops`.
         sites: The call sites.
         passes: The passes.
-        skips_iterations: Whether loops have rows of some iterations only, so that one without rows is unknown.
+        skips_iterations: Whether loops have rows only for some iterations, so that it is unknown whether an iteration
+            without rows ran.
 
     Attributes:
         keys: Sorted `pass * number of sites + site`.
@@ -108,7 +110,7 @@ class Visits:
         return ~has(step * self._num_loops + np.maximum(loops, 0), self._unknown_entries) | (loops < 0)
 
     def silent_branches(self, silent_sites: set[int]) -> tuple[Ints, Ints]:
-        """Returns (passes, sites) of the branches that may have run without a row, and of what they call.
+        """Returns (passes, sites) of the branches that may have run without a row, and of the functions that they call.
 
         Args:
             silent_sites: The branches that leave no row of their own.
@@ -130,7 +132,7 @@ class Visits:
 
     def _below(self, sites: list[int]) -> list[int]:
         sites_below = list(sites)
-        for site in sites_below:  # which grows
+        for site in sites_below:  # the loop appends to this list
             for call in self._sites.calls_of_graph[self._sites.places[site].graph_id]:
                 children = self._sites.children.get((site, call.op_name), ())
                 sites_below += [child for child in children if self._sites.calls[child] == call]
@@ -141,7 +143,7 @@ class Visits:
         return passes
 
     def _first_visits(self, tables: Tables) -> Ints:
-        """Returns the visits with rows, and those of outermost graphs, and notes the loop of each frame."""
+        """Returns the visits with rows and the visits of outermost graphs, and notes the loop of each frame."""
         seen = tables.columns(_VISITS)
         roots = ints([self._sites.outermost(root) for root in self._passes.root.tolist()])
         at = np.nonzero((self._passes.frame_id == 0) & (roots >= 0))[0]
@@ -154,7 +156,7 @@ class Visits:
         return distinct(keys)
 
     def _enter_loops(self) -> None:
-        """Finds the entries of all frames, those of outer loops first."""
+        """Finds the entries of all frames, for outer loops first."""
         parents = ints([parent for parent, _ in self._sites.loop_ops])
         outer_loop = self._loop[parents] if len(parents) else parents
         simple = np.nonzero(self._frame_loop >= 0)[0]
@@ -169,8 +171,8 @@ class Visits:
                 self.keys = self._closed(self.keys)
 
     def _enter(self, frames: Ints, parent: int) -> None:
-        """Finds the passes of the calling graph in which the frames of a loop in a loop were entered."""
-        callers = [parent]  # if it has no rows, those that call it, up to the next loop
+        """Finds the passes of the calling graph in which the frames of a nested loop were entered."""
+        callers = [parent]  # if the parent has no rows, its callers up to the next loop
         while self._parent[callers[-1]] >= 0 and not self._is_loop[callers[-1]]:
             callers.append(int(self._parent[callers[-1]]))
         ran = [_by_step(self._passes, self._passes_of(site)) for site in callers]
@@ -192,7 +194,7 @@ class Visits:
                 self.entry[here] = self._add_frame(here, outer)
 
     def _add_frame(self, inner: Ints, loop: int) -> Ints:
-        """Adds the frame of a loop without rows, and returns its passes: one for each frame of the loop in it."""
+        """Adds a frame for a loop without rows, and returns its passes: one for each frame of the inner loop."""
         frame = self._passes.add_frame(int(inner[0]), len(inner))
         (parent, _) = list(self._sites.loop_ops)[loop]
         is_outermost = self._loop[parent] < 0
@@ -203,7 +205,10 @@ class Visits:
         return np.arange(first, first + len(inner))
 
     def _closed(self, keys: Ints) -> Ints:
-        """Returns visits with those of their callers, of all iterations of a body, and of functions without rows."""
+        """Returns visits, and the visits that follow from them.
+
+        These are the visits of their callers, of all iterations of a body, and of functions without rows.
+        """
         keys = self._with_callers(keys)
         passes, site = np.divmod(keys, self._num_sites)
         at = self._is_body[site] if len(site) else np.empty(0, bool)
@@ -216,7 +221,7 @@ class Visits:
             item, body_pass = ranges(first, first + self._last_body[in_frame] + 1)
             keys = distinct(np.concatenate([keys, body_pass * self._num_sites + body[item]]))
         of_site = _PassesOfSites(keys, self._num_sites)
-        for (parent, _), children in self._sites.children.items():  # a caller comes before what it calls
+        for (parent, _), children in self._sites.children.items():  # a caller comes before its callees
             call = self._sites.calls[children[0]]
             if call is not None and not call.is_loop and call.attribute not in BRANCHES:
                 callers = of_site.get(parent)

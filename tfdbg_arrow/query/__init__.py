@@ -1,21 +1,23 @@
-"""The query layer: reads logdirs with DuckDB. It needs neither TensorFlow nor the writer.
+"""The query layer reads logdirs with DuckDB. It needs neither TensorFlow nor the writer.
 
 The names below are imported on first use.
 
-* `logdir`: an open logdir, as tables and views over its live parts. `answers.py` has `Logdir`, which adds the questions
-  as methods. `engine.py` defines the interface of every engine, `database.py` opens DuckDB, `spark.py` is an engine on
-  Spark, and `sql_sandbox.py` runs SQL in a separate process.
-* `flow`: which tensors were computed from which. `nonfinite_search.py`, `trace_back.py`, `trace_forward.py` and
-  `explanation` use it.
+* `logdir`: an open logdir, as tables and views over its live parts. `answers.py` defines `Logdir`, which adds one
+  method for each question. `engine.py` defines the interface of every engine, `database.py` opens DuckDB, `spark.py` is
+  an engine that runs on Spark, and `sql_sandbox.py` runs SQL in a separate process.
+* `flow`: the data flow, that is, the inputs from which each tensor was computed. `nonfinite_search.py`,
+  `trace_back.py`, `trace_forward.py` and `explanation` use it.
 * `alert_rules`, `run_diff`, `coverage.py`: anomalies in a run, differences between two runs, and tensors that were not
   recorded.
 * `asked_runs.py`: the runs that a question is about.
-* `integrity`: finds damage of a logdir, and reads the rest.
-* `model_health`: layers over steps, also of two runs; curves and distributions over steps.
+* `integrity`: finds damaged parts of a logdir, and reads the undamaged parts.
+* `model_health`: the health of layers in one run or two runs; curves and distributions. All of these are series over
+  steps.
 * `display`, `tensor_history.py`, `values.py`: graphs, rows and series for display.
-* `exports`, `results.py`: the same data for other tools.
-* `present`: what answers say, as blocks, and what shows blocks. `displayed.py`: how answers show themselves.
-* `logdirs.py`: the logdirs below a directory. `following.py`: where a training stands, for those who follow it.
+* `exports`, `results.py`: the recorded data and the answers in the formats of other tools.
+* `present`: turns answers into blocks of text and tables, and shows these blocks. `displayed.py`: how notebooks and
+  terminals display an answer.
+* `logdirs.py`: the logdirs below a directory. `following.py`: the progress of a training that is being followed.
 """
 
 from __future__ import annotations
@@ -239,7 +241,7 @@ __getattr__ = lazy_names(__name__, _NAMES_OF)
 
 
 def _texts() -> Texts:
-    """Returns what writes the texts of answers. It is imported on first use."""
+    """Returns the object that writes the texts of answers. Its module is imported on first use."""
     from tfdbg_arrow.query.present import answers
 
     return answers

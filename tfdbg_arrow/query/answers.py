@@ -1,6 +1,7 @@
-"""The questions of the query layer as methods of what they are asked about, and `open_logdir`.
+"""The questions of the query layer, as methods of an engine or a logdir, and `open_logdir`.
 
-This module knows the questions, and each question only knows an `Engine`. A question is imported when it is asked.
+This module refers to the questions. Each question only refers to an `Engine`. The module of a question is imported when
+the question is asked.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class Answers(Engine, Protocol):
     """The queries that every engine answers, as methods."""
 
     def of_run(self, run_id: str) -> Engine:
-        """Returns an engine for queries about one run: this one, unless reading only one run has a benefit."""
+        """Returns an engine for queries about one run: this engine, unless it is faster to read only one run."""
         return self
 
     def runs(self) -> tuple[Run, ...]:
@@ -45,10 +46,10 @@ class Answers(Engine, Protocol):
             return read_runs(self)
 
     def about_runs(self, *, run_id: str | None = None) -> AboutRuns:
-        """Returns which runs the answers are about, and what the other runs hold.
+        """Returns the runs that the answers are about, and whether the other runs have bad values.
 
         Args:
-            run_id: As for the other methods: the run, or "all". None means the newest run, with the other processes of
+            run_id: The run, or "all", as in the other methods. None means the newest run, with the other processes of
                 its program.
         """
         from tfdbg_arrow.query.asked_runs import about_runs
@@ -64,7 +65,7 @@ class Answers(Engine, Protocol):
             return read_info(self)
 
     def coverage(self, *, run_id: str | None = None) -> Coverage:
-        """Returns what the recording did not examine, and why; see `tfdbg_arrow.query.coverage`."""
+        """Returns the tensors that the recording did not examine, and the reasons; see `tfdbg_arrow.query.coverage`."""
         from tfdbg_arrow.query.coverage import coverage
 
         return coverage(self, run_id=run_id)
@@ -84,7 +85,7 @@ class Answers(Engine, Protocol):
         return first_nonfinite(self, kinds=kinds, run_id=run_id)
 
     def provenance(self, tensor: NonFinite | int, *, run_id: str | None = None, limit: int = 1000) -> Provenance:
-        """Returns the path of a bad tensor back to its origins; see `tfdbg_arrow.query.provenance`."""
+        """Returns the path from a bad tensor back to its origins; see `tfdbg_arrow.query.provenance`."""
         from tfdbg_arrow.query.trace_back import provenance
 
         return provenance(self, tensor, run_id=run_id, limit=limit)
@@ -157,7 +158,7 @@ class Answers(Engine, Protocol):
         max_columns: int = 200,
         rtol: float | None = None,
     ) -> LayerDifferences | None:
-        """Compares the layers of a run with those of a run of this or another logdir.
+        """Compares the layers of a run with the layers of another run, of this or another logdir.
 
         See `tfdbg_arrow.query.layer_differences`.
         """
@@ -199,15 +200,15 @@ class Answers(Engine, Protocol):
 class Logdir(OpenLogdir, Answers):
     """A logdir opened for reading.
 
-    Each table of the format is a view of the same name. It shows exactly the parts that the manifests call live, and
-    the rows that dead processes left in the spool. Reading these rows does not change the logdir. A recording may
-    write to the logdir while it is open: `refresh` shows what was added.
+    Each table of the format is a view of the same name. The view shows exactly the parts that the manifests list as
+    live, and the rows that dead processes left in the spool. Reading these rows does not change the logdir. A recording
+    may write to the logdir while it is open: `refresh` shows the added data.
 
     Attributes:
         path: The path of the logdir, or its location if it is at a URL.
         storage_options: The options passed to fsspec for a URL.
-        memory_limit: How many bytes the queries may use, counting both DuckDB and the rows that Python holds.
-        questions: Records the SQL that is asked, while a `noted` block is active.
+        memory_limit: Number of bytes that the queries may use, for DuckDB and for the rows that Python holds together.
+        questions: Records the SQL of the queries while a `noted` block is active.
     """
 
     def of_run(self, run_id: str) -> Logdir:
@@ -228,7 +229,7 @@ class Logdir(OpenLogdir, Answers):
             return None  # a notebook then shows the text
 
     def show(self, *, run_id: str | None = None, height: int = 720) -> Shown:
-        """Returns the report for display in a notebook: the first bad tensor, its cause and line, alerts and sources.
+        """Returns a report to display in a notebook: the first bad tensor, its cause and line, alerts and sources.
 
         Args:
             run_id: The run, or "all". None means the newest run, with the other processes of its program.
@@ -241,7 +242,7 @@ class Logdir(OpenLogdir, Answers):
         return Shown(html=str(_viewer().frame(self, run_id=run_id, height=height)), logdir=str(self.path))
 
     def verify(self) -> Verification:
-        """Checks that every byte of data is as it was written; see `tfdbg_arrow.verify`."""
+        """Checks that every byte of data is unchanged since it was written; see `tfdbg_arrow.verify`."""
         from tfdbg_arrow.query.integrity.verification import verify
 
         return verify(str(self.path))
@@ -259,7 +260,7 @@ class Logdir(OpenLogdir, Answers):
         last_step: int | None = None,
         limit: int = 20,
     ) -> Diff:
-        """Compares a run of this logdir with a run of this or another logdir; see `tfdbg_arrow.diff`."""
+        """Compares a run of this logdir with another run, of this or another logdir; see `tfdbg_arrow.diff`."""
         from tfdbg_arrow.query.run_diff import diff
 
         return diff(
@@ -304,17 +305,17 @@ def open_logdir(
         storage_options: Options passed to fsspec for a URL. None leaves them to the configuration of fsspec and of the
             store's client.
         skip_broken: Whether to leave out parts that do not match their manifest, and runs whose manifest is damaged.
-            `Logdir.broken_parts` lists them. Opening then reads every part once.
-        memory_limit: How much memory the queries may use: a number of bytes, or a size such as `500MB`. None takes the
-            environment variable TFDBG_ARROW_MEMORY_LIMIT, or 2 GiB if it is not set. Queries that need more use
-            temporary files, and raise MemoryLimitError if that is not enough.
+            `Logdir.broken_parts` lists the parts that were left out. With this option, opening reads every part once.
+        memory_limit: How much memory the queries may use: a number of bytes, or a size such as `500MB`. None means the
+            value of the environment variable TFDBG_ARROW_MEMORY_LIMIT, or 2 GiB if it is not set. Queries that need
+            more memory use temporary files. They raise MemoryLimitError if that is not enough.
 
     Raises:
         LogdirError: The path does not exist, is a file, is empty, or is not a logdir, or the URL cannot be read.
         FormatVersionError: The logdir has a MAJOR format version that this package does not read.
         BrokenPartError: A part cannot be opened; the message names it.
         MissingDependencyError: A package that is needed to open the URL is not installed.
-        QueryError: The memory limit is not a size, or less than 32 MB.
+        QueryError: The memory limit is not a size, or it is less than 32 MB.
     """
     return Logdir(path, storage_options=storage_options, skip_broken=skip_broken, memory_limit=memory_limit)
 

@@ -1,6 +1,6 @@
-"""The runs that a question is about: by default the newest one, with the other processes of its program.
+"""The runs that a question is about: by default the newest run, with the other processes of its program.
 
-This is the only place that decides it. A `run_id` is None (the newest), the ID or the name of a run, or ALL_RUNS.
+Only this module selects these runs. A `run_id` is None (the newest run), the ID or the name of a run, or ALL_RUNS.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from tfdbg_arrow.safe_text import number_of
 ALL_RUNS = "all"
 """The `run_id` that means all runs of a logdir."""
 _MAX_NAMED = 3
-"""Number of runs that a sentence names."""
+"""Maximum number of runs that a sentence names."""
 _MAX_LISTED = 20
-"""Number of runs with the same name that an error lists, the newest ones."""
+"""Maximum number of runs with the same name that an error lists. It lists the newest ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,7 @@ class AskedRuns:
 
     Attributes:
         run_ids: The runs, oldest first.
-        is_all: Whether these are all runs of the logdir.
+        is_all: Whether `run_ids` are all runs of the logdir.
     """
 
     run_ids: tuple[str, ...]
@@ -48,14 +48,15 @@ class AskedRuns:
 
 @dataclass(frozen=True, kw_only=True)
 class AboutRuns:
-    """Which runs an answer is about, and what the other runs of the logdir hold.
+    """The runs that an answer is about, and the number of other runs with bad values.
 
     Attributes:
         run_ids: The runs that the answer is about, oldest first.
-        is_newest: Whether they are the newest run and the other processes of its program, because no run was named.
+        is_newest: Whether no run was named, so that `run_ids` are the newest run and the other processes of its
+            program.
         num_others: Number of the other runs.
-        num_bad_others: Number of these that recorded a NaN or an infinity, harmful or not; None if they were not read,
-            or if one has a broken part.
+        num_bad_others: Number of the other runs that recorded a NaN or an infinity, harmful or not. None if the other
+            runs were not read, or if one of them has a broken part.
     """
 
     run_ids: tuple[str, ...]
@@ -65,7 +66,7 @@ class AboutRuns:
 
     @property
     def sentence(self) -> str | None:
-        """The same as a sentence; None if the logdir has no other runs."""
+        """These facts as a sentence; None if the logdir has no other runs."""
         if not self.num_others:
             return None
         names = ", ".join(self.run_ids[:_MAX_NAMED]) + (", …" if len(self.run_ids) > _MAX_NAMED else "")
@@ -115,12 +116,12 @@ def asked_runs(logdir: Engine, run_id: str | None = None) -> AskedRuns:
 
     Args:
         logdir: The logdir.
-        run_id: The ID or the name of a run, or ALL_RUNS. None means the run that started last, with those runs of its
-            program that recorded at the same time: the workers of its cluster, its forked and other child processes,
-            and their parents.
+        run_id: The ID or the name of a run, or ALL_RUNS. None means the run that started last, with the runs of the
+            same program that recorded at the same time: the workers of its cluster, its child processes (forked or
+            not), and their parents.
 
     Raises:
-        QueryError: There is no such run, or several have the name.
+        QueryError: There is no such run, or several runs have this name.
     """
     if run_id is not None and run_id != ALL_RUNS:
         return AskedRuns(run_ids=(find_run(logdir, run_id),), is_all=False)
@@ -134,7 +135,7 @@ def one_asked_run(logdir: Engine, run_id: str | None = None) -> str:
     """Returns the only run that a question is about; see `asked_runs`.
 
     Raises:
-        QueryError: There is no such run, or there are several.
+        QueryError: There is no such run, or there are several such runs.
     """
     asked = asked_runs(logdir, run_id)
     if len(asked.run_ids) != 1:
@@ -146,7 +147,7 @@ def one_asked_run(logdir: Engine, run_id: str | None = None) -> str:
 
 @contextlib.contextmanager
 def asking(logdir: Engine | str | Path, run_id: str | None = None) -> Iterator[tuple[Engine, AskedRuns]]:
-    """Yields an engine that reads only the runs that a question is about, and these runs.
+    """Yields (engine, runs): the runs that a question is about, and an engine that reads only these runs.
 
     An engine on Spark still shows the other runs, so queries also need `AskedRuns.condition`.
 
@@ -171,13 +172,15 @@ def asking(logdir: Engine | str | Path, run_id: str | None = None) -> Iterator[t
 def about_runs(
     logdir: Engine, run_id: str | None = None, *, run_ids: Collection[str] | None = None, reads_others: bool = True
 ) -> AboutRuns:
-    """Returns which runs an answer is about, and what the others hold. The others are not searched for origins.
+    """Returns the runs that an answer is about, and how many other runs have bad values.
+
+    The other runs are not searched for origins.
 
     Args:
         logdir: The logdir.
         run_id: As in `asked_runs`.
-        run_ids: The runs themselves, if the caller knows them.
-        reads_others: Whether to look for bad values in the others.
+        run_ids: The runs that the answer is about, if the caller knows them.
+        reads_others: Whether to look for bad values in the other runs.
 
     Raises:
         QueryError: There is no such run.
@@ -188,7 +191,8 @@ def about_runs(
     num_others = len(set(all_run_ids) - set(chosen))
     num_bad = None
     if reads_others and num_others:
-        # A broken part of an old run does not prevent an answer about the newest one. The sentence tells it.
+        # A broken part of an old run does not prevent an answer about the newest run. `sentence` says that the old runs
+        # could not be read.
         with contextlib.suppress(BrokenPartError):
             bad = runs_by_first_bad(logdir, KINDS, AskedRuns(run_ids=tuple(all_run_ids), is_all=True))
             num_bad = len(set(bad) - set(chosen))
@@ -197,7 +201,7 @@ def about_runs(
 
 
 def runs_by_first_bad(logdir: Engine, kinds: tuple[str, ...], asked: AskedRuns) -> list[str]:
-    """Returns those of some runs with a tensor of one of the kinds, by the time of the first one, then by ID."""
+    """Returns the asked runs with a tensor of one of the kinds, by the time of the first such tensor, then by ID."""
     if isinstance(logdir, OpenLogdir):
         return [run_id for run_id in logdir.lasting(BadRuns).by_first(kinds) if asked.is_all or run_id in asked.run_ids]
     condition, parameters = asked.condition()
@@ -211,7 +215,7 @@ def runs_by_first_bad(logdir: Engine, kinds: tuple[str, ...], asked: AskedRuns) 
 
 @dataclass(frozen=True)
 class _Process:
-    """What tells which runs belong to one program. The attributes are columns of the table run."""
+    """The facts that show which runs belong to one program. The attributes are columns of the table `run`."""
 
     run_id: str
     wall_time_ns: int
@@ -222,10 +226,10 @@ class _Process:
     worker: str | None
 
     def is_program_of(self, other: _Process) -> bool:
-        """Returns whether both are workers of a cluster, or processes that one program may have started.
+        """Returns whether both processes are workers of one cluster, or whether one program may have started both.
 
-        A forked child has the command line of its parent. The command line of another child of multiprocessing names
-        that module.
+        A forked child has the command line of its parent. A child that multiprocessing starts in another way has a
+        command line that names the module multiprocessing.
         """
         if self.worker is not None and other.worker is not None and self.worker != other.worker:
             return True
@@ -235,7 +239,7 @@ class _Process:
         return is_child or self.command_line == other.command_line
 
     def shares_place(self, other: _Process) -> bool:
-        """Returns whether both ran in one directory of one host, as far as it was recorded."""
+        """Returns whether both processes ran in the same directory of the same host, as far as these were recorded."""
         host_and_directory = (self.host_name, self.working_directory)
         return self.host_name is not None and host_and_directory == (other.host_name, other.working_directory)
 
@@ -272,18 +276,21 @@ class _Processes:
                     unmatched.append(process)
             if len(unmatched) == len(others):
                 return sorted(together, key=_order)
-            others = unmatched[::-1]  # a parent that was found may have had children that ended before the newest began
+            others = unmatched[::-1]  # a found parent may have children that ended before the newest run began
 
     def _ends(self, newest: _Process) -> dict[str, int]:
-        """Returns the end of each run. If a run did not end cleanly, or still runs, it is the time of its last event.
+        """Returns the end of each run.
 
-        Only runs that may belong to the newest one are read. The others count as if they ended when they began.
+        If a run did not end cleanly, or is still running, this is the time of its last event.
+
+        Only runs that may belong to the program of the newest run are read. The other runs count as if they ended when
+        they began.
         """
         end_of = {process.run_id: process.end_wall_time_ns or process.wall_time_ns for process in self.oldest_first}
         for process in self.oldest_first:
             may_belong = process.shares_place(newest) or None not in (process.worker, newest.worker)
             if process.end_wall_time_ns is None and may_belong:
-                with contextlib.suppress(BrokenPartError):  # another answer tells it
+                with contextlib.suppress(BrokenPartError):  # another answer reports it
                     end_of[process.run_id] = self._last_event_ns(process.run_id) or process.wall_time_ns
         return end_of
 

@@ -6,26 +6,26 @@ from tfdbg_arrow.query.logdir.open_logdir import OpenLogdir
 from tfdbg_arrow.query.recorded import KINDS, bad_condition
 
 _MAX_READ_SINGLY = 16
-"""Maximum number of changed runs to read one by one. If more runs changed, all runs are read in one pass."""
+"""Maximum number of changed runs that are read one by one. If more runs changed, all runs are read in one pass."""
 _FirstTimes = dict[tuple[str, ...], int]
-"""The time of the first tensor that holds one of the kinds, by kinds."""
+"""For each set of kinds: the time of the first tensor that holds one of these kinds."""
 _KINDS_ASKED = (KINDS, ("nan",), ("inf",))
 
 
 class BadRuns:
-    """Caches which runs have bad tensors. An entry is valid while the parts of its run are the same."""
+    """Caches which runs have bad tensors. An entry is valid as long as the parts of its run do not change."""
 
     def __init__(self, logdir: OpenLogdir) -> None:
         self._logdir = logdir
         self._facts: dict[str, tuple[tuple[str, ...], _FirstTimes, int | None]] = {}
 
     def first_steps(self) -> dict[str, int | None]:
-        """Returns, for each run with bad tensors, the step of the first one that has a step; None if none has."""
+        """Returns, for each run with bad tensors, the step of the first bad tensor that has a step, or None."""
         self._update()
         return {run_id: step for run_id, (_, times, step) in self._facts.items() if KINDS in times}
 
     def by_first(self, kinds: tuple[str, ...]) -> list[str]:
-        """Returns the runs with a tensor that holds one of the kinds, by the time of its first one, then by id."""
+        """Returns the runs with a tensor of one of the kinds, by the time of the first such tensor, then by ID."""
         self._update()
         firsts = {run_id: times[kinds] for run_id, (_, times, _) in self._facts.items() if kinds in times}
         return sorted(firsts, key=lambda run_id: (firsts[run_id], run_id))

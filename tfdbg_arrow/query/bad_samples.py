@@ -1,4 +1,4 @@
-"""BadSamples: the samples of a batch that hold the bad elements of a tensor, and where they came from."""
+"""BadSamples: the samples of a batch that hold the bad elements of a tensor, and where these samples came from."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tfdbg_arrow.query.source_arrays import GETS_ELEMENT, SourceArrays, SourceRo
 from tfdbg_arrow.query.stacks import StackReader
 
 _ARGUMENTS_OF_KERAS = ("x", "y", "sample_weight")
-"""The components of an element that Keras takes from a data set, by its names of them."""
+"""Keras's names for the components of an element that it takes from a data set."""
 _ORDINALS = ("first", "second", "third")
 
 
@@ -26,7 +26,7 @@ class StepInput:
     """An input of a training step.
 
     Attributes:
-        name: What it is, such as `the argument x of train_step`.
+        name: What the input is in the program, such as `the argument x of train_step`.
         health: Its health.
     """
 
@@ -39,21 +39,21 @@ class BadSamples:
     """The samples that hold the bad elements of a tensor, or the rows of an argument from which they are computed.
 
     Attributes:
-        first: Index of the first of them, from 0.
-        num_bad: Number of them; None if other components of the data have other bad samples.
+        first: Index of the first bad sample, from 0.
+        num_bad: Number of bad samples; None if other components of the data have other bad samples.
         num_samples: Number of all samples of the tensor.
-        whole: What they are samples of: `the batch`, or `the data` from which batches are taken. In the validation of
-            Keras's `fit`, `the batch of the validation` or `the validation data`. For rows, the argument, such as `the
-            argument x of step`.
-        unit: What one of them is called: `sample`. If nothing shows that an argument is a batch, `row` for what it has
-            along its first axis, or `element` for a vector.
-        name: What the tensor is, such as `the argument x of train_step` or `the second component of the data`; None if
-            it is computed from these.
-        inputs: The other inputs of the step that were recorded and have the samples of the batch.
+        whole: The name of the data that the samples belong to: `the batch`, or `the data` from which batches are taken.
+            In the validation of Keras's `fit`, this is `the batch of the validation` or `the validation data`. For
+            rows, this is the argument, such as `the argument x of step`.
+        unit: The word for one sample: `sample`. If nothing shows that an argument is a batch, the word is `row`, or
+            `element` if the argument is a vector.
+        name: What the tensor is in the program, such as `the argument x of train_step` or `the second component of the
+            data`; None if the tensor is computed from arguments or components.
+        inputs: The other recorded inputs of the step whose first axis is also the axis of the batch.
         row: The first bad sample's number, from 0, among the records that the batches come from. None unless the
-            recording shows that the batches were taken in their order.
+            recording shows that the batches were taken in the order of the records.
         is_row_of_arrays: Whether `row` is a row of the program's arrays. Otherwise, the records come from files, a
-            generator or a range, or follow skipped ones; without `row`, it is False.
+            generator or a range, or follow skipped records. False if `row` is None.
         follows_skipped: Whether `row` is counted after records that the data set left out with `skip`.
     """
 
@@ -81,14 +81,14 @@ class SampleFinder:
         self._axis = BatchAxis(logdir, flow, self._arrays, self._stacks, run_id=run_id)
 
     def of(self, event: TensorEvent) -> BadSamples | None:
-        """Returns the bad samples of a tensor, or None if the recording does not show that its first axis has some."""
+        """Returns the bad samples of a tensor, or None if the recording shows no samples along its first axis."""
         first_bad, num_bad = event.first_bad_place, event.num_bad_slices
         if first_bad is None or num_bad is None or event.shape is None or event.shape[0] < 2:
             return None
         data_name = self._data_name(event)
         sources = [] if data_name is not None else self._axis.sources(event)
         arguments = {source.argument for source in sources}
-        if data_name is None and len(arguments) != 1:  # nothing, or rows of several arguments
+        if data_name is None and len(arguments) != 1:  # no argument, or rows of several arguments
             return None
         (argument,) = arguments or {None}
         rows = {self._row_of(source, first_bad[0]) for source in sources}
@@ -120,11 +120,11 @@ class SampleFinder:
         return None if source.taken_in is None else self._arrays.row(source.row, sample, taken_in=source.taken_in)
 
     def has_calls_in_order(self, element: TensorEvent) -> bool:
-        """Returns whether the functions of the data set of an element were called in the order of its records."""
+        """Returns whether the data set of an element called its functions in the order of its records."""
         return self._arrays.calls_in_order(element)
 
     def _inputs_beside(self, source: TensorEvent, execution_index: int | None) -> dict[int, StepInput]:
-        """Returns the inputs of the step among which a source is, by event_index."""
+        """Returns all recorded inputs of the step that takes a source, by event_index."""
         arguments = {
             index: StepInput(name=name, health=_health(row))
             for index, (name, row) in self._axis.arguments(execution_index).items()
@@ -140,12 +140,12 @@ class SampleFinder:
         }
 
     def _component(self, row: TensorEvent, *, is_of_keras: bool) -> str:
-        """Returns what an output of an op that gets an element is in the program."""
+        """Returns what a component of a data set's element is in the program, such as `the component age`."""
         path = self._arrays.element_component(row)
         return _component_name(path or (row.output_slot or 0,), is_of_keras=is_of_keras)
 
     def _data_name(self, event: TensorEvent) -> str | None:
-        """Returns which component of a data set has the rows of an array; None for another tensor."""
+        """Returns which component of a data set consists of the rows of an array; None for other tensors."""
         if event.scope != "external" or event.tensor_id is None:
             return None
         for op_type, _, index in self._flow.events.ways_of_use(event.tensor_id):
@@ -156,7 +156,10 @@ class SampleFinder:
         return None
 
     def _first_element(self, array: TensorEvent) -> TensorEvent:
-        """Returns the first bad element after an array was given to a data set, or the array if there is none."""
+        """Returns the first bad element that was taken after an array was given to a data set.
+
+        Without one, the array.
+        """
         types = ", ".join(f"'{op_type}'" for op_type in sorted(GETS_ELEMENT))
         elements = read_events(
             self._logdir,
@@ -166,7 +169,7 @@ class SampleFinder:
         return elements[0] if elements else array
 
     def _library_functions(self, event: TensorEvent) -> set[str]:
-        """Returns the functions of libraries in which the execution of a tensor was called."""
+        """Returns the library functions that called the execution of a tensor."""
         execution = self._flow.events.execution(event.execution_index)
         stack = () if execution is None else self._stacks.stack(execution.stack_trace_id)
         return {frame.func.rpartition(".")[2] for frame in stack if not frame.is_user}
@@ -182,8 +185,8 @@ def _component_name(path: tuple[int | str, ...], *, is_of_keras: bool) -> str:
     """Returns what a tensor is in an element of a data set, such as `the component age` or `the second component`.
 
     Args:
-        path: The indexes and keys that lead to it.
-        is_of_keras: Whether Keras takes the elements for (x, y, sample_weight).
+        path: The indexes and keys that lead to the tensor.
+        is_of_keras: Whether Keras interprets the elements as (x, y, sample_weight).
     """
     names = [key for key in path if isinstance(key, str)]
     if names:

@@ -1,4 +1,4 @@
-"""BadTensorReader: puts the description of a bad tensor together from its run."""
+"""BadTensorReader: makes the description of a bad tensor from the rows of its run."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ from tfdbg_arrow.query.user_places import UserPlaces
 from tfdbg_arrow.schema.op_traits import OPTIMIZERS, PIPELINE_ENDS, Trait, types_with
 
 _MAX_FETCHES = 3
-"""The number of fetches of a session that are named."""
+"""Maximum number of a session's fetches that a text names."""
 _MAX_RIVALS = 20
-"""Number of other origins whose lines are read. After the first ones, the user reads no more of them."""
+"""Maximum number of other origins whose lines are read. A user does not read a longer list."""
 _SINGULAR = types_with(Trait.IS_SINGULAR)
 _SEVERAL_STEPS_OF_KERAS = "multi_step_on_iterator"
 """The function of Keras that trains on several batches in one call."""
@@ -54,7 +54,7 @@ class BadTensorReader:
         logdir: The logdir.
         run_id: The run.
         kinds: The kinds that count: `nan`, `inf` or both.
-        is_allowed: Returns whether an origin is allowed to be bad; None allows none.
+        is_allowed: Returns whether an origin is allowed to be bad; None means that no origin is.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class BadTensorReader:
 
     @property
     def effects(self) -> Effects:
-        """Determines where bad values end."""
+        """Determines where bad values end up."""
         return self.culprits.effects
 
     @cached_property
@@ -116,18 +116,18 @@ class BadTensorReader:
 
         Args:
             event: The tensor.
-            effect: Where its badness ends; None if this was not determined.
-            rivals: Other origins that are as much to blame.
+            effect: Where its bad values end up; None if this was not determined.
+            rivals: Other origins that are equally responsible.
         """
         with self.flow.lock:
             described = self._describe(event, effect or Effect(None, None))
             return replace(described, also_bad=self._lines_of(rivals, beside=described))
 
     def _lines_of(self, rivals: Sequence[TensorEvent], *, beside: NonFinite) -> tuple[Frame, ...]:
-        """Returns the first lines of other origins, except those that the answer names already.
+        """Returns the first lines of other origins, except lines that the answer already names.
 
-        The code of each is the part of the line that made the origin, if that part is known. An overflow inside the
-        expression of an overflow needs no fix of its own.
+        `code` of each frame is the part of the line that made the origin, if that part is known. An overflow inside the
+        expression of another overflow is left out, because it needs no separate fix.
         """
         named = [line for line in (beside.source, *beside.equal_lines) if line is not None]
         parts = {(line.line, line.colno, line.end_colno) for line in named}
@@ -146,7 +146,7 @@ class BadTensorReader:
         return tuple(lines.values())
 
     def _is_inside(self, inner: Frame, outer: Frame) -> bool:
-        """Returns whether the part of a line that one frame executes lies inside that of another frame."""
+        """Returns whether the part of a line that `inner` executes lies inside the part that `outer` executes."""
         text = self._line(inner)
         if text is None or inner.line != outer.line:
             return False
@@ -160,7 +160,7 @@ class BadTensorReader:
         maker = self.flow.program_ops.maker(event)
         health = self.flow.program_ops.as_output(event, kinds=self._kinds)
         context = self.context(event)
-        # A data set reads ahead, so a record is used in a later step than that in which a function made it.
+        # A data set reads ahead: a function makes a record in one step, and a later step uses this record.
         is_record = self.flow.labels.is_in_data_set(event)
         row_with_step = self._element_of(event) if is_record else event
         step = None if row_with_step is None else row_with_step.step
@@ -227,9 +227,10 @@ class BadTensorReader:
             return self.origins.of(event)
 
     def own_effect(self, event: TensorEvent) -> Effect:
-        """Returns where the badness of a tensor ends. All answers about single tensors take it from here.
+        """Returns where the bad values of a tensor end up. All answers about single tensors call this method.
 
-        A tensor that only passed a bad value on has no effect of its own. It is expected if all of its origins are.
+        A tensor that only passed a bad value on has no effect of its own. Such a tensor is expected if all of its
+        origins are expected.
         """
         with self.flow.lock:
             roots = self.origins.roots([event], set())
@@ -238,7 +239,10 @@ class BadTensorReader:
         return effects[0] if roots == [event] else Effect(None, None if None in reasons else reasons[0])
 
     def tensors_of_op(self, event: TensorEvent, *, limit: int) -> list[TensorEvent]:
-        """Returns the first bad outputs of the op that made a tensor; of eager ops, those of the same type."""
+        """Returns the first bad outputs of the op that made a tensor.
+
+        For an eager op, these are outputs of ops of its type.
+        """
         return read_events(
             self._logdir,
             "has_inf_or_nan AND graph_id IS NOT DISTINCT FROM ? AND op_name IS NOT DISTINCT FROM ? AND op_type IS NOT "
@@ -247,10 +251,10 @@ class BadTensorReader:
         )
 
     def _call(self, event: TensorEvent, stack: tuple[Frame, ...]) -> FunctionCall | None:
-        """Returns the call from eager code in which the op of a tensor ran, or that first took a tensor from outside.
+        """Returns the call from eager code that ran the op of a tensor, or that first took a tensor from outside.
 
-        The result is None if its number is not known, or if the function is one of TensorFlow or Keras themselves, such
-        as the one in which `jacobian` computes: its name says nothing to the user.
+        The result is None if the number of the call is not known. It is also None for a function that TensorFlow or
+        Keras defines internally, such as the function in which `jacobian` computes, because users do not know its name.
         """
         index = event.execution_index
         execution = self.flow.events.execution(index) if event.scope != "execution" else None
@@ -265,7 +269,7 @@ class BadTensorReader:
         return None if name is None or number == 0 or owners == {"framework"} else FunctionCall(name, number, index)
 
     def _run_of_session(self, execution: Execution) -> FunctionCall | None:
-        """Returns which run of a session with the same fetches it is, or None if some runs are missing."""
+        """Returns a session's run, numbered among the runs with the same fetches. None if some runs are missing."""
         if not self._has_all_executions:
             return None
         runs = self.flow.events.executions_of([execution.op_type])
@@ -278,8 +282,9 @@ class BadTensorReader:
     def _element_of(self, event: TensorEvent) -> TensorEvent | None:
         """Returns the batch in which a data set returned the record of a bad tensor, or None if that is not certain.
 
-        It is certain if the batch has as many bad samples as the functions of the data set had made bad records so far,
-        or if the data set keeps the order of the records: then the first records are those of the first bad batch.
+        The batch is certain if the number of its bad samples is the number of bad records that the functions of the
+        data set had made so far. It is also certain if the data set keeps the order of the records, because the first
+        bad records then belong to the first bad batch.
         """
         ends = " OR ".join("starts_with(op_type, ?)" for _ in PIPELINE_ENDS)
         rows = read_events(
@@ -303,7 +308,7 @@ class BadTensorReader:
         samples = None if batch is None else self._samples.of(batch)
         if samples is None:
             return None
-        # Each component shows which samples are bad in it alone.
+        # The bad samples of one component say nothing about the other components.
         is_alike = all(
             (beside.health.first_bad_place or (None,))[0] == samples.first
             and beside.health.num_bad_slices == samples.num_bad
@@ -313,7 +318,7 @@ class BadTensorReader:
         return replace(samples, name=None, inputs=(), num_bad=samples.num_bad if is_alike else None)
 
     def _step_in_call(self, event: TensorEvent) -> int | None:
-        """Returns which training step of its call a tensor belongs to, if Keras runs several in one call."""
+        """Returns the number of a tensor's training step within its call, if Keras runs several steps in one call."""
         own = event.graph_tensor
         execution = None if own is None else self.flow.events.execution(own.context.execution_index)
         if own is None or execution is None or execution.graph_id is None:
@@ -324,12 +329,13 @@ class BadTensorReader:
         body_id = None if loop is None or loop.call.attribute != "body" else loop.call.callee_graph_id
         if body_id is None:
             return None
-        # The loop checks before each step whether there is a batch. An iteration can have several steps (unrolled).
+        # The loop checks before each step whether there is a batch. If the loop is unrolled, an iteration has several
+        # steps.
         num_steps = sum(op.op_type == "OptionalHasValue" for op in self.flow.graphs.graph(body_id).ops.values())
         return iteration if num_steps == 1 else None
 
     def _user_name(self, graph_id: int | None) -> str | None:
-        """Returns what the user calls the function of a graph, such as `test_function` for a function of Keras."""
+        """Returns the user's name for the function of a graph, such as `test_function` for a function of Keras."""
         names = user_names(self._logdir, run_id=self._run_id)
         return names.get(graph_id) if graph_id in names else self.places.graph_name(graph_id)
 
@@ -340,11 +346,15 @@ class BadTensorReader:
         return bool(has_all)
 
     def _read_calls(self, graph_id: int) -> tuple[int, ...]:
-        """Returns the executions that call the Python function of a graph, in order; none for runs of sessions."""
+        """Returns the executions that call the Python function of a graph, in order.
+
+        Runs of sessions are not included.
+        """
         own_name = self._user_name(graph_id)
         graph_ids = [other for other in self.flow.graphs.names if self._user_name(other) == own_name]
         if len(graph_ids) > 1:
-            # A function has a graph for each signature. Another function of the same name has no op on the same line.
+            # A function has a graph for each signature. A different function with the same name has no op on the same
+            # line.
             rows = self._logdir.rows(
                 "SELECT DISTINCT s.graph_id FROM op_source AS own JOIN op_source AS s ON s.run_id = own.run_id "
                 "AND s.file_path = own.file_path AND s.lineno = own.lineno WHERE own.run_id = ? AND own.graph_id = ? "
@@ -367,7 +377,7 @@ class BadTensorReader:
         return inputs if own is None or op is None else tuple(self._with_own_constant(one, own, op) for one in inputs)
 
     def _with_own_constant(self, input_: InputTensor, own: GraphTensor, op: Op) -> InputTensor:
-        """Returns an input with the constant that an op takes in the program. TensorFlow computes equal ones once."""
+        """Returns an input with the constant that the program's op takes. TensorFlow merges equal constants."""
         producer, edges = input_.producer, op.inputs[input_.index : input_.index + 1]
         source = self.flow.graphs.op(own.graph_id, edges[0][0]) if edges else None
         if producer is None or source is None or (producer.op_type, source.op_type) != ("Const", "Const"):
@@ -376,7 +386,7 @@ class BadTensorReader:
         return replace(input_, producer=replace(producer, op_name=source.op_name, graph_name=graph_name))
 
     def _program_inputs(self, maker: ProgramOp, event: TensorEvent) -> tuple[InputTensor, ...]:
-        """Returns the inputs that an op has in the program, where TensorFlow ran another op in its place."""
+        """Returns the inputs of an op of the program in whose place TensorFlow ran another op."""
         healths = self.flow.program_ops.inputs(maker, event)
         inputs = []
         for index, edge in enumerate(maker.op.inputs):
@@ -449,10 +459,10 @@ def run_and_row(logdir: Engine, tensor: NonFinite | int, run_id: str | None) -> 
     Args:
         logdir: The logdir.
         tensor: The tensor, or its event_index.
-        run_id: The run. None means that of the tensor, or for an event_index the newest run.
+        run_id: The run. None means the run of the tensor, or the newest run if `tensor` is an event_index.
 
     Raises:
-        QueryError: The run is unknown, not that of the tensor, or not the only one to choose from.
+        QueryError: The run is unknown, or it is not the run of the tensor, or there are several runs to choose from.
     """
     if not isinstance(tensor, NonFinite):
         return one_asked_run(logdir, run_id), tensor

@@ -1,8 +1,8 @@
-"""BatchAxis: the inputs of a training step from which a tensor has the axis of the batch.
+"""BatchAxis: finds the inputs of a training step from which a tensor takes the batch axis.
 
-The first axis of a tensor is taken for that of the batch only if the recording shows it. The tensor must be computed
-from an input of the training step, over ops whose output has the first axis of one of their inputs. This is certain if
-the graph leaves the size of that axis open, or if no other axis has the same size.
+The first axis of a tensor counts as the batch axis only if the recording shows this. The tensor must be computed from
+an input of the training step through ops that keep the first axis of one of their inputs. An op certainly keeps the
+first axis if the graph leaves the size of that axis open, or if no other axis has the same size.
 """
 
 from __future__ import annotations
@@ -28,30 +28,34 @@ _RESHAPING = types_with(Trait.RESHAPED) - {"Transpose"}
 METHODS_OF_KERAS = frozenset({"evaluate", "fit", "predict"})
 """The methods in which Keras takes elements from data sets."""
 _PHASES_OF_KERAS = ("train", "test", "predict")
-"""What a recording marks as the phase in fit, evaluate and predict. Keras takes each element for a batch."""
+"""The phases that a recording marks in fit, evaluate and predict.
+
+In these methods, Keras treats each element as a batch.
+"""
 _REORDERING = frozenset({
     "DynamicPartition", "DynamicStitch", "GatherNd", "ParallelDynamicStitch", "RandomShuffle",
     "Reverse", "ReverseV2", "Roll", "ScatterNd", "TopK", "TopKV2", "Unique", "UniqueV2", "UnsortedSegmentSum",
 })  # fmt: skip
-"""Types of ops whose output can have the slices of an input in another order."""
+"""Types of ops whose output can contain the slices of an input in a different order."""
 _REDUCTIONS = frozenset({"All", "Any", "ArgMax", "ArgMin", "Max", "Min", "Prod", "Sum"})
 """Types of ops that reduce masks and numbers, along some axes."""
 _SPLITS = frozenset({"Split", "SplitV"})
 _LOOKUPS = frozenset({"Gather", "GatherV2", "ResourceGather"})
-"""Types of ops that take slices of a table by number, such as an embedding."""
+"""Types of ops that take slices of a table by number, such as the table of an embedding."""
 _MAX_TENSORS = 1_000
-"""Number of tensors that are followed back for one answer, because each takes some time."""
+"""Maximum number of tensors that are followed back for one answer. Each tensor takes some time."""
 _MAX_UNRECORDED = 20
-"""Number of tensors without a row that are followed back from one op."""
+"""Maximum number of tensors without a row that are followed back from one op."""
 
 
 class BatchSource(NamedTuple):
-    """A tensor whose slices along the first axis are the samples of a batch, or an argument that may be one.
+    """A tensor whose slices along the first axis are the samples of a batch, or an argument that may be a batch.
 
     Attributes:
-        row: An input of the step, or the first recorded tensor that was computed from one.
+        row: An input of the step, or the first recorded tensor that was computed from an input.
         taken_in: The execution that took the batch from a data set; None for an argument of a function.
-        argument: What the tensor is, such as `the argument x of step`, if nothing shows that it is a batch.
+        argument: What the tensor is in the program, such as `the argument x of step`; None if it is known to be a
+            batch.
         call: The execution that took this argument.
     """
 
@@ -62,12 +66,12 @@ class BatchSource(NamedTuple):
 
 
 class _Carrier(NamedTuple):
-    """A tensor from which another one has its first axis.
+    """A tensor whose first axis another tensor keeps.
 
     Attributes:
         row: The tensor.
-        is_certain: Whether slice i of the other one is certainly computed from slice i of this one. Otherwise, only the
-            sizes of the axes show it, which is enough for a batch.
+        is_certain: Whether slice i of the other tensor is certainly computed from slice i of this tensor. If False,
+            only the equal sizes of the axes suggest this, which is enough for a batch.
     """
 
     row: TensorEvent
@@ -101,9 +105,9 @@ class BatchAxis:
         self._attributes = lru_cache(maxsize=1000)(self._read_attributes)
 
     def sources(self, event: TensorEvent) -> list[BatchSource]:
-        """Returns the tensors from which a tensor has the axis of the batch; none if that is not certain.
+        """Returns the tensors from which a tensor takes the batch axis; an empty list if that is not certain.
 
-        If it has its first axis from no batch, these are the arguments of calls from which it has it.
+        If the first axis does not come from a batch, the result is the arguments of calls from which it comes.
         """
         if not self._flow.records_all:
             return []
@@ -135,7 +139,10 @@ class BatchAxis:
         return [source for source in sources if source.argument is None] or sources
 
     def _note_arguments(self, row: TensorEvent) -> None:
-        """Notes what the arguments of the call of a tensor are, and if it came from outside, what it is itself."""
+        """Notes the arguments of the call in which a tensor was computed, or which first took a tensor from outside.
+
+        They are the sources if the tensor's first axis comes from no batch.
+        """
         if row.scope in ("graph", "external"):
             for index, (name, argument) in self.arguments(row.execution_index).items():
                 self._arguments_behind.setdefault(index, BatchSource(argument, None, name, row.execution_index))
@@ -153,7 +160,7 @@ class BatchAxis:
         return frozenset(behind)
 
     def _carriers(self, row: TensorEvent) -> list[_Carrier]:
-        """Returns the inputs of a tensor's op from one of which it has its first axis; none if that is not certain."""
+        """Returns the inputs of a tensor's op that its first axis may come from; empty if that is not certain."""
         if row.op_type in _LOOKUPS:
             indices = self._indices(row)
             if indices is None:
@@ -166,15 +173,16 @@ class BatchAxis:
         inputs = [source for _, source in taken]
         alike = [source for source in inputs if (source.shape or ())[0] == size]
         if row.op_type in _ELEMENTWISE:
-            # Axes are matched from the last one on, so the first axes of tensors with as many axes correspond.
+            # Broadcasting matches axes from the last one on, so the first axes of tensors with equally many axes
+            # correspond.
             alike = [source for source in alike if _num_axes(source) == len(row.shape)]
             return _certain([*alike, *self._behind_integers(row, row.graph_tensor, num_axes=_num_axes(row))])
         if row.op_type in _MATRIX_PRODUCTS and len(row.shape) > 2:
-            # An input with fewer axes is multiplied by each slice of the other one.
+            # An input with fewer axes is multiplied by each slice of the other input.
             return _certain(source for source in alike if _num_axes(source) == len(row.shape))
         if row.op_type == "Einsum" and (labelled := self._labelled_inputs(row)):
             return _certain(source for index, source in taken if index in labelled and source in alike)
-        if row.op_type in _SPLITS:  # along the axis that has another size
+        if row.op_type in _SPLITS:  # along the axis whose size changes
             return _certain(source for source in alike if (source.shape or ())[1:] != row.shape[1:])
         if row.op_type in _RESHAPING and (carrier := self._behind_product(row)) is not None:
             return _certain([carrier])
@@ -192,9 +200,10 @@ class BatchAxis:
         return [_Carrier(source, is_certain=len(inputs) == 1) for source, _ in others]
 
     def _behind_product(self, row: TensorEvent) -> TensorEvent | None:
-        """Returns the first input of a product of tensors with three axes or more, as a Dense layer computes it.
+        """Returns the first input of a matrix product that a Dense layer computes for tensors with three axes or more.
 
-        It merges all axes but the last into one, multiplies the matrix by another, and splits the axis again.
+        A Dense layer merges all axes except the last into one axis, multiplies the resulting matrix by the weights, and
+        splits the merged axis again.
 
         Args:
             row: The output of the last Reshape.
@@ -222,11 +231,12 @@ class BatchAxis:
         attributes = self._attributes_of(row)
         if row.op_type == "StridedSlice":
             return attributes is not None and _takes_whole_axis(attributes)
-        # A fused product has the name of the addition that follows it, so its own attributes are not known here.
+        # A fused product has the name of the addition that follows the product, so the product's attributes are not
+        # known here.
         return row.op_type != "MatMul" or (attributes is not None and not attributes.get("transpose_a", False))
 
     def _labelled_inputs(self, row: TensorEvent) -> list[int]:
-        """Returns the inputs of an Einsum whose first axis alone has the label of the first axis of its output."""
+        """Returns the inputs of an Einsum that have the label of the output's first axis, on their first axis only."""
         equation = (self._attributes_of(row) or {}).get("equation")
         terms, _, made = equation.partition("->") if isinstance(equation, str) else ("", "", "")
         first = made[:1]
@@ -247,9 +257,9 @@ class BatchAxis:
         return attributes if isinstance(attributes, dict) else None
 
     def _indices(self, row: TensorEvent) -> _Unrecorded | None:
-        """Returns the indices for which an op looks up the rows of a table; None if it may not have their first axis.
+        """Returns the indices for which an op looks up rows of a table; None if its output may lack their first axis.
 
-        It is certain that the first axis is that of the indices if the table has another number of rows.
+        The first axis certainly comes from the indices if the table has a different number of rows.
         """
         own = row.graph_tensor
         op = None if own is None else self._flow.graphs.op(own.graph_id, own.op_name)
@@ -261,17 +271,17 @@ class BatchAxis:
         return _Unrecorded(own.of_op(*op.inputs[1]), len(indices))
 
     def _static_shape(self, place: GraphTensor) -> tuple[int, ...] | None:
-        """Returns the shape of a tensor as far as its graph knows it, with -1 for open axes; None if it is unknown."""
+        """Returns a tensor's shape in its graph, with -1 for axes of unknown size; None if the shape is unknown."""
         return self._static_shapes(place.graph_id).get((place.op_name, place.output_slot))
 
     def _behind_integers(self, row: TensorEvent, start: GraphTensor | None, *, num_axes: int) -> list[TensorEvent]:
-        """Returns the nearest recorded tensors from which an op computes through tensors without rows, such as masks.
+        """Returns the nearest recorded tensors that reach an op through tensors without rows, such as masks.
 
-        Such a path can end in a component of the batch that has no row. Then another component is returned.
+        Such a path can end in a component of the batch that has no row. In this case, another component is returned.
 
         Args:
             row: The output of the op.
-            start: The output or an input, from which ops are followed back.
+            start: The output or an input of the op. The search starts there.
             num_axes: Number of axes of `start`.
         """
         size = (row.shape or (0,))[0]
@@ -284,7 +294,7 @@ class BatchAxis:
         return rows
 
     def _source(self, row: TensorEvent) -> BatchSource | None:
-        """Returns a tensor as a source if it is an input of the step, or computed from one that has no row."""
+        """Returns a tensor as a source if it is an input of the step, or is computed from an input that has no row."""
         if self._is_batch_input(row):
             return BatchSource(row, row.execution_index if row.op_type in GETS_ELEMENT else None)
         own = row.graph_tensor
@@ -310,19 +320,19 @@ class BatchAxis:
         return (self._is_of_keras and self._is_in_keras(execution_index)) or self._arrays.is_batched(execution_index)
 
     def _is_in_keras(self, execution_index: int) -> bool:
-        """Returns whether Keras called an execution, or its stack is not known."""
+        """Returns whether Keras called an execution. Also True if the stack of the execution is not known."""
         execution = self._flow.events.execution(execution_index)
         stack = () if execution is None else self._stacks.stack(execution.stack_trace_id)
         functions = {frame.func.rpartition(".")[2] for frame in stack if not frame.is_user}
         return not stack or not functions.isdisjoint(METHODS_OF_KERAS)
 
     def siblings(self, row: TensorEvent) -> list[TensorEvent]:
-        """Returns the recorded outputs of the run of an op that made a tensor."""
+        """Returns the recorded outputs of the op that made a tensor, from the same run of this op."""
         own = row.graph_tensor
         return self._outputs_of(row.execution_index) if own is None else self._siblings_of(own)
 
     def _siblings_of(self, place: GraphTensor | EagerValue) -> list[TensorEvent]:
-        """Returns the recorded outputs of the run of an op that made a tensor, which may have no row."""
+        """Returns the same as `siblings`, for a tensor that may have no row."""
         if isinstance(place, EagerValue):
             return self._outputs_of(self._flow.events.eager(place.tensor_id).execution_index)
         return read_events(
@@ -340,20 +350,20 @@ class BatchAxis:
     def _component_behind(
         self, row: TensorEvent, start: GraphTensor | None, *, num_axes: int
     ) -> GraphTensor | EagerValue | None:
-        """Returns the component of the batch from which an op computes through tensors without rows, or None."""
+        """Returns the component of the batch that reaches an op through tensors without rows, or None."""
         sources = self._behind_unrecorded(row, start, num_axes=num_axes)
         return next((source for source in sources if not isinstance(source, TensorEvent)), None)
 
     def _behind_unrecorded(
         self, row: TensorEvent, start: GraphTensor | None, *, num_axes: int
     ) -> Iterator[GraphTensor | EagerValue | TensorEvent]:
-        """Yields the components of the batch, and the recorded tensors, behind tensors without rows that an op takes.
+        """Yields the components of the batch and the recorded tensors from which the inputs without rows are computed.
 
         Tensors of integers and booleans, such as pixels, token numbers and masks, have no rows.
 
         Args:
             row: The output of the op.
-            start: The output or an input, from which ops that keep the first axis are followed back.
+            start: The output or an input of the op. From it, the search goes back through ops that keep the first axis.
             num_axes: Number of axes of `start`.
         """
         own_shape = row.shape if start == row.graph_tensor else None
@@ -379,7 +389,7 @@ class BatchAxis:
                 continue
             op = self._flow.graphs.op(place.graph_id, place.op_name)
             if op is not None and op.op_type in GETS_ELEMENT:
-                if len(shape or ()) == num_axes:  # a component that was broadcast has another first axis
+                if len(shape or ()) == num_axes:  # a component that was broadcast has a different first axis
                     yield place
                 continue
             sources = () if op is None else self._flow.borders.executed.inputs(place, op)
@@ -396,14 +406,14 @@ class BatchAxis:
                     to_follow.append((sources[0], len(source_shape), source_shape))
 
     def _is_open(self, row: TensorEvent, axis: int) -> bool:
-        """Returns whether the graph leaves the size of an axis open until it runs; True for an eager tensor."""
+        """Returns whether the size of an axis is unknown until the graph runs; True for an eager tensor."""
         if row.scope != "graph" or row.graph_id is None or row.op_name is None or row.output_slot is None:
             return True
         shape = self._static_shapes(row.graph_id).get((row.op_name, row.output_slot), ())
         return axis < len(shape) and shape[axis] < 0
 
     def _read_static_shapes(self, graph_id: int) -> dict[tuple[str, int], tuple[int, ...]]:
-        """Returns the shapes that a graph knows, by op and output slot."""
+        """Returns the static shapes in a graph, by op and output slot."""
         rows = self._logdir.rows(
             "SELECT op_name, output_slot, static_shape FROM graph_op_output "
             "WHERE run_id = ? AND graph_id = ? AND static_shape IS NOT NULL",
@@ -414,7 +424,7 @@ class BatchAxis:
     # The inputs of a step
 
     def arguments(self, execution_index: int | None) -> dict[int, tuple[str, TensorEvent]]:
-        """Returns (name, row) of the recorded arguments of a call or feeds of a session's run, by event_index."""
+        """Returns (name, row) of each recorded argument of a call, or feed of a session's run, by event_index."""
         return self._cached_arguments(execution_index)
 
     def _read_arguments(self, execution_index: int | None) -> dict[int, tuple[str, TensorEvent]]:
@@ -430,14 +440,14 @@ class BatchAxis:
         return arguments
 
     def _is_batch_input(self, row: TensorEvent) -> bool:
-        """Returns whether a tensor is an input of the step whose first axis is that of the batch."""
+        """Returns whether a tensor is an input of the step whose first axis is the batch axis."""
         size = (row.shape or (0,))[0]
         user = row.execution_index
         if row.op_type in GETS_ELEMENT:
             sizes = {sibling.shape[0] for sibling in self.siblings(row) if sibling.shape}
             if sizes != {size} or self._has_batches(row.execution_index):
                 return sizes == {size}
-            # A distributed data set hands its elements through a function.
+            # A distributed data set passes its elements through a function.
             uses = () if row.tensor_id is None else self._flow.events.uses(row.tensor_id)
             user = next((use.execution.execution_index for use in uses if use.execution.graph_id is not None), None)
         inputs = self.arguments(user)
@@ -456,7 +466,7 @@ class BatchAxis:
         return bool(rows) or bool(user_names(self._logdir, run_id=self._run_id))
 
     def _has_gradient(self, execution_index: int) -> bool:
-        """Returns whether an execution ran ops of a gradient, as a training step does."""
+        """Returns whether an execution ran gradient ops, as a training step does."""
         rows = self._logdir.rows(
             "SELECT DISTINCT t.graph_id FROM tensor_health AS t JOIN graph_op AS o ON o.run_id = t.run_id "
             "AND o.graph_id = t.graph_id AND o.op_name = t.op_name "
@@ -471,14 +481,14 @@ def _certain(rows: Iterable[TensorEvent]) -> list[_Carrier]:
 
 
 def _has_same_slices(before: tuple[int, ...] | None, after: tuple[int, ...] | None) -> bool:
-    """Returns whether the slices along the first axis have the same elements after a change of the shape."""
+    """Returns whether a reshape keeps the elements of each slice along the first axis."""
     if not before or not after or -1 in before[1:] or -1 in after[1:]:
         return False
     return math.prod(before[1:]) == math.prod(after[1:])  # then the first axis has the same size, too
 
 
 def _shows_first_axis(before: tuple[int, ...], after: tuple[int, ...] | None) -> bool:
-    """Returns whether the first axis before a reduction is certainly that after it: no other axis has its size.
+    """Returns whether a reduction certainly keeps the first axis, because no other axis has the same size.
 
     Args:
         before: The static shape of the input. Axes whose size a graph leaves open have the size -1.
@@ -496,6 +506,6 @@ def _num_axes(row: TensorEvent) -> int:
 
 
 def _takes_whole_axis(attributes: dict[str, Any]) -> bool:
-    """Returns whether the subscripts of a StridedSlice begin with `:`, by the bits of its first subscript."""
+    """Returns whether the subscripts of a StridedSlice begin with `:`, according to the lowest bits of its masks."""
     masks = [attributes.get(f"{name}_mask") for name in ("begin", "end", "ellipsis", "new_axis", "shrink_axis")]
     return [mask & 1 if isinstance(mask, int) else None for mask in masks] == [1, 1, 0, 0, 0]

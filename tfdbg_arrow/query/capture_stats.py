@@ -1,4 +1,4 @@
-"""The rows of capture_stat: what a recorder did not record, or not as requested, and how these rows read as text.
+"""The rows of capture_stat as text. They list what a recorder did not record, or recorded differently than requested.
 
 This is the only place that defines the wording. Answers, `coverage`, `info` and `doctor` all use it.
 """
@@ -19,11 +19,11 @@ class StatKind:
 
     Attributes:
         words: What happened to the subject, such as `was dropped`.
-        advice: What to do.
-        is_loss: Whether something that could be bad may not have been examined.
+        advice: What the user can do.
+        is_loss: Whether a tensor that could be bad may not have been examined.
         is_gap: Whether the missing part ran between recorded parts, so that it may contain an earlier bad value. Every
             answer mentions such rows.
-        is_asked: Whether the user requested it, as far as the kind shows.
+        is_asked: Whether the user requested this, as far as the kind shows.
     """
 
     words: str
@@ -81,11 +81,11 @@ _OTHER = StatKind("was noted", "Install the latest tfdbg_arrow, which may know t
 
 @dataclass(frozen=True)
 class ReasonKind:
-    """Additional meaning of a row that follows from its `reason_code`.
+    """The additional meaning that a row has because of its `reason_code`.
 
     Attributes:
-        advice: What to do.
-        is_asked: Whether the user requested it.
+        advice: What the user can do.
+        is_asked: Whether the user requested this.
     """
 
     advice: str
@@ -126,8 +126,8 @@ class CaptureStat:
     Attributes:
         run_id: The run.
         stat: `dropped`, `disabled`, `unobservable`, `failed`, `changed`, `unchanged`, `masked` or `recovered`.
-        subject: What it happened to.
-        reason: Why it happened.
+        subject: The thing that was affected, such as a function.
+        reason: Why this happened.
         num_events: Number of affected events; None if it cannot be counted.
         reason_code: The kind of the reason; None for a reason without a code.
     """
@@ -146,13 +146,13 @@ class CaptureStat:
 
     @property
     def is_asked(self) -> bool:
-        """Whether the user requested it."""
+        """Whether the user requested this."""
         reason = self._reason_kind
         return self.kind.is_asked or (reason is not None and reason.is_asked)
 
     @property
     def advice(self) -> str:
-        """What to do about it; the general advice for the `stat` if the reason has no code."""
+        """What the user can do; the general advice for the `stat` if the reason has no code."""
         return (self._reason_kind or self.kind).advice
 
     @property
@@ -179,7 +179,7 @@ def read_capture_stats(logdir: Engine, *, run_id: str | None = None) -> tuple[Ca
 
 
 def merged(stats: Iterable[CaptureStat]) -> tuple[CaptureStat, ...]:
-    """Merges gaps of the same run and reason, keeping the first subject. Other rows are returned unchanged."""
+    """Merges gaps with the same run and reason, and keeps the first subject. Other rows are returned unchanged."""
     stat_of_key: dict[tuple[str, ...], CaptureStat] = {}
     for stat in stats:
         key = (stat.run_id, stat.stat, stat.reason, "" if stat.kind.is_gap else stat.subject)

@@ -14,8 +14,10 @@ from tfdbg_arrow.query.flow.graphs import NEVER_BAD
 
 _NEVER_BAD = tuple(sorted(NEVER_BAD | {"resource", "variant"}))
 _RECORDED_ELSEWHERE = ("reference", "control_flow")
-"""Reasons for which the values of an output are recorded at another op: the one that writes to the memory, or the one
-whose output enters a loop as a constant."""
+"""Reasons for which the values of an output are recorded at another op.
+
+This is the op that writes to the memory, or the op whose output enters a loop as a constant.
+"""
 _FAILED = """
 SELECT run_id, op_type, error_type, count(*),
     graph_id IS NOT NULL AND error_type NOT IN ('OutOfRangeError', 'StopIteration') AS is_lossy
@@ -37,7 +39,7 @@ ORDER BY run_id, graph_id
 
 @dataclass(frozen=True)
 class UnobservedOp:
-    """One op with unrecorded outputs: its name, its type, and the number of these outputs."""
+    """One op with unrecorded outputs: its name, its type, and the number of its unrecorded outputs."""
 
     op_name: str
     op_type: str | None
@@ -46,17 +48,17 @@ class UnobservedOp:
 
 @dataclass(frozen=True)
 class UnobservedOps:
-    """The ops of one graph with outputs that were not recorded for one reason.
+    """The ops of one graph whose outputs were not recorded for the same reason.
 
     Attributes:
         run_id: The run.
         graph_id: The graph.
-        graph_name: Its name; None if unknown.
-        reason: `not_recorded_reason` of graph_op_output.
+        graph_name: The name of the graph; None if unknown.
+        reason: The reason, from the column `graph_op_output.not_recorded_reason`.
         num_outputs: Number of these outputs.
-        num_could_be_bad: Number of these outputs that can hold an infinity or a NaN that was not looked at: their dtype
+        num_could_be_bad: Number of these outputs that may hold an infinity or a NaN that was not examined: their dtype
             allows it, and their values are not recorded at another op. The values of a reference to a variable's memory
-            are recorded at the ops that write to it.
+            are recorded at the ops that write to this memory.
         ops: The ops, by name.
     """
 
@@ -78,9 +80,9 @@ class FailedExecutions:
         op_type: Op type, or the function's runtime name.
         error_type: Name of the error's class.
         num_executions: Number of these executions.
-        is_lossy: Whether tensors that they computed may be missing: a call ends with the first op that fails, while
-            other ops run in parallel. The end of a dataset (OutOfRangeError, StopIteration) comes before anything is
-            computed.
+        is_lossy: Whether tensors that these executions computed may be missing. They may be, because a call ends with
+            the first op that fails, while other ops run in parallel. The end of a data set (OutOfRangeError,
+            StopIteration) loses nothing, because it comes before anything is computed.
     """
 
     run_id: str
@@ -99,11 +101,11 @@ class ChangedOps:
     Attributes:
         run_id: The run.
         graph_id: The graph.
-        graph_name: Its name; None if unknown.
+        graph_name: The name of the graph; None if unknown.
         num_ops: Number of ops in the program's graph.
-        num_replaced: Number of these that an op of another type computes.
-        num_folded: Number of these that were computed in advance, as a constant.
-        num_absorbed: Number of these without an op of their own: other ops compute them, or nothing needs them.
+        num_replaced: Number of these ops whose results an op of a different type computes.
+        num_folded: Number of these ops that were computed in advance, as a constant.
+        num_absorbed: Number of these ops that were removed: other ops compute their results, or nothing needs them.
     """
 
     run_id: str
@@ -124,8 +126,8 @@ class Coverage(Displayed):
         unobserved: The ops that were not recorded, by run, graph and reason.
         stats: The rows of capture_stat, by run, in order of time.
         failed: The executions that raised an error, by run, op type and error.
-        changed: What TensorFlow's optimizer changed, by run and graph. Only recordings with `graphs='executed'` have
-            it.
+        changed: The ops that TensorFlow's optimizer changed, by run and graph. Only recordings with `graphs='executed'`
+            have them.
     """
 
     path: str
@@ -141,7 +143,7 @@ class Coverage(Displayed):
 
     @property
     def summary(self) -> str | None:
-        """What was not examined although it can be bad, in one line, or None if there is nothing."""
+        """The tensors that can be bad and were not examined, in one line; None if there are none."""
         return self._summary(with_gaps=True)
 
     @property

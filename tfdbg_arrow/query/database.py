@@ -1,4 +1,4 @@
-"""Database: opens DuckDB databases with the settings that all of them have."""
+"""Database: opens DuckDB databases with the settings that all of them share."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import shutil
 import duckdb
 
 _SPILL_PER_MEMORY = 10
-"""How many times the memory limit the temporary files of a database may take: enough to sort a table of 100 M rows
-within the default limit."""
+"""The limit on the size of a database's temporary files, as a multiple of the memory limit.
+
+With the default memory limit, it is enough to sort a table of 100 M rows.
+"""
 
 
 def open_database(path: str = ":memory:", **settings: str | bool) -> duckdb.DuckDBPyConnection:
@@ -28,10 +30,11 @@ def open_database(path: str = ":memory:", **settings: str | bool) -> duckdb.Duck
 def temporary_files(directory: str, *, memory_limit: int) -> dict[str, str]:
     """Returns the settings for the temporary files of large queries.
 
-    The files take at most half of the free disk. DuckDB would fill the disk, on which a training may write, too.
+    The files take at most half of the free disk space. By default, DuckDB would fill the disk, to which a training may
+    also write.
 
     Args:
-        directory: Where they are.
+        directory: The directory of the temporary files.
         memory_limit: The memory limit of the queries, in bytes.
     """
     limit = min(_SPILL_PER_MEMORY * memory_limit, shutil.disk_usage(directory).free // 2)
@@ -39,10 +42,10 @@ def temporary_files(directory: str, *, memory_limit: int) -> dict[str, str]:
 
 
 def hide_progress_bar(connection: duckdb.DuckDBPyConnection) -> None:
-    """Turns off the progress bar of one connection, in which DuckDB turns it on in notebooks.
+    """Turns off the progress bar of one connection. In notebooks, DuckDB turns it on.
 
-    Without the package ipywidgets, DuckDB does not turn it on, and every statement that changes it is an error. The
-    setting is not one of `duckdb.connect`, because each connection has its own.
+    Without the package ipywidgets, DuckDB does not turn the progress bar on, and every statement that changes this
+    setting is an error. The setting cannot be passed to `duckdb.connect`, because each connection has its own.
     """
     if connection.execute("SELECT current_setting('enable_progress_bar')").fetchall() == [(True,)]:
         connection.execute("SET enable_progress_bar = false")

@@ -1,7 +1,7 @@
-"""How answers show themselves: a table or a card in a notebook, and one line in a terminal.
+"""How answers are displayed: as a table or a card in a notebook, and as one line in a terminal.
 
-`present` writes these texts. It knows the classes of answers, whose base is here. So `tfdbg_arrow.query`, which knows
-both, sets `Displayed.shown_by`.
+`present` writes these texts. It imports the classes of answers, whose base class is in this module. Therefore this
+module cannot import `present`; instead, `tfdbg_arrow.query` sets `Displayed.shown_by`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _MAX_SHOWN = 10
 
 
 class Texts(Protocol):
-    """What writes the texts of answers."""
+    """The interface of the object that writes the texts of answers."""
 
     def answer_html(self, answer: object) -> str:
         """Returns an answer as HTML."""
@@ -27,12 +27,12 @@ class Texts(Protocol):
 
 
 class Displayed:
-    """An answer that shows itself in a notebook and a terminal. Its dataclass has `repr=False`.
+    """An answer that can be displayed in a notebook and a terminal. Its dataclass must have `repr=False`.
 
-    The attributes have everything; the texts are short.
+    The attributes hold the complete answer; the texts are short.
 
     Attributes:
-        shown_by: Returns what writes the texts of all answers.
+        shown_by: Returns the object that writes the texts of all answers.
     """
 
     shown_by: ClassVar[Callable[[], Texts]]
@@ -47,7 +47,7 @@ class Displayed:
 
 
 class Rows(list[_Row]):
-    """A list of answers that shows itself as a table in a notebook, and one line for each row in a terminal."""
+    """A list of answers that is displayed as a table in a notebook, and as one line for each row in a terminal."""
 
     __slots__ = ()
 
@@ -70,7 +70,7 @@ class Rows(list[_Row]):
 
 
 def lines_of(rows: Iterable[object], number: int) -> str:
-    """Returns the first rows as text, one on each line, and the number of the others."""
+    """Returns the first rows as text, one on each line, and the number of the remaining rows."""
     shown = [f" {row!r}" for row, _ in zip(rows, range(_MAX_SHOWN), strict=False)]
     others = [f" … {number - len(shown):,} more"] if number > len(shown) else []
     return "[" + ",\n".join([*shown, *others]).removeprefix(" ") + "]"

@@ -1,15 +1,15 @@
 """Engine: the interface that the queries of this package need from a SQL engine.
 
-`Logdir` is the engine on DuckDB, `tfdbg_arrow.query.spark.SparkLogdir` the one on Spark. Both run the same SQL text.
-Therefore the views, the rules and every query of this package only use SQL that DuckDB 2.0 and Spark 4 both run as
-written, with equal rows:
+`Logdir` is the engine on DuckDB, and `tfdbg_arrow.query.spark.SparkLogdir` is the engine on Spark. Both run the same
+SQL text. Therefore the views, the rules and every query of this package only use SQL that DuckDB 2.0 and Spark 4 both
+run unchanged, with equal results:
 
 * parameters are `?` in order, each a number, a text, a boolean or None;
 * `ORDER BY` says `NULLS FIRST` or `NULLS LAST` wherever there can be a NULL;
 * a sum is cast to BIGINT, and `LIMIT` is at most MAX_ROWS;
 * each engine defines a few functions, because the two have no common syntax for them: `blob_prefix(value, n)` returns
-  the first n bytes of a BLOB, `list_places(list)` a list of the places of a list's elements, from 0,
-  `list_at(list, place)` the element at a place, and `explode(list)` makes one row for each element.
+  the first n bytes of a BLOB; `list_places(list)` returns the indexes of a list's elements, from 0, as a list;
+  `list_at(list, place)` returns the element at an index; `explode(list)` makes one row for each element.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tfdbg_arrow.storage.location import RemoteLocation
 
 _Kept = TypeVar("_Kept")
 MAX_ROWS = 2**31 - 1
-"""The greatest LIMIT. In Spark it is an INTEGER."""
+"""The greatest LIMIT, because a LIMIT in Spark is an INTEGER."""
 
 
 @runtime_checkable
@@ -51,14 +51,17 @@ class Engine(Protocol):
         """
 
     def of_run(self, run_id: str) -> Engine:
-        """Returns an engine for queries about one run. It may only show this run, but queries still name the run."""
+        """Returns an engine for queries about one run.
+
+        The engine may also show other runs, so queries must still name the run.
+        """
 
     def kept(self, _: Hashable, make: Callable[[], _Kept]) -> _Kept:
-        """Returns what a reader made from the rows. An engine may cache it until the parts change.
+        """Returns the value that `make` returns. An engine may cache the value until the parts change.
 
         Args:
             _: The cache key.
-            make: Makes the value.
+            make: Computes the value from the rows.
         """
         return make()
 
@@ -70,14 +73,17 @@ class Engine(Protocol):
         return self.rows(query, parameters)
 
     def check_time(self) -> None:
-        """Raises TimeLimitError if the time for queries is over. Long loops without queries call it."""
+        """Raises TimeLimitError if the time limit for queries is exceeded.
+
+        Long loops without queries call this method.
+        """
 
     def extent(self, table_name: str) -> tuple[int, int, int]:
         """Returns the size of a table: number of rows, number of parts, bytes of the parts."""
 
 
 def sql_literal(value: object) -> str:
-    """Returns a Python value as a literal in DuckDB's SQL. Values of other types than SQL has become text."""
+    """Returns a Python value as a literal in DuckDB's SQL. Values whose type SQL does not have become text."""
     if value is None:
         return "NULL"
     if isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""What follows a recording: read_progress says where a training stands, recording_runs which runs go on."""
+"""Follows a recording: the progress of a training, and the runs whose processes are still recording."""
 
 from __future__ import annotations
 
@@ -20,11 +20,14 @@ from tfdbg_arrow.spool.journal import held_if_dead
 from tfdbg_arrow.storage.layout import spool_paths, spooled_run_ids
 
 _NUM_LAST_STEPS = 20
-"""Number of steps, or executions in a program without steps, in which the latest value of a curve is looked for."""
+"""Number of last steps that are searched for the latest value of a curve. Without steps, executions are counted."""
 _LAST_FACTOR = 10
-"""By how much the time limit is longer once the recording has ended."""
+"""The factor by which the time limit is longer after the recording has ended."""
 _SHARE_OF_TIME = 4
-"""How many times as long as a look took to wait after it, so that following leaves the machine to the program."""
+"""The wait after a look, as a multiple of the time that the look took.
+
+Thus, following leaves the machine to the program.
+"""
 _SHARES = ("bad_share", "zero_share", "saturated_share")
 
 
@@ -34,9 +37,9 @@ class Figure:
 
     Attributes:
         name: The curve.
-        title: What people call it.
-        value: Its value; NaN or an infinity if it is bad.
-        is_share: Whether it is a share of 1.
+        title: The common name of the curve.
+        value: The latest value; NaN or an infinity if it is bad.
+        is_share: Whether the value is a fraction between 0 and 1.
     """
 
     name: str
@@ -52,21 +55,22 @@ class Figure:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingProgress:
-    """Where a recorded training stands.
+    """The progress of a recorded training.
 
     Attributes:
         run: The newest of the runs.
-        run_ids: The runs: one, or those of all processes of one program.
+        run_ids: The runs: one run, or the runs of all processes of one program.
         is_ended: Whether no process is recording the runs any more.
         last_event_ns: When the last tensor or execution was recorded, in nanoseconds since 1970-01-01T00:00:00Z; None
             if there is none.
         step: The last training step; None if no step was marked.
         num_tensors: Number of recorded tensors.
-        num_nonfinite: Number of these with an infinity or a NaN.
+        num_nonfinite: Number of recorded tensors with an infinity or a NaN.
         figures: The latest values of the curves.
         nonfinite: The first bad tensor, as `first_nonfinite` returns it; None if there is none.
-        rules: What alert rules found.
-        is_cut: Whether the time was up before all of this was read. `figures`, `nonfinite` and `rules` may lack some.
+        rules: The findings of the alert rules.
+        is_cut: Whether the time limit ended before all of this was read. If True, `figures`, `nonfinite` and `rules`
+            may be incomplete.
     """
 
     run: Run
@@ -83,27 +87,28 @@ class TrainingProgress:
 
     @property
     def has_harm(self) -> bool:
-        """Whether a bad value did harm, or may have."""
+        """Whether a bad value did harm or may have done harm."""
         return self.nonfinite is not None and not self.nonfinite.is_expected
 
 
 def read_progress(
     logdir: Logdir, *, run_id: str | None = None, seconds: float, before: TrainingProgress | None = None
 ) -> TrainingProgress | None:
-    """Returns where a training stands; None if the logdir has no run yet.
+    """Returns the progress of a training; None if the logdir has no run yet.
 
     Args:
         logdir: The logdir. The caller refreshes it.
-        run_id: The run; None means the newest one, with the other processes of its program.
-        seconds: Time limit of each of the questions about the first bad tensor, figures and alerts. Once the recording
-            has ended, it is ten times as long.
-        before: An earlier result. What could not be read in time is taken from it.
+        run_id: The run; None means the newest run, with the other processes of its program.
+        seconds: Time limit of each of the three questions: the first bad tensor, the figures, and the alerts. After the
+            recording has ended, the limit is ten times as long.
+        before: An earlier result. It supplies the values that could not be read in time.
 
     Raises:
         QueryError: There is no such run.
         LogdirError: The logdir cannot be read.
     """
-    # Looked up first: a recording that ends later still counts as recording, and the next round has its last rows.
+    # Read this before the rows: a recording that ends in the meantime still counts as recording, so the next round
+    # reads its last rows.
     alive = recording_runs(logdir)
     runs = logdir.runs()
     if not runs:
@@ -122,7 +127,8 @@ def read_progress(
     earlier = before if before is not None and before.run_ids == run_ids else None
     figures, nonfinite = (() if earlier is None else earlier.figures), (None if earlier is None else earlier.nonfinite)
     rules = () if earlier is None else earlier.rules
-    # One question that takes too long does not keep the others from being answered. The last answers decide.
+    # A question that takes too long does not prevent answers to the other questions. After the end, the answers are
+    # final.
     limit = _LAST_FACTOR * seconds if is_ended else seconds
     num_cut = 3
     with contextlib.suppress(TimeLimitError), logdir.within(limit):
@@ -161,7 +167,7 @@ def wait_after_look(started_s: float, *, interval_s: float) -> None:
 
 
 def recording_runs(logdir: Engine) -> frozenset[str] | None:
-    """Returns the runs whose processes record; None if that is not known, as at a URL."""
+    """Returns the runs whose processes are recording; None if this is not known, as for a logdir at a URL."""
     path = logdir.path
     if not isinstance(path, Path):
         return None

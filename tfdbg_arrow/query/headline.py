@@ -1,4 +1,4 @@
-"""The sentence that an answer about a bad tensor begins with."""
+"""The first sentence of an answer about a bad tensor."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _PARTS = {"loss": "the loss", "metric": "a metric", "optimizer": "the optimizer"
 
 
 def headline_of(tensor: NonFinite, *, line: str | None, later: Sequence[str] = ()) -> str:
-    """Returns the sentence that names the user's line, the bad values, the step and the sample, as far as known.
+    """Returns a sentence that names the user's line, the bad values, the step and the sample, as far as they are known.
 
     An example is "`log(1 - p)` at layers.py:12 made -Inf in step 211: sample 17 of the batch."
 
     Args:
         tensor: The bad tensor; its own headline is not read.
         line: The text of the line `tensor.source`, with its indentation; None if the run did not keep it.
-        later: The types of ops that may have made the NaN of the op's result.
+        later: The types of the ops that may have turned the op's result into NaN.
     """
     kinds, is_passed_on, is_from_outside = bad_kinds_text(tensor), _is_passed_on(tensor), _is_from_outside(tensor)
     aside = ""
@@ -62,12 +62,12 @@ def headline_of(tensor: NonFinite, *, line: str | None, later: Sequence[str] = (
     text = f"{text}{when}{end}"
     if tensor.is_expected:
         return f"The bad values did no harm: {text}"
-    is_prose = text.startswith(("the ", "a ", "as "))  # names of files and ops stay as they are
+    is_prose = text.startswith(("the ", "a ", "as "))  # names of files and ops are not capitalized
     return text[0].upper() + text[1:] if is_prose else text
 
 
 def _subject_text(tensor: NonFinite, code: str | None) -> str:
-    """Returns what made a bad value: the user's code and line, or the part of a library that a line called."""
+    """Returns what made a bad value: the user's code and line, or the part of a library that the line called."""
     place_text, forward = _place_text(tensor), tensor.forward
     if _is_of_library(tensor):
         call = f"{code} at {place_text}" if code else place_text
@@ -81,7 +81,7 @@ def _subject_text(tensor: NonFinite, code: str | None) -> str:
 
 
 def _is_from_outside(tensor: NonFinite) -> bool:
-    """Returns whether a tensor is data that the program took from outside its ops."""
+    """Returns whether a tensor is data from outside the ops of the program."""
     is_element = tensor.op_type in _GETS_ELEMENT and tensor.is_origin
     return tensor.op_type is None or tensor.op_type in _FED or is_element
 
@@ -101,7 +101,7 @@ def _outside_name(tensor: NonFinite) -> str:
 
 
 def _is_of_library(tensor: NonFinite) -> bool:
-    """Returns whether TensorFlow, Keras or another library made the op, so that the line is that of a call of it."""
+    """Returns whether TensorFlow, Keras or another library made the op, so that the user's line called this library."""
     calls = {call.source.line for call in tensor.called_from if call.source is not None}
     return tensor.source is not None and tensor.source.line in calls
 
@@ -114,7 +114,7 @@ def _part_text(tensor: NonFinite) -> str:
 
 
 def _place_text(tensor: NonFinite) -> str:
-    """Returns the user's line, such as `train.py:9`, and those of equal ops; an empty text if it is not known."""
+    """Returns the user's line, such as `train.py:9`, and the lines of equal ops; an empty text if unknown."""
     if tensor.source is None:
         return ""
     others = [short_place(line) for line in tensor.equal_lines]
@@ -122,7 +122,7 @@ def _place_text(tensor: NonFinite) -> str:
 
 
 def executed_code(frame: Frame | None, line: str | None) -> str | None:
-    """Returns the part of a line that a frame executes, or the whole line, in backquotes; None if it is not known."""
+    """Returns the part of a line that a frame executes, or the whole line, in backquotes; None if unknown."""
     span = None if frame is None or line is None else executed_span(frame, line)
     code = frame.code if frame is not None and span is None else None
     if line is not None and span is not None:
@@ -135,9 +135,9 @@ def executed_code(frame: Frame | None, line: str | None) -> str | None:
 
 
 def _with_ellipses(code: str, *, is_expression: bool) -> str:
-    """Returns a part of a line without its comment, with ellipses for what other lines have of its expression."""
+    """Returns a part of a line without its comment. Ellipses stand for the parts of its expression on other lines."""
     tokens: list[tokenize.TokenInfo] = []
-    with suppress(SyntaxError, tokenize.TokenError):  # a line of a longer statement
+    with suppress(SyntaxError, tokenize.TokenError):  # the line is only a part of a statement
         tokens += (token for token in tokenize.generate_tokens(iter([code]).__next__) if token.string.strip())
     if tokens and tokens[-1].type == tokenize.COMMENT:
         code = code[: tokens.pop().start[1]].rstrip() or code
@@ -152,7 +152,7 @@ def _with_ellipses(code: str, *, is_expression: bool) -> str:
 
 
 def _is_passed_on(tensor: NonFinite) -> bool:
-    """Returns whether the inputs are known to hold all the kinds of bad values of a tensor that is no origin."""
+    """Returns whether a tensor is not an origin and its inputs are known to hold all its kinds of bad values."""
     kinds = [column for column, _ in _KINDS if getattr(tensor, column)]
     input_healths = [
         input_.health for input_ in tensor.inputs if input_.health is not None and input_.health.has_inf_or_nan
@@ -176,7 +176,7 @@ def _when_text(tensor: NonFinite) -> str:
 
 
 def _samples_text(samples: BadSamples, call: FunctionCall | None) -> str:
-    """Returns which samples are bad, or from which rows of an argument the bad elements are computed."""
+    """Returns which samples are bad, or which rows of an argument the bad elements are computed from."""
     unit = samples.unit
     whole = samples.whole if call is None else samples.whole.removesuffix(f" of {call.function}")
     computed_from = "" if unit == "sample" or samples.name is not None else "from "

@@ -19,9 +19,10 @@ MODES_WITHOUT_HEALTH = frozenset({"NO_TENSOR", "SHAPE"})
 
 @dataclass(frozen=True)
 class Run:
-    """One run. The attributes are columns of the table run, with None for NULL, and `tags` as a tuple of texts.
+    """One run. The attributes are columns of the table `run`, with None for NULL, and `tags` as a tuple of texts.
 
-    `left_out` is not a column: it lists what the run did not record, as requested or by loss, as sentences.
+    `left_out` is not a column. It lists in sentences what the run did not record, either on request or because of a
+    loss.
     """
 
     run_id: str
@@ -68,11 +69,11 @@ class LogdirInfo(Displayed):
         bytes: Bytes of all live parts.
         first_wall_time_ns: When the first tensor or execution was recorded, in nanoseconds since
             1970-01-01T00:00:00Z; None if there is none.
-        last_wall_time_ns: When the last one was recorded; None if there is none.
+        last_wall_time_ns: When the last tensor or execution was recorded; None if there is none.
         num_tensors: Number of recorded tensors.
-        num_nonfinite: Number of these with an infinity or a NaN.
-        unobserved: What could be bad and was not examined, in one line, without what `left_out` of the runs lists; None
-            if there is nothing.
+        num_nonfinite: Number of recorded tensors with an infinity or a NaN.
+        unobserved: The tensors that could be bad and were not examined, in one line, except those that `left_out` of
+            the runs lists; None if there are none.
     """
 
     path: str
@@ -132,12 +133,13 @@ def choose_runs(a: Engine, b: Engine, *, run_a: str | None, run_b: str | None) -
 
     Args:
         a: A logdir.
-        b: Another logdir, or the same one.
-        run_a: The run of A. None selects the newest run; if a logdir with two runs is compared with itself, the older.
+        b: Another logdir, or the same logdir.
+        run_a: The run of A. None selects the newest run. If a logdir with two runs is compared with itself, None
+            selects the older run.
         run_b: The run of B. None works as for run_a, but selects the newer run.
 
     Raises:
-        QueryError: There is no such run, or it is not known which one to select.
+        QueryError: There is no such run, or it is ambiguous which run to select.
     """
     runs = (read_runs(a), read_runs(b))
     is_same = a.path == b.path

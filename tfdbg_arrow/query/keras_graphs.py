@@ -1,4 +1,4 @@
-"""What the user calls the graphs that Keras makes of a model's steps."""
+"""The user's names for the graphs that Keras makes from a model's steps."""
 
 from __future__ import annotations
 
@@ -12,17 +12,16 @@ _CALLS = {
     "predict": "predict",
     "predict_on_batch": "predict",
 }
-"""What a Keras model does, by the method that the user calls."""
+"""The word for a model's activity, such as `train` in `train_step`, by the Keras method that the user calls."""
 _GRAPHS = {"one_step_on_data": "step", "one_step_on_iterator": "function", "multi_step_on_iterator": "function"}
-"""For the names of the functions that Keras makes: the part of the model's attribute that it makes them for, such as
-`train_step` and `train_function`."""
+"""For each function that Keras makes: how the name of the model's attribute ends, such as `train_step`."""
 
 
 def user_names(logdir: Engine, *, run_id: str) -> dict[int, str]:
-    """Returns what the user calls the graphs that Keras made of a model's steps, by graph_id.
+    """Returns the user's names for the graphs that Keras made from a model's steps, by graph_id.
 
-    A name is that of the model's attribute, such as `train_step` or `train_function`, with the model's name if all
-    layers of the graph belong to one model: `train_step of digits`.
+    A name is the name of the model's attribute, such as `train_step` or `train_function`. If all layers of the graph
+    belong to one model, the model's name follows: `train_step of digits`.
     """
     rows = logdir.kept_rows(
         "SELECT graph_id, graph_name, max_by(method, depth) FROM (SELECT g.graph_id, g.graph_name, s.depth, "

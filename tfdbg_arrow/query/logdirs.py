@@ -1,4 +1,4 @@
-"""Summaries of the logdirs below a directory, read within a limit of time."""
+"""Summaries of the logdirs below a directory, read within a time limit."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class LogdirSummary:
 
     Attributes:
         path: The directory.
-        num_runs: Number of its runs; None if it cannot be listed.
-        wall_time_ns: When it was changed last, in nanoseconds since 1970-01-01T00:00:00Z.
+        num_runs: Number of its runs; None if the directory cannot be listed.
+        wall_time_ns: When the logdir was last changed, in nanoseconds since 1970-01-01T00:00:00Z.
         is_bad: Whether it holds a tensor with a NaN or an infinity; None if it was not read.
     """
 
@@ -33,7 +33,7 @@ def read_summaries(below: LogdirsBelow, *, max_read: int = 20, max_seconds: floa
 
     Args:
         below: The logdirs.
-        max_read: The number of logdirs that are opened; `is_bad` is None for the others.
+        max_read: Maximum number of logdirs that are opened; `is_bad` is None for the others.
         max_seconds: No logdir is opened after this time.
     """
     end = time.monotonic() + max_seconds

@@ -22,7 +22,7 @@ from tfdbg_arrow.query.recorded import KINDS, TensorEvent
 from tfdbg_arrow.schema.op_traits import COLLECTIVES
 
 _MAX_TENSORS_OF_OP = 20
-"""Number of bad tensors of an op whose effects are determined."""
+"""Maximum number of an op's bad tensors whose effects are determined."""
 _RESULT_FOR_NAN = "the program returns this constant in place of a value that was NaN already"
 IsAllowed = Callable[[str | None, str | None], bool]
 """Takes the type and the name of an op (None if it has no name), and returns whether it may make bad values."""
@@ -37,9 +37,9 @@ def first_nonfinite(
 ) -> NonFinite | None:
     """Returns the op that caused bad values: the earliest origin of a bad value that did harm.
 
-    Origins are ranked by their effect: a bad variable counts more than a bad result, which counts more than a bad
-    metric. A bad loss counts as much as a bad variable. An origin that did no harm (see `NonFinite.is_expected`) is
-    returned only if there is no other. Among the origins of the same rank, the first in program order is returned. The
+    Origins are ranked by their effect: a bad variable ranks before a bad result, and a bad result ranks before a bad
+    metric. A bad loss ranks like a bad variable. An origin that did no harm (see `NonFinite.is_expected`) is returned
+    only if there is no other origin. Among the origins of the same rank, the first in program order is returned. The
     answer does not depend on the order of arrival.
 
     If the bad value of a forward op was left out and came back in the gradient, the answer is the forward op.
@@ -47,17 +47,18 @@ def first_nonfinite(
     Args:
         logdir: An open logdir or its path.
         kinds: What counts as bad: `nan`, `inf` or both.
-        run_id: The run, or "all". None means the newest run, with the other processes of its program. Of several runs,
-            those with the most harmful origin count, and of these the one in which a bad value was recorded first.
+        run_id: The run, or "all". None means the newest run, with the other processes of its program. If there are
+            several runs, the answer comes from a run with the most harmful origin; among such runs, from the run in
+            which a bad value was recorded first.
         is_allowed: Takes the type and the name of an op (None if it has no name), and returns whether it may make bad
-            values. Origins for which it returns True are ignored. What other ops make from their values counts. None
-            allows none.
+            values. Origins for which it returns True are ignored, but bad values that other ops make from their values
+            count. None means that no op may make bad values.
 
     Returns:
-        The origin. If several workers reduce together, it is the op that created the value, not one that received it.
-        If filters left no proven origin, it is the bad tensor whose recorded inputs are not bad, with `is_origin`
-        False. None if no recorded tensor holds one of the kinds. If only has_inf_or_nan was measured (CURT_HEALTH), a
-        bad tensor counts as holding every requested kind.
+        The origin. If several workers reduce a tensor together, it is the op that created the value, not an op that
+        received it. If filters left no proven origin, it is the bad tensor whose recorded inputs are not bad, with
+        `is_origin` False. None if no recorded tensor holds one of the kinds. If only has_inf_or_nan was measured
+        (CURT_HEALTH), a bad tensor counts as holding every requested kind.
 
     Raises:
         LogdirError: The path is not a readable logdir.
@@ -99,11 +100,14 @@ class _Candidate:
     reader: BadTensorReader
 
     def harmful_rank(self) -> tuple[int, bool]:
-        """Returns its sort key among harmful culprits. Those from other workers sort last in their effect."""
+        """Returns the sort key among harmful culprits.
+
+        Among culprits with the same effect, those from other workers sort last.
+        """
         return EFFECTS.index(self.culprit.effect.name or EFFECTS[-1]), self._is_received()
 
     def harmless_rank(self) -> tuple[bool, bool]:
-        """Returns its sort key among the culprits that did no known harm: first those that may have done some."""
+        """Returns the sort key among culprits that did no known harm. Culprits that may have done harm sort first."""
         return self.culprit.effect.expected_reason is not None, self._is_received()
 
     def _is_received(self) -> bool:
@@ -146,7 +150,7 @@ class _RunSearch:
 def _best(
     candidates: Iterable[_Candidate | None], rank: Callable[[_Candidate], tuple[int, bool]], least: tuple[int, bool]
 ) -> _Candidate | None:
-    """Returns the first culprit of the lowest rank. The search ends at a culprit of the least rank."""
+    """Returns the first culprit of the lowest rank. The search ends early at a culprit of the lowest possible rank."""
     best: _Candidate | None = None
     for candidate in candidates:
         if candidate is not None and (best is None or rank(candidate) < rank(best)):
@@ -157,7 +161,7 @@ def _best(
 
 
 def most_harmful(tensors: Iterable[NonFinite]) -> NonFinite | None:
-    """Returns the first bad tensor of the highest rank, ranked as by `first_nonfinite`, or None if there are none."""
+    """Returns the first bad tensor of the highest rank, ranked as in `first_nonfinite`, or None if there is none."""
     ranks = {effect: rank for rank, effect in enumerate(EFFECTS)}
     return min(
         tensors, key=lambda tensor: (tensor.is_expected, ranks.get(tensor.effect or "", len(EFFECTS) - 1)), default=None
@@ -200,17 +204,17 @@ def judged_origins(
 ) -> dict[int, NonFinite | None]:
     """Returns the origins of a run with their lines and effects, by event_index. They agree with `first_nonfinite`.
 
-    If a bad value did harm in the run, an origin counts as expected only if all bad tensors of its op are, or if the
-    program wrote it as a constant. Otherwise a later tensor of the op may have done the harm.
+    If a bad value did harm in the run, an origin counts as expected only if all bad tensors of its op are expected, or
+    if the program wrote the origin as a constant. Otherwise a later tensor of the op may have done the harm.
 
     Args:
         logdir: An open logdir or its path.
         event_indexes: The origins, as rows of tensor_health. Rows that are missing are omitted.
         run_id: The run.
-        culprit: What `first_nonfinite` returns for the run.
+        culprit: The result of `first_nonfinite` for the run.
 
     Returns:
-        The origins; None for a tensor that took its bad values from another one.
+        The origins; None for a tensor that took its bad values from another tensor.
 
     Raises:
         LogdirError: The path is not a readable logdir.
@@ -231,7 +235,7 @@ def judged_origins(
 
 
 def _judged_effect(reader: BadTensorReader, event: TensorEvent, culprit: NonFinite | None) -> Effect | None:
-    """Returns the effect of an origin, or None if a later tensor of its op may have another one."""
+    """Returns the effect of an origin, or None if a later tensor of its op may have a different effect."""
     if reader.culprits.beside_constant(event):
         return Effect("absorbed", _RESULT_FOR_NAN)
     effect = reader.effects.of(event)
@@ -256,13 +260,13 @@ def nonfinite(
     Args:
         logdir: An open logdir or its path.
         kinds: What counts as bad: `nan`, `inf` or both.
-        run_id: The run, or "all". None means the newest run, with the other processes of its program. Of several runs,
-            the one in which a bad value was recorded first comes first.
+        run_id: The run, or "all". None means the newest run, with the other processes of its program. If there are
+            several runs, the run in which a bad value was recorded first comes first.
         limit: Maximum number of tensors; None means all. After the first NaN, nearly every tensor of a training is bad.
 
     Raises:
         LogdirError: The path is not a readable logdir.
-        QueryError: A kind, the run or the limit cannot be used.
+        QueryError: A kind, the run or the limit is invalid.
         BrokenPartError: A part cannot be read.
     """
     wanted = _check_kinds(kinds)
@@ -294,7 +298,7 @@ def _check_kinds(kinds: Iterable[str]) -> tuple[str, ...]:
 
 
 def tensor_context(logdir: Engine, event_index: int, *, run_id: str) -> TensorContext:
-    """Returns the inputs of a recorded tensor's op in that call, its stack and its purpose. The tensor may be healthy.
+    """Returns the inputs, the stack and the purpose of the op that made a recorded tensor. The tensor may be healthy.
 
     Args:
         logdir: The logdir.

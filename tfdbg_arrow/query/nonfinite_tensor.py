@@ -15,15 +15,17 @@ class Producer:
     """Where an input came from.
 
     Attributes:
-        op_type: Type of the op that computed it, or the name of an unrecorded function; None for a tensor from outside.
-        op_name: That op's name in its graph; None outside graphs.
-        graph_name: That graph's name; None outside graphs.
+        op_type: Type of the op that computed the tensor, or the name of an unrecorded function; None for a tensor from
+            outside.
+        op_name: Name of this op in its graph; None outside graphs.
+        graph_name: Name of this graph; None outside graphs.
         output_slot: Index of the op's output; None for a variable's writer and if unknown.
-        event_index: Its row in tensor_health; None if it was not recorded.
-        execution_index: The execution that made it, or in whose call it was made; None if unknown.
-        how: The first border between it and its user: `graph` (none, in one graph), `argument` or `capture`
-            (of a function), `loop` (a loop variable), `call` (a function's result), `variable` (read from a variable;
-            the op is the one that wrote it last), `eager` (none, between eager ops), `external` (from outside).
+        event_index: The tensor's row in tensor_health; None if it was not recorded.
+        execution_index: The execution that made the tensor, or in whose call it was made; None if unknown.
+        how: The first border between the producer and the op that takes the tensor: `graph` (no border, in one graph),
+            `argument` or `capture` (of a function), `loop` (a loop variable), `call` (a function's result), `variable`
+            (read from a variable; the producer is the op that last wrote the variable), `eager` (no border, between
+            eager ops), `external` (from outside).
     """
 
     op_type: str | None
@@ -41,10 +43,10 @@ class InputTensor:
 
     Attributes:
         index: Index of the input, from 0.
-        health: Its health, or for a variable the health of the last assigned value; None if it was not recorded. If
-            TensorFlow did not compute the tensor, the counts are those that follow from another one, whose event_index
-            it has.
-        producer: Where it came from; None if that was not recorded.
+        health: Health of the input, or for a variable the health of the last assigned value; None if it was not
+            recorded. If TensorFlow did not compute the tensor, the counts follow from another tensor, and `event_index`
+            is the row of that other tensor.
+        producer: Where the input came from; None if this was not recorded.
     """
 
     index: int
@@ -58,8 +60,9 @@ class FunctionCall:
 
     Attributes:
         function: The name of the function.
-        number: Which of the calls in the run it is, from 1, in the order in which they began.
-        execution_index: The call among all executions of the run.
+        number: Number of the call among the calls of this function in the run, from 1, in the order in which they
+            began.
+        execution_index: Index of the call among all executions of the run.
     """
 
     function: str
@@ -88,67 +91,73 @@ class TensorContext:
 class NonFinite(TensorHealth):
     """A tensor that holds an infinity or a NaN. None means not measured in this mode, or not applicable.
 
-    It also has the attributes of TensorHealth. If TensorFlow ran something in place of the program's op, they are
-    those of the op's output if they follow from what was recorded, or else those of the row.
+    It also has the attributes of TensorHealth. If TensorFlow ran another op in place of the program's op, these
+    attributes describe the output of the program's op if the recording implies them. Otherwise, they describe the row.
 
     Attributes:
         run_id: The run.
-        wall_time_ns: When it was recorded, in nanoseconds since 1970-01-01T00:00:00Z.
-        op_type: Type of the op of the program that made it; None for a tensor from outside. If a variable was read, and
-            an op of an optimizer wrote the bad values to it, the op is that one, and the row is that of the read.
-        op_name: That op's name in its graph; None outside graphs.
-        graph_name: That graph's name; None outside graphs.
+        wall_time_ns: When the tensor was recorded, in nanoseconds since 1970-01-01T00:00:00Z.
+        op_type: Type of the program's op that made the tensor; None for a tensor from outside. If the tensor was read
+            from a variable, and an op of an optimizer wrote the bad values to the variable, this is the optimizer's op,
+            but the row is the row of the read.
+        op_name: Name of this op in its graph; None outside graphs.
+        graph_name: Name of this graph; None outside graphs.
         iteration: Iteration of the loop, from 0; None outside loops.
-        output_slot: Which output of the op, from 0; None for a tensor from outside, and for an op that wrote to a
+        output_slot: Index of the op's output, from 0; None for a tensor from outside, and for an op that wrote to a
             variable.
-        device_name: Where it was computed.
-        is_origin: True if it is proven that this op created one of the requested kinds: the tensor holds it, and no
-            input of the op does. False if an input holds it, or if an input that could hold it was not recorded.
+        device_name: The device on which the tensor was computed.
+        is_origin: True if it is proven that this op created a value of a requested kind: the tensor holds this kind,
+            and no input of the op does. False if an input holds the kind, or if an input that could hold it was not
+            recorded.
         inputs: The inputs of the op, in order.
         stack: The Python stack that created the op (in a graph), executed it (eagerly) or first used the tensor
             (from outside), innermost frame first.
-        source: The line to look at: the user's innermost frame of the op, or for a gradient that of the forward op. If
-            these have none, it is the frame of the innermost call that has one. None if there is none.
-        forward: For a gradient, the op whose gradient it computes; None for other ops and if it was not recorded.
+        source: The line to look at: the user's innermost frame of the op, or for a gradient, of the forward op. If
+            neither has a frame of the user, it is the user's frame of the innermost call that has such a frame. None if
+            there is no such frame.
+        forward: For a gradient, the op whose gradient it is; None for other ops, and if the forward op was not
+            recorded.
         called_from: The calls that led to this execution of the op, innermost first, ending with the call from eager
             code; empty for an eager op.
-        step: The training step, as marked. For a tensor that a function of a data set made, the step that got the
-            record, None if that is not known: a data set reads ahead.
+        step: The marked training step. For a tensor that a function of a data set made, the step that got the record,
+            because a data set reads ahead; None if this step is not known.
         step_in_call: For Keras with `steps_per_execution` above 1, the number of the batch in its call, from 0: `step`
             marks the whole call, with the number of its first batch. None otherwise.
-        call: Without a step, the call from eager code in which the op ran. None if the op did not run in a function,
-            and if the run does not have all executions.
-        layer: The Keras layer or module that the op belongs to, as the user named it. For a gradient, that of its
+        call: Without a step, the call from eager code in which the op ran. None if the op did not run in a function, or
+            if the run does not have all executions.
+        layer: The Keras layer or module that the op belongs to, as the user named it. For a gradient, the layer of its
             forward op. None outside layers.
         made_at: The line where the user made the Keras layer, loss, metric or optimizer that the op belongs to. For a
-            gradient, that of its forward op. None outside of these, if the part was made before the recording began,
-            and if `source` is this line.
+            gradient, the line for its forward op. None if the op belongs to none of these, if the part was made before
+            the recording began, or if `source` is the same line.
         role: The purpose of the op: `forward`, `gradient`, `optimizer`, `loss`, `metric` or `input`.
-        ran_as: What TensorFlow ran in place of the program's op, such as `LogSoftmax in place of Softmax and Log`; None
-            if it ran the op as it is.
-        equal_lines: The user's lines of other ops of the program that equal this one: TensorFlow's optimizer computed
+        ran_as: The op that TensorFlow ran in place of the program's op, such as `LogSoftmax in place of Softmax and
+            Log`; None if TensorFlow ran the program's op unchanged.
+        equal_lines: The user's lines of other ops of the program that equal this op: TensorFlow's optimizer computed
             them all as one op. Each of these lines may be the one to change.
-        also_bad: The user's lines of other origins that are as much to blame: in the same call, they made bad values of
-            healthy inputs and did the same harm. Each may need a fix of its own. `code` is the part of the line that
-            made the value, if that part is known. Only `first_nonfinite` finds them.
-        effect: Where the badness of an origin ends: `variable` (an op wrote it to a variable), `result` (it was
-            returned to the program, and nothing computes with it any more; or an integer or a boolean was made of a
-            NaN and used; or the program got an error instead), `metric` (only metrics took it), `absorbed` (everything
-            computed from it is finite). This includes what the gradient of its op made bad. None if it is unknown or
-            the tensor is not an origin.
+        also_bad: The user's lines of other origins that are equally responsible: in the same call, they made bad values
+            from healthy inputs and did the same harm. Each line may need its own fix. `code` is the part of the line
+            that made the value, if that part is known. Only `first_nonfinite` finds them.
+        effect: Where the bad value of an origin ends up: `variable` (an op wrote it to a variable), `result` (it was
+            returned to the program, and no later op uses it; or an integer or a boolean was computed from a NaN and
+            used; or the program got an error instead), `metric` (only metrics took it), `absorbed` (everything computed
+            from it is finite). Bad values that the gradient of its op made are included. None if the effect is unknown
+            or the tensor is not an origin.
         is_expected: True if it is proven that the value did no harm: it was absorbed, or a check found it and an
             update was skipped, as an optimizer with dynamic loss scaling does for a step whose gradients overflow.
         expected_reason: Why the value is expected; None if it is not.
-        samples: The samples that hold the bad elements, if the recording shows that the first axis is that of the batch
-            or of the whole data; None if it does not.
-        outside_name: What a tensor from outside is in the program, such as `the argument x of train_step`, `a value
-            for a variable of the optimizer` or `a tensor made outside the function`, which uses it without an argument;
-            None for other tensors, and if it is not known. The line of a tensor made outside the function is that of
-            the first op that takes it.
+        samples: The samples that hold the bad elements, if the recording shows that the first axis is the axis of the
+            batch or of the whole data; otherwise None.
+        outside_name: What a tensor from outside is in the program, such as `the argument x of train_step`, `a value for
+            a variable of the optimizer` or `a tensor made outside the function` (the function captures it). None for
+            other tensors, and if this is not known. For a tensor made outside the function, `source` is the line of the
+            first op that takes it.
         worker: The cluster task of the run, such as `worker:1`; None outside a cluster.
-        left_out: What the run did not record, as requested or by loss. It may contain an earlier bad tensor.
-        headline: The answer in one sentence: the user's line, the bad values, the step and the sample, such as
-            "`log(1 - p)` at layers.py:12 made -Inf in step 211: sample 17 of the batch." What is not known is left out.
+        left_out: What the run did not record, either on request or because of a loss. This may include an earlier bad
+            tensor.
+        headline: The answer in one sentence: the user's line, the bad values, the step and the sample. Unknown facts
+            are left out. An example is
+            "`log(1 - p)` at layers.py:12 made -Inf in step 211: sample 17 of the batch."
     """
 
     run_id: str

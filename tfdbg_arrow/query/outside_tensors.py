@@ -1,4 +1,4 @@
-"""OutsideTensors: what a tensor that no recorded op made is in the program, such as an argument or a feed."""
+"""OutsideTensors: names the tensors that no recorded op made, such as an argument or a feed."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from tfdbg_arrow.schema.op_traits import WRITER
 
 _Place = tuple[int, Op]
 _PARTS = {"metric": "of a metric", "optimizer": "of the optimizer"}
-"""The part of a program whose ops read a variable, by their role."""
+"""The part of a program that reads a variable, by the role of the ops that read it."""
 ASSIGNED = "a value for a variable"
-"""How the name of a tensor from outside that the program only assigned to a variable begins."""
+"""The beginning of the name of a tensor from outside that the program only assigned to a variable."""
 CAPTURED = "a tensor made outside the function"
 """The name of a tensor from outside that a function uses without taking it as an argument."""
 WRITTEN = "an infinity that the program wrote"
-"""The name of an infinity in the code of the line that first took it."""
+"""The name of an infinity that is written in the code of the line that first took it."""
 
 
 class OutsideTensors:
-    """Names the tensors from outside of one run. The caller must hold the lock of the data flow."""
+    """Names one run's tensors from outside. The caller must hold the lock of the data flow."""
 
     def __init__(self, flow: DataFlow) -> None:
         self._flow = flow
 
     def name(self, event: TensorEvent) -> str | None:
-        """Returns what a tensor from outside is; None for another tensor, and if the recording does not show it."""
+        """Returns the name of a tensor from outside; None for other tensors, and if the name is not known."""
         if event.scope != "external" or event.tensor_id is None:
             return None
         ways = self._flow.events.ways_of_use(event.tensor_id)
@@ -40,7 +40,7 @@ class OutsideTensors:
         return None if execution is None or index is None else self.argument(execution, index)
 
     def argument(self, execution: Execution, index: int) -> str | None:
-        """Returns what an input of an execution is: an argument of the function or a feed of the session that it calls.
+        """Returns the name of an execution's input: an argument of the called function, or a feed of the session.
 
         The result is None for a tensor that a function captured, and for an op.
         """
@@ -64,7 +64,7 @@ class OutsideTensors:
         return ASSIGNED + ("" if part is None else f" {part}")
 
     def _readers(self, handle: int) -> Iterator[Label]:
-        """Yields the labels of the ops of graphs that take a variable, also in the functions that they call."""
+        """Yields the labels of the graph ops that take a variable, including ops in called functions."""
         for op_type, graph_id, index in self._flow.events.ways_of_use(handle):
             name = self._flow.graphs.placeholder(op_type, index)
             if graph_id is not None and name is not None:
@@ -73,13 +73,13 @@ class OutsideTensors:
 
 
 def users_of(flow: DataFlow, graph_id: int, name: str, seen: set[tuple[int, str]] | None = None) -> Iterator[_Place]:
-    """Yields the ops that take an argument of a graph, in the order of creation, also in the functions that they call.
+    """Yields the ops that take an argument of a graph, in order of creation, including ops in called functions.
 
     Args:
         flow: The data flow of the run.
         graph_id: The graph.
         name: The Placeholder of the argument.
-        seen: Placeholders whose users are left out. Those whose users are yielded are added.
+        seen: Placeholders whose users are left out. Each Placeholder whose users are yielded is added.
     """
     seen = set() if seen is None else seen
     if (graph_id, name) in seen:

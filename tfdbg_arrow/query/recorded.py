@@ -1,4 +1,4 @@
-"""Recorded tensors and executions, the places at which a tensor was, and the runs with bad tensors."""
+"""The classes of recorded tensors and executions, and of the places that a tensor passed."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ class TensorHealth(Displayed):
         mean_finite: Mean of the finite elements.
         stddev_finite: Standard deviation of the finite elements.
         max_abs_finite: Greatest magnitude of a finite element.
-        first_bad_index: Index of the first element that is infinite or NaN, in row-major order. None also if there is
-            none.
-        num_bad_slices: Number of slices along the first axis that have such an element. None also for a scalar, and if
+        first_bad_index: Index of the first element that is infinite or NaN, in row-major order. Also None if there is
+            no such element.
+        num_bad_slices: Number of slices along the first axis that have such an element. Also None for a scalar, and if
             there is no such element.
     """
 
@@ -66,7 +66,7 @@ class TensorHealth(Displayed):
 
     @property
     def first_bad_place(self) -> tuple[int, ...] | None:
-        """The index in each dimension of the first bad element; None for a scalar, and if it was not measured."""
+        """The first bad element's index in each dimension; None for a scalar, and if it was not measured."""
         if self.first_bad_index is None or not self.shape or not 0 <= self.first_bad_index < prod(self.shape):
             return None
         indexes, rest = [], self.first_bad_index
@@ -113,7 +113,7 @@ class TensorEvent(TensorHealth):
     executed_graph_id: int | None
 
     def bad_kinds(self, kinds: Iterable[str] = KINDS) -> frozenset[str]:
-        """Returns the kinds, among the given ones, that the tensor holds.
+        """Returns the given kinds that the tensor holds.
 
         If only `has_inf_or_nan` was measured (CURT_HEALTH), a bad tensor may hold any kind, so all are returned.
         """
@@ -129,7 +129,7 @@ class TensorEvent(TensorHealth):
 
     @property
     def loop_iteration(self) -> int | None:
-        """The iteration of the loop in which it was computed, from 0; None outside loops."""
+        """The loop iteration in which the tensor was computed, from 0; None outside loops."""
         return self.iteration if self.frame_id else None
 
     @property
@@ -139,7 +139,7 @@ class TensorEvent(TensorHealth):
 
     @property
     def graph_tensor(self) -> GraphTensor | None:
-        """Its place in a graph; None for a tensor of eager code."""
+        """The tensor's place in a graph; None for a tensor of eager code."""
         if self.scope != "graph" or self.graph_id is None or self.op_name is None or self.output_slot is None:
             return None
         return GraphTensor(self.context, self.graph_id, self.op_name, self.output_slot, self.event_index)
@@ -154,7 +154,7 @@ class Context:
         execution_index: The call from eager code.
         call_site: Path of calling ops from the outermost graph.
         frame_id: Control-flow frame.
-        iteration: Iteration of that frame's loop, from 0.
+        iteration: Iteration of this frame's loop, from 0.
     """
 
     step_id: int | None
@@ -198,8 +198,8 @@ class EagerTensor:
         tensor_id: Its id.
         event: Its row in tensor_health, or None.
         execution_index: The execution that made it; None for a tensor from outside.
-        execution_event_index: That execution's event_index.
-        op_type: That execution's op type or function name.
+        execution_event_index: The event_index of this execution.
+        op_type: Op type or function name of this execution.
         graph_id: The called function's graph; None for an op.
         output_slot: Index of the execution's output.
         dtype: Its dtype; None if unknown.
@@ -225,9 +225,9 @@ class Op:
         op_index: Its place in the order of creation.
         stack_trace_id: The stack that created it, or None.
         inputs: (name of the source op, its output slot) for each data input.
-        made_for: For a node that TensorFlow's optimizer made, the op of the program that it computes or prepares. The
-            node has that op's order and stack. None for an op of the program.
-        replaced_slot: Which output of `made_for` the node computes; None if it only prepares it.
+        made_for: For a node that TensorFlow's optimizer made, the program's op that the node computes or prepares. The
+            node has the op_index and the stack of this op. None for an op of the program.
+        replaced_slot: The output of `made_for` that the node computes; None if the node only prepares `made_for`.
     """
 
     op_name: str
@@ -241,7 +241,7 @@ class Op:
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """One eager op or call. The attributes are columns of execution, with None for NULL."""
+    """One eager op or call. The attributes are columns of the table `execution`, with None for NULL."""
 
     execution_index: int
     event_index: int
@@ -263,7 +263,7 @@ class GraphTensor:
     """An output of an op, in one run of its graph.
 
     Attributes:
-        near: event_index of its user. It selects the row if the context is not known.
+        near: event_index of a tensor computed from this one. It selects the row if the context is not known.
     """
 
     context: Context
@@ -292,13 +292,13 @@ class Trace:
     """Where a tensor came from.
 
     Attributes:
-        path: The places that it passed, from its user back to the op that computed it; never empty.
+        path: The places that the tensor passed, from the op that takes it back to the op that computed it; never empty.
         event: The row of the last place, or None.
         health: The first row on the path, or None. It is the tensor's health, since all places hold equal values.
         dtype: Its dtype; None if unknown.
-        how: The first border it crossed, from its user back: `graph` (none), `argument`, `capture`, `loop`,
-            `call`, `variable`, `eager`, `external`.
-        is_lost: Whether the path ends at a border and nothing was recorded on its other side.
+        how: The first border that the tensor crossed, from the op that takes it back: `graph` (no border), `argument`,
+            `capture`, `loop`, `call`, `variable`, `eager`, `external`.
+        is_lost: Whether the path ends at a border because nothing was recorded on the other side.
     """
 
     path: tuple[Place, ...]
@@ -310,7 +310,7 @@ class Trace:
 
     @property
     def row(self) -> TensorEvent | None:
-        """The row of the last place, or else of the first one that has one: the row nearest to the cause."""
+        """The row of the last place. If that place has no row, the first row on the path."""
         return self.event or self.health
 
     @property
@@ -333,8 +333,8 @@ def read_events(logdir: Engine, condition: str, parameters: Sequence[object]) ->
 
     Args:
         logdir: The logdir.
-        condition: SQL behind `WHERE run_id = ? AND`.
-        parameters: The run, then the values for the `?` of the condition.
+        condition: SQL that follows `WHERE run_id = ? AND`.
+        parameters: The run, followed by the values for the `?` in the condition.
     """
     return [_event(row) for row in logdir.rows(_SELECT + condition, parameters)]
 

@@ -2,12 +2,12 @@
 
 to_polars(logdir.history("Softmax")).group_by("step").agg(pl.col("max_finite").max())
 
-Each attribute becomes one column, in order. A nested dataclass becomes a struct, a tuple a list, and None becomes NULL.
-NaN stays NaN. `NonFinite.forward` becomes several columns: `forward_op_type`, `forward_op_name` …, and its source line
-`forward_file_path`, `forward_lineno`, `forward_func`, `forward_code`, `forward_owner`, `forward_colno`,
-`forward_end_colno`.
-The types are those that the dataclass declares, regardless of the rows. The only exception are elements of tensors
-(`object`): they become booleans, integers or floats if all of them are, and otherwise text.
+Each attribute becomes one column, in order. A nested dataclass becomes a struct, a tuple becomes a list, and None
+becomes NULL. NaN stays NaN. `NonFinite.forward` becomes several columns: `forward_op_type`, `forward_op_name` …, and
+its source line `forward_file_path`, `forward_lineno`, `forward_func`, `forward_code`, `forward_owner`, `forward_colno`,
+`forward_end_colno`. The column types are the types that the dataclass declares, regardless of the rows. The only
+exception is elements of tensors (`object`): they become booleans, integers or floats if all elements have that type,
+and otherwise text.
 """
 
 from __future__ import annotations
@@ -96,7 +96,9 @@ def as_polars(table: pa.Table) -> Any:
 
 
 def as_pandas(table: pa.Table) -> Any:
-    """Returns an Arrow table as a `pandas.DataFrame` with Arrow types, which keep NULL apart from NaN, and integers.
+    """Returns an Arrow table as a `pandas.DataFrame` with Arrow types.
+
+    They keep integers, and distinguish NULL from NaN.
 
     Raises:
         MissingDependencyError: pandas is not installed.
@@ -115,7 +117,10 @@ def _attributes(kind: type) -> tuple[tuple[str, Any], ...]:
 
 
 def _flat(prefix: str, values: Sequence[Any], annotation: Any) -> dict[str, pa.Array]:
-    """Returns a column for each attribute of dataclasses and of nested dataclasses. For None, all of them are NULL."""
+    """Returns a column for each attribute of dataclasses and of nested dataclasses.
+
+    For None, all attributes are NULL.
+    """
     kind = _dataclass_in(annotation)
     assert kind is not None
     columns: dict[str, pa.Array] = {}
@@ -174,7 +179,7 @@ def _element_type(values: Sequence[object]) -> pa.DataType:
 
 
 def _plain(value: Any, type_: pa.DataType) -> Any:
-    """Returns a value in the form that Arrow takes for a type: a dataclass as a dict, an element as float or text."""
+    """Returns a value in the form that Arrow accepts for a type: a dataclass as a dict, an element as float or text."""
     if value is None:
         return None
     if pa.types.is_struct(type_):

@@ -19,24 +19,24 @@ _BATCHES = frozenset({
 })  # fmt: skip
 """Types of ops that make batches of the elements of a data set."""
 _MAKES_BATCHES = _BATCHES | {"MapAndBatchDataset"}
-"""Types of ops whose data sets have batches as elements."""
+"""Types of ops that make data sets whose elements are batches."""
 _MAPS_IN_PARALLEL = "ParallelMapDatasetV2"
 _MAPS = frozenset({"MapDataset", _MAPS_IN_PARALLEL})
 _LIMITS = frozenset({"RepeatDataset", "TakeDataset"})
 """Types of ops that repeat a data set or end it early."""
 _SKIPS = "SkipDataset"
 _READS_FILES_OR_GENERATOR = "FlatMapDataset"
-"""The type of op that returns one record after the other of some data sets, such as one data set for each file."""
+"""The type of op that returns the records of several data sets in sequence, such as one data set for each file."""
 _ARRAYS_OF_KERAS = ("Dataset_map_permutation", "Dataset_flat_map_slice_batch_indices", "Dataset_map_grab_batch")
 """Names of the functions with which Keras takes batches from arrays."""
 _MANY = 2**63
-"""The number of records if it is not known, such as of files. Without repetitions, each is returned once."""
+"""Stands for an unknown number of records, such as in files. It is so large that no record counts as a repetition."""
 _HANDING_ON = frozenset({"CacheDataset", "CacheDatasetV2", "ModelDataset", "OptionsDataset", "PrefetchDataset"})
-"""Types of data sets with the elements of their input."""
+"""Types of data sets that return the elements of their input unchanged."""
 
 
 class _DataSet(NamedTuple):
-    """A row of `data_set`, with the paths to the components; none if these have no names."""
+    """A row of `data_set`, with the paths to the components; no paths if the components have no names."""
 
     is_deterministic: bool
     paths: tuple[tuple[int | str, ...], ...]
@@ -46,10 +46,10 @@ class _Records(NamedTuple):
     """The records of a data set.
 
     Attributes:
-        number: Their number.
-        are_rows: Whether they are the rows of arrays.
-        are_made_in_parallel: Whether a function made several of them at once.
-        follow_skipped: Whether the data set left out other records before them.
+        number: Number of the records.
+        are_rows: Whether the records are the rows of arrays.
+        are_made_in_parallel: Whether a function made several records at once.
+        follow_skipped: Whether the data set left out other records before these records.
     """
 
     number: int
@@ -62,8 +62,8 @@ class SourceRow(NamedTuple):
     """A record from which a data set made a sample.
 
     Attributes:
-        number: Its number, from 0.
-        is_of_arrays: Whether it is a row of arrays.
+        number: Number of the record, from 0.
+        is_of_arrays: Whether the record is a row of arrays.
         follows_skipped: Whether the count starts after records that the data set skipped.
     """
 
@@ -81,11 +81,11 @@ class SourceArrays:
         self._run_id = run_id
 
     def is_array(self, op_type: str) -> bool:
-        """Returns whether a data set of this type, which takes an array, has its rows as records."""
+        """Returns whether a data set of this type, made from an array, has the array's rows as records."""
         return op_type == "TensorSliceDataset" or (op_type == "TensorDataset" and self._has_arrays_of_keras)
 
     def is_batched(self, execution_index: int) -> bool:
-        """Returns whether an execution took an element of a data set that has batches."""
+        """Returns whether an execution took an element from a data set of batches."""
         made = self._maker(execution_index)
         dataset_id = None if made is None else self._flow.events.execution_inputs(made).get(0)
         while dataset_id is not None:
@@ -98,13 +98,13 @@ class SourceArrays:
         return False
 
     def element_component(self, source: TensorEvent) -> tuple[int | str, ...] | None:
-        """Returns the path to an output of an op that gets an element; None if the elements have no names."""
+        """Returns the path of a component, which is an output of an op that gets an element; None without names."""
         made = None if source.execution_index is None else self._maker(source.execution_index)
         dataset_id = None if made is None else self._flow.events.execution_inputs(made).get(0)
         return self._component(dataset_id, source.output_slot)
 
     def array_component(self, tensor_id: int, input_index: int) -> tuple[int | str, ...] | None:
-        """Returns the path to an array in the elements of the data set that was made of it; None without names."""
+        """Returns the path of an array in the elements of the data set made from it; None without names."""
         for use in self._flow.events.uses(tensor_id):
             outputs = self._flow.events.execution_outputs(use.execution.execution_index)
             if use.input_index == input_index and self.is_array(use.execution.op_type) and 0 in outputs:
@@ -123,10 +123,11 @@ class SourceArrays:
         return None if data_set is None or index is None else dict(enumerate(data_set.paths)).get(index)
 
     def row(self, source: TensorEvent, sample: int, *, taken_in: int) -> SourceRow | None:
-        """Returns where the batches took a sample from, or None if the order of the records is not known.
+        """Returns the record that a sample of a batch came from, or None if the order of the records is not known.
 
         Args:
-            source: A component of the batch, or a tensor that each step computes with its samples in the same order.
+            source: A component of the batch, or a tensor that each step computes and that has the samples in the same
+                order.
             sample: The sample.
             taken_in: The execution that took the batch from the data set.
         """
@@ -150,22 +151,22 @@ class SourceArrays:
             ],
         )
         if source.shape is None or not are_known or num_executions != len(self._users(taken_in)):
-            return None  # the first user made the iterator, and each other one must have taken batches
+            return None  # the first user made the iterator, and each other user must have taken batches
         row = num_taken - source.shape[0] + sample
         return SourceRow(row, records.are_rows, records.follow_skipped) if row < records.number else None
 
     def calls_in_order(self, source: TensorEvent) -> bool:
-        """Returns whether the functions of the data set that made a tensor were called in the order of its records."""
+        """Returns whether the data set that made a tensor called its functions in the order of the records."""
         records = None if source.execution_index is None else self._records(source.execution_index)
         return records is not None and not records.are_made_in_parallel
 
     def _maker(self, taken_in: int) -> int | None:
-        """Returns the execution that gave a data set to the iterator that another one used; None if it is not known."""
+        """Returns the execution that gave a data set to the iterator that `taken_in` used; None if it is not known."""
         made = [user.execution_index for user in self._users(taken_in) if user.op_type == "MakeIterator"]
         return made[0] if len(made) == 1 else None
 
     def _users(self, taken_in: int) -> list[Execution]:
-        """Returns the executions that used an iterator before a given one did; none if it used none or several."""
+        """Returns the executions before a given one that used the same iterator; empty if it used none or several."""
         events = self._flow.events
         inputs = events.execution_inputs(taken_in).values()
         iterators = [
@@ -176,7 +177,7 @@ class SourceArrays:
         return [use.execution for use in events.uses(iterators[0]) if use.execution.execution_index < taken_in]
 
     def _records(self, taken_in: int) -> _Records | None:
-        """Returns the records, in their order, of the data set that an execution used; None if that is not known."""
+        """Returns the records of the data set that an execution used; None if they or their order are not known."""
         made = self._maker(taken_in)
         dataset_id = None if made is None else self._flow.events.execution_inputs(made).get(0)
         data_set = None if dataset_id is None else self._data_sets.get(dataset_id)
@@ -186,10 +187,12 @@ class SourceArrays:
         return self._records_of_program(path) or self._rows_of_keras(path)
 
     def _records_of_program(self, path: Sequence[tuple[str, int]]) -> _Records | None:
-        """Returns the records of a data set that is batched once; a function that is called for each keeps their order.
+        """Returns the records of a data set that is batched once.
+
+        A function that is called for each record keeps the order of the records.
 
         Args:
-            path: The type and the execution of each data set, last one first.
+            path: The type and the execution of each data set, last data set first.
         """
         types = [op_type for op_type, _ in path if op_type not in _LIMITS]
         limits = {op_type for op_type, _ in path} & _LIMITS
@@ -201,19 +204,19 @@ class SourceArrays:
         is_parallel = _MAPS_IN_PARALLEL in types
         # The files may be shuffled.
         is_numbered = types[-1] == "RangeDataset" or (types[-1] == _READS_FILES_OR_GENERATOR and not self._shuffles)
-        # How many rows of arrays were skipped is not known.
+        # The number of skipped rows of arrays is not known.
         is_numbered |= follow_skipped and types[-1] == "TensorSliceDataset"
         if is_numbered and "RepeatDataset" not in limits:
             return _Records(_MANY, are_rows=False, are_made_in_parallel=is_parallel, follow_skipped=follow_skipped)
         if follow_skipped or types[-1] != "TensorSliceDataset" or limits == _LIMITS:
-            return None  # how many records come before the first repetition is not known
+            return None  # the number of records before the first repetition is not known
         length = self._length_of(path[-1][1])
         if length is None and limits:
             return None
         return _Records(_MANY if length is None else length, are_rows=True, are_made_in_parallel=is_parallel)
 
     def _rows_of_keras(self, path: Sequence[tuple[str, int]]) -> _Records | None:
-        """Returns the rows of the arrays of which Keras takes batches, if it takes them in order."""
+        """Returns the rows of the arrays from which Keras takes batches, if Keras takes the rows in order."""
         is_of_keras = len(path) > 1 and path[0][0] in _MAPS and path[1][0] == "ZipDataset"
         if not is_of_keras or not self._has_arrays_of_keras or self._shuffles:
             return None
@@ -224,7 +227,7 @@ class SourceArrays:
         return _Records(_MANY if length is None else length, are_rows=True, are_made_in_parallel=False)
 
     def _pipeline(self, dataset_id: int | None) -> Iterator[tuple[str, int]]:
-        """Yields the type and the execution of each data set, last one first, up to one that is made of no other."""
+        """Yields the type and the execution of each data set, last first, back to one that has no input data set."""
         following = _HANDING_ON | _MAKES_BATCHES | _MAPS | _LIMITS | {_SKIPS}
         while dataset_id is not None:
             made = self._flow.events.eager(dataset_id)
@@ -235,7 +238,7 @@ class SourceArrays:
             dataset_id = inputs.get(0) if made.op_type in following else None
 
     def _length_of(self, execution_index: int) -> int | None:
-        """Returns the first dimension of the recorded inputs of an execution, if it is one; otherwise None."""
+        """Returns the first dimension of an execution's recorded inputs if it is the same for all; otherwise None."""
         inputs = self._flow.events.execution_inputs(execution_index).values()
         rows = [self._flow.events.eager(tensor_id).event for tensor_id in inputs]
         lengths = {row.shape[0] for row in rows if row is not None and row.shape}

@@ -43,11 +43,11 @@ _SETTINGS = {
     "spark.sql.caseSensitive": "false",
     "spark.sql.files.ignoreMissingFiles": "false",
     "spark.sql.files.ignoreCorruptFiles": "false",
-    # By default, more than 32 parts are listed by a Spark job with one task per part, which is several times slower.
+    # By default, Spark lists more than 32 parts with a job that has one task per part, which is several times slower.
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "16",
 }
-"""Settings of the session that runs the queries. Settings that affect the meaning of a query have Spark's defaults."""
+"""Settings of the session that runs the queries. Settings that affect the meaning of a query are Spark's defaults."""
 _FUNCTIONS = (
     "blob_prefix(value BINARY, n BIGINT) RETURNS BINARY RETURN substring(value, 1, CAST(n AS INT))",
     (
@@ -56,7 +56,7 @@ _FUNCTIONS = (
     ),
     "list_at(list ARRAY<BIGINT>, place BIGINT) RETURNS BIGINT RETURN try_element_at(list, CAST(place + 1 AS INT))",
 )
-"""The functions that the queries need; see engine.py. Spark has `explode` itself."""
+"""The functions that the queries need; see engine.py. `explode` is built into Spark."""
 _MAX_ATTEMPTS = 20
 """Maximum number of listings of the parts. A new listing is made if a listed part no longer exists."""
 _MAX_KEPT_ROWS = 100_000
@@ -76,8 +76,8 @@ class SparkLogdir(Answers):
 
     Attributes:
         path: The logdir.
-        session: The Spark session that holds the views. It is a new session that shares the cluster of the given one,
-            but not its views and SQL settings, so several logdirs can be open at once.
+        session: The Spark session that holds the views. It is a new session that shares the cluster of the given
+            session, but not its views and SQL settings, so several logdirs can be open at once.
 
     Raises:
         LogdirError: The path is not a readable logdir.
@@ -114,7 +114,7 @@ class SparkLogdir(Answers):
     def rows(self, query: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         """Runs SQL over the views and returns every row; see `Engine.rows`.
 
-        Results are cached until `refresh`, as far as the cache has room.
+        Results are cached until `refresh`, as long as the cache has room.
 
         Raises:
             QueryError: Spark refuses the statement or a parameter.
@@ -171,7 +171,7 @@ class SparkLogdir(Answers):
     def _reading_error(self, error: Exception) -> QueryError | BrokenPartError:
         text = str(error)
         for part in (part for parts in self._parts.values() for part in parts):
-            if "/".join(Path(part).parts[-3:]) in text:  # Spark writes the directories before it as in a URL
+            if "/".join(Path(part).parts[-3:]) in text:  # Spark writes the leading directories as in a URL
                 return BrokenPartError(
                     f"{part} cannot be read as Parquet ({_message(error)}); restore that file, or remove it and its "
                     f"line in {self.path}/manifest to read the rest."
@@ -182,7 +182,7 @@ class SparkLogdir(Answers):
 def register(spark: Any, logdir: str | Path) -> None:
     """Creates a temporary view of every table, and of every public view, in the given Spark session.
 
-    The views show the parts that are live now. Call it again to see newer parts, or another logdir instead.
+    The views show the parts that are live now. Call this function again to show newer parts, or another logdir instead.
 
     Args:
         spark: A `pyspark.sql.SparkSession`, of Spark 4.
@@ -229,13 +229,13 @@ def _register_views(spark: Any, path: Path | RemoteLocation) -> None:
 
 
 def _register_computed(spark: Any, path: Path | RemoteLocation, view: View) -> None:
-    """Creates a computed view, whose rows Spark's workers compute when it is read, each for some runs."""
+    """Creates a computed view. When it is read, Spark's workers compute its rows, each worker for some runs."""
     assert isinstance(path, Path)
     runs = [(run_id,) for run_id in run_ids(path)]
     frame = spark.createDataFrame(runs, "run_id STRING").repartition(max(len(runs), 1))
     schema = spark.sql(view.select).schema
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # about versions of pandas, which is not used
+        warnings.simplefilter("ignore", FutureWarning)  # the warning is about versions of pandas, which is not used
         rows = frame.mapInArrow(_Computed(str(path), view.name), schema)
     rows.createOrReplaceTempView(view.name)
 
@@ -255,8 +255,7 @@ class _Computed:
 
 
 def _register_table(spark: Any, table: Table, path: Path, parts: Sequence[str]) -> None:
-    # With an explicit schema, no part is opened now, and parts of an older MINOR version have NULL in the columns that
-    # they lack.
+    # With an explicit schema, no part is opened now. Parts of an older MINOR version have NULL in missing columns.
     schema = ", ".join(f"`{column.name}` {_TYPES[column.type]}" for column in table.columns)
     if parts:
         # With the table as base path, run_id is a partition: a query about one run opens only that run's parts.

@@ -1,8 +1,8 @@
 """Sandbox: runs untrusted SQL over an untrusted logdir, each query in a separate process.
 
-That process runs this module. Its DuckDB is locked: it opens only the live parts, loads no extensions, cannot access
-Python objects, and its settings cannot be changed. The time, the memory and the size of the answer are limited. The
-process ends after one query, so a failure affects no other query.
+The separate process runs this module. Its DuckDB is locked: it opens only the live parts, loads no extensions, cannot
+access Python objects, and does not allow a change of its settings. The time, the memory and the size of the answer are
+limited. The process ends after one query, so a failure affects no other query.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _BATCH_ROWS = 256
 _MAX_TEXT = 8 << 20
 """Maximum number of bytes of an answer as text."""
 _MAX_BUFFERS = 64 << 20
-"""If the Arrow buffers of an answer have more bytes, no more rows are read."""
+"""Maximum number of bytes in the Arrow buffers of an answer. Above it, no more rows are read."""
 
 
 class SandboxBusyError(TfdbgArrowError):
@@ -77,7 +77,7 @@ class Sandbox:
     Args:
         path: The logdir's path or URL.
         timeout_s: Maximum time of a query in seconds.
-        memory_limit: How many bytes DuckDB may use. The process as a whole gets 2 GB more of address space.
+        memory_limit: Number of bytes that DuckDB may use. The process as a whole gets 2 GB more address space.
         max_rows: Maximum number of rows of an answer.
         skip_broken: Whether to leave out broken parts.
     """
@@ -113,7 +113,8 @@ class Sandbox:
             query: One SELECT in DuckDB's SQL, over the tables and views of the logdir.
 
         Raises:
-            QueryError: It is not one SELECT, DuckDB refuses it, or it needs more time or memory than the limits allow.
+            QueryError: The query is not one SELECT, DuckDB refuses it, or it needs more time or memory than the limits
+                allow.
             SandboxBusyError: Another query is running.
         """
         answer = self._answer(query, as_csv=False)
@@ -205,7 +206,7 @@ def _answer(request: Mapping[str, Any]) -> Mapping[str, Any]:
                 raise QueryError(
                     f"the query took longer than {request['timeout_s']:g} seconds and was stopped."
                 ) from error
-            if _parts(logdir) != parts:  # compaction replaced parts; DuckDB must not open the new ones
+            if _parts(logdir) != parts:  # compaction replaced parts; DuckDB must not open the new parts
                 return {"error": str(error), "is_stale": True}
             raise
         finally:
@@ -252,7 +253,7 @@ def _parts(logdir: OpenLogdir) -> list[Path]:
 
 def _bound_process(timeout_s: float, *, memory: int) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
-    seconds = int(4 * timeout_s) + 10  # processor time, of which DuckDB's two threads use twice the elapsed time
+    seconds = int(4 * timeout_s) + 10  # processor time; DuckDB's two threads use twice the elapsed time
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which ends this process

@@ -1,4 +1,4 @@
-"""Stack traces, and the source files of a run: their text, and what ran on each line."""
+"""Stack traces and source files of a run: the text of the files, and the ops that ran on each line."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from tfdbg_arrow.query.engine import Engine
 
 _MAX_AT_ONCE = 1000
 _MAX_KEPT = 10_000
-"""Number of stacks that are kept in memory."""
+"""Maximum number of stacks that are kept in memory."""
 GRADIENT_FUNCS = ("imperative_grad", "_GradientsHelper")
-"""Functions of TensorFlow that call the code of gradients."""
+"""TensorFlow's functions that call the code of gradients."""
 _FRAME = "file_path, lineno, func, code, owner, colno, end_colno"
 """The attributes of Frame, in order."""
 _CELL = re.compile(r"Cell In\[\d+\]")
@@ -45,9 +45,10 @@ class Frame:
         func: Name of the function; `<module>` at the top level of a module.
         code: Text of the line without its indentation; None if the source could not be read.
         owner: `user`, `framework` (TensorFlow, Keras) or `library`.
-        colno: Number of the character, from 1, where the expression that the frame executes begins in the line; None if
+        colno: Position in the line, from 1, of the first character of the expression that the frame executes; None if
             it was not recorded. See the column `stack_frame.colno` for expressions over several lines.
-        end_colno: Number of the character behind its last one in the line; None in the same cases.
+        end_colno: Position of the character after the last character of this expression in the line; None if `colno` is
+            None.
     """
 
     file_path: str
@@ -94,7 +95,7 @@ class SourceLine:
 
 
 class StackReader:
-    """Reads the stacks of one run, each of them once."""
+    """Reads the stacks of one run, each stack once."""
 
     def __init__(self, logdir: Engine, *, run_id: str) -> None:
         self._logdir = logdir
@@ -109,7 +110,7 @@ class StackReader:
         return self._stacks[stack_trace_id]
 
     def read(self, stack_trace_ids: Iterable[int]) -> None:
-        """Reads the stacks that were not read before, all together."""
+        """Reads the stacks that were not read before, in one query."""
         if len(self._stacks) > _MAX_KEPT:
             self._stacks.clear()
         unread = sorted(set(stack_trace_ids) - self._stacks.keys())
@@ -128,7 +129,7 @@ class StackReader:
             )
 
     def user_sources(self, stack_trace_ids: Iterable[int]) -> dict[int, Frame]:
-        """Returns the user's innermost frame of each stack that has one, all read together."""
+        """Returns the user's innermost frame of each stack that has one. All stacks are read in one query."""
         ids = sorted(set(stack_trace_ids))
         sources: dict[int, Frame] = {}
         for start in range(0, len(ids), _MAX_AT_ONCE):
@@ -159,7 +160,7 @@ def source_lines(logdir: Engine, frame: Frame, *, run_id: str, context: int = 3)
         context: Number of lines before and after the frame's line.
 
     Returns:
-        The lines in order; none if the run kept no text of the file or the file does not have the line.
+        The lines in order; empty if the run kept no text of the file, or if the file does not have the line.
     """
     lines = source_text(logdir, frame.file_path, run_id=run_id) or ()
     if not 1 <= frame.lineno <= len(lines):
@@ -176,7 +177,7 @@ class SourceFile:
         run_id: The run.
         file_path: Its path, as the interpreter used it.
         owner: The owner of the code: `user`, `framework` or `library`; None if no frame lies in the file.
-        has_text: Whether the run kept its text.
+        has_text: Whether the run kept the text of the file.
         num_ops: Number of graph ops whose innermost line in the user's code is in the file.
         num_bad: Number of bad tensors of these ops.
     """
@@ -191,15 +192,17 @@ class SourceFile:
 
 @dataclass(frozen=True)
 class LineUse:
-    """What a run did on one line of a file. For each stack, only its innermost line in the file counts.
+    """The ops and executions of a run on one line of a file.
+
+    For each stack, only its innermost line in the file counts.
 
     Attributes:
         lineno: The line, from 1.
         num_ops: Number of graph ops that were created there.
         num_executions: Number of eager ops and calls that ran there.
-        num_bad: Number of bad tensors that these made.
-        first_bad_event_index: The first of them; None if there is none.
-        first_op: Name of the first op created there, or else the type of the first execution.
+        num_bad: Number of bad tensors that these ops and calls made.
+        first_bad_event_index: The first of these bad tensors; None if there is none.
+        first_op: Name of the first op that was created there. If there is none, the type of the first execution.
     """
 
     lineno: int
@@ -211,7 +214,7 @@ class LineUse:
 
 
 def source_files(logdir: Engine, *, run_id: str) -> tuple[SourceFile, ...]:
-    """Returns the source files of a run: those with bad tensors first, then the user's, then by path."""
+    """Returns the source files of a run: files with bad tensors first, then the user's files, then by path."""
     rows = logdir.rows(
         "WITH bad AS (SELECT graph_id, op_name, count(*) AS num_bad FROM tensor_health "
         "WHERE run_id = ? AND has_inf_or_nan AND scope = 'graph' GROUP BY graph_id, op_name), "
@@ -229,7 +232,7 @@ def source_files(logdir: Engine, *, run_id: str) -> tuple[SourceFile, ...]:
 
 
 def source_text(logdir: Engine, file_path: str, *, run_id: str) -> tuple[str, ...] | None:
-    """Returns the lines of a file as the run kept them, or None if it did not keep them."""
+    """Returns the lines of a file as the run kept them, or None if the run did not keep them."""
     rows = logdir.rows(
         "SELECT source_text FROM source_file WHERE run_id = ? AND file_path = ? AND source_text IS NOT NULL LIMIT 1",
         [run_id, file_path],
@@ -245,12 +248,12 @@ def parsed_source(logdir: Engine, file_path: str, *, run_id: str) -> ast.Module 
     lines = source_text(logdir, file_path, run_id=run_id)
     try:
         return None if lines is None else ast.parse("\n".join(lines))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the text may come from anybody
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the text is untrusted
         return None
 
 
 def line_uses(logdir: Engine, file_path: str, *, run_id: str) -> tuple[LineUse, ...]:
-    """Returns what a run did on the lines of a file, by line. Lines without ops and executions are omitted."""
+    """Returns the ops and executions of a run on each line of a file, by line. Lines without any are omitted."""
     rows = logdir.rows(
         "WITH place AS (SELECT stack_trace_id, min_by(lineno, depth) AS lineno FROM stack "
         "WHERE run_id = ? AND file_path = ? GROUP BY stack_trace_id), "

@@ -34,12 +34,12 @@ class HistoryRow(TensorHealth):
 
     Attributes:
         run_id: The run.
-        wall_time_ns: When it was recorded, in nanoseconds since 1970-01-01T00:00:00Z.
-        step: The training step, as marked.
+        wall_time_ns: When the tensor was recorded, in nanoseconds since 1970-01-01T00:00:00Z.
+        step: The marked training step.
         execution_index: The execution, or the call in which its op ran.
         iteration: Iteration of the loop, from 0.
-        graph_name: Its graph; None for an eager op.
-        op_name: The op in the graph.
+        graph_name: Name of its graph; None for an eager op.
+        op_name: Name of the op in the graph.
         op_type: Type of the op.
         output_slot: Index of the op's output.
         values: The first elements in row-major order, up to the requested number, with strings as text; None if they
@@ -73,9 +73,10 @@ def history(
     Args:
         logdir: An open logdir or its path.
         pattern: A regular expression that must match the whole `op_name`, `op_name:slot` or op type.
-        steps: First training step, and the step after the last. None means from the start, or to the end.
+        steps: First training step, and the step after the last. None as the first number means from the start, and as
+            the second to the end.
         run_id: The run, or "all". None means the newest run, with the other processes of its program.
-        after: Only events after this one.
+        after: Only events after this event_index.
         limit: Maximum number of rows.
         num_values: Number of elements of each tensor to return, if its values were kept.
 
@@ -90,7 +91,7 @@ def history(
         raise QueryError(f"the pattern {pattern!r} is not a valid regular expression: {error}.") from error
     if limit < 0 or num_values < 0:
         raise QueryError(f"limit is {limit} and num_values is {num_values}; expected 0 or more.")
-    whole = rf"\A(?:{pattern})\z"  # the match is then the whole name, which is never empty
+    whole = rf"\A(?:{pattern})\z"  # the match is the whole name, which is never empty
     first, end = steps
     with asking(logdir, run_id) as (open_, asked):
         condition, run_ids = asked.condition("h.run_id")

@@ -1,6 +1,6 @@
 """provenance: follows a bad tensor back, hop by hop, to the ops that created the bad value and their healthy inputs.
 
-`trace_forward` goes the other way. Both return hops: tensors with their op and source line.
+`trace_forward` searches in the other direction. Both return hops: tensors with their op and source line.
 """
 
 from __future__ import annotations
@@ -38,26 +38,27 @@ class TensorHop(TensorHealth):
 
     Attributes:
         hop_index: Its index among the hops.
-        input_index: Which input of the later op it is on this path; None for the start of the search, and if
-            other tensors lie between the two ops.
-        how: The first border between the two ops, from the later one back, as in `Producer.how`; `unrecorded` if
-            unrecorded tensors lie between them; `zeros` if the later op took zeros that are exp(-Inf) of the tensor;
-            `start` for the start of the search.
+        input_index: The input of the later op on the edge between this hop and the hop from which the search found it;
+            None for the start of the search, and if other tensors lie between the two ops.
+        how: The first border between these two ops, going back from the later op, as in `Producer.how`; `unrecorded` if
+            unrecorded tensors lie between the two ops; `zeros` if the later op took zeros that are exp(-Inf) of the
+            tensor; `start` for the start of the search.
         execution_index: The execution, or the call in which its op ran.
-        step: The training step, as marked.
+        step: The marked training step.
         iteration: Iteration of the loop, from 0; None outside loops.
-        op_type: Type of the op of the program that made it; None for a tensor from outside.
-        op_name: That op's name in its graph; None outside graphs.
-        graph_name: That graph's name; None outside graphs.
+        op_type: Type of the program's op that made the tensor; None for a tensor from outside.
+        op_name: Name of this op in its graph; None outside graphs.
+        graph_name: Name of this graph; None outside graphs.
         output_slot: Index of the op's output; None for a tensor from outside, and for an op that wrote to a variable.
-        ran_as: What TensorFlow ran in place of the program's op; None if it ran the op as it is.
-        layer: The Keras layer or module that the op belongs to, as the user named it. For a gradient, that of its
+        ran_as: The op that TensorFlow ran in place of the program's op; None if TensorFlow ran the program's op
+            unchanged.
+        layer: The Keras layer or module that the op belongs to, as the user named it. For a gradient, the layer of its
             forward op. None outside layers.
         op_role: The purpose of the op: `forward`, `gradient`, `optimizer`, `loss`, `metric` or `input`.
         forward_op_type: For a gradient, the type of the op whose gradient it computes.
-        forward_op_name: That op's name in its graph; None outside graphs.
+        forward_op_name: Name of the forward op in its graph; None outside graphs.
         source: The line to look at, as in `NonFinite.source`.
-        made_at: The line where the user made the part of Keras, as in `NonFinite.made_at`.
+        made_at: The line where the user made the Keras layer, loss, metric or optimizer, as in `NonFinite.made_at`.
     """
 
     hop_index: int
@@ -91,14 +92,17 @@ class HopReader:
         self._events: dict[int, TensorEvent] = {}
 
     def facts(self, event: TensorEvent) -> dict[str, Any]:
-        """Returns the attributes of a TensorHop that depend only on the tensor. `with_sources` fills in the others."""
+        """Returns the attributes of a TensorHop that depend only on the tensor.
+
+        `with_sources` adds the other attributes.
+        """
         event = self._flow.as_written(event)
         self._events[event.event_index] = event
         maker = self._flow.program_ops.maker(event)
         return {
             **health_facts(self._flow.program_ops.as_output(event) if event.has_inf_or_nan else event),
             "execution_index": event.execution_index,
-            # A data set reads ahead, so a record is used in a later step than that in which a function made it.
+            # A data set reads ahead: a function makes a record in one step, and a later step uses this record.
             "step": None if self._flow.labels.is_in_data_set(event) else event.step,
             "iteration": event.loop_iteration,
             "op_type": event.op_type if maker is None else maker.op.op_type,
@@ -115,7 +119,7 @@ class HopReader:
         }
 
     def with_sources(self, hops: Iterable[_Hop]) -> tuple[_Hop, ...]:
-        """Returns hops that were made from `facts` with their source lines, layers and forward ops."""
+        """Returns hops with their source lines, layers and forward ops added. The hops were made from `facts`."""
         hops = tuple(hops)
         self._places.read_stacks(self._events[hop.event_index] for hop in hops)
         return tuple(self._with_source(hop) for hop in hops)
@@ -188,22 +192,23 @@ def _row(hop: TensorHop) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Hop(TensorHop):
-    """One tensor on the path back from a bad one.
+    """One tensor on the path back from a bad tensor.
 
     It also has the attributes of TensorHop.
 
     Attributes:
-        user_hop_index: The hop whose op took it; None for the start of the search. If several took it, the one through
-            which it was found first.
-        role: `origin` (its op created one of the kinds), `propagator` (all it holds came from an input), `candidate`
-            (bad, and neither is proven because an input was not recorded), `cause` (a healthy input of an origin or
-            candidate), `infinite` (an infinite input of the origin on the path, or an
-            infinite tensor whose exponentials are zeros of such an input), `literal` (where the program wrote the
-            infinities of such an input), `unfollowed` (bad, but the search reached its limit before examining it).
-        is_on_path: Whether it lies on the path to the earliest origin or candidate, or has one of the roles `cause`,
-            `infinite` and `literal` for that one.
+        user_hop_index: The hop whose op took this tensor; None for the start of the search. If several ops took it, the
+            hop through which the search first found it.
+        role: `origin` (its op created one of the kinds), `propagator` (all its bad values came from an input),
+            `candidate` (bad, but neither an origin nor a propagator is proven because an input was not recorded),
+            `cause` (a healthy input of an origin or candidate), `infinite` (an infinite input of the origin on the
+            path, or an infinite tensor whose exponentials are zeros in such an input), `literal` (the place where the
+            program wrote the infinities of such an input), `unfollowed` (bad, but the search reached its limit before
+            examining it).
+        is_on_path: Whether the hop lies on the path to the earliest origin or candidate, or has the role `cause`,
+            `infinite` or `literal` for this origin or candidate.
         why: One sentence on how the op created the bad value, if the counts prove it.
-        repair: How to fix it, as a short instruction; None if there is no sentence or no standard fix.
+        repair: How to fix the op, as a short instruction; None if `why` is None or there is no standard fix.
     """
 
     user_hop_index: int | None
@@ -214,7 +219,7 @@ class Hop(TensorHop):
 
     @property
     def is_input(self) -> bool:
-        """Whether it is shown as an input of the origin."""
+        """Whether the hop is shown as an input of the origin."""
         return self.role in ("cause", "infinite")
 
 
@@ -224,15 +229,15 @@ class Provenance(HopRows):
 
     Attributes:
         run_id: The run.
-        hops: The tensors on all paths back, in the order in which they were found. The first is the start of the
+        hops: The tensors on all paths back, in the order in which they were found. The first hop is the start of the
             search.
-        is_cut: Whether the search reached its limit, so that there are more.
-        growth: What had grown from step to step until its origin went bad; None if nothing had, if magnitudes were not
-            recorded, or if the bad value did no harm.
-        effect: Where the bad value ended, as in `NonFinite`; None if it is not known, or if the start of the search is
-            not an origin.
-        expected_reason: Why the bad value did no harm, as in `NonFinite`; None if it did, or may have. If it did no
-            harm, no hop has a `repair`.
+        is_cut: Whether the search reached its limit, so that there are more tensors.
+        growth: The tensor that grew from step to step until the origin went bad; None if no tensor grew, if magnitudes
+            were not recorded, or if the bad value did no harm.
+        effect: Where the bad value ended up, as in `NonFinite`; None if it is not known, or if the start of the search
+            is not an origin.
+        expected_reason: Why the bad value did no harm, as in `NonFinite`; None if it did harm or may have done harm. If
+            it did no harm, no hop has a `repair`.
     """
 
     hop_type: ClassVar[type[TensorHop]] = Hop
@@ -246,14 +251,17 @@ class Provenance(HopRows):
 
     @property
     def origin(self) -> Hop | None:
-        """The earliest origin found, or else the earliest candidate; None if the search was cut before either."""
+        """The earliest origin.
+
+        Without an origin, the earliest candidate; None if the search was cut before it found either.
+        """
         return next((hop for hop in self.path if hop.role in ("origin", "candidate")), None)
 
     @property
     def path(self) -> tuple[Hop, ...]:
-        """The path from that origin, preceded by its inputs, to the start of the search.
+        """The path from `origin`, preceded by the inputs of its op, to the start of the search.
 
-        The places where the program wrote infinities among the inputs come before these.
+        If inputs are infinite, the places where the program wrote these infinities come before the inputs.
         """
         on_path = [hop for hop in self.hops if hop.is_on_path]
         literals = [hop for hop in on_path if hop.role == "literal"]
@@ -264,21 +272,21 @@ class Provenance(HopRows):
 def provenance(
     logdir: Engine | str | Path, tensor: NonFinite | int, *, run_id: str | None = None, limit: int = DEFAULT_LIMIT
 ) -> Provenance:
-    """Follows a bad tensor back to where it went bad.
+    """Follows a bad tensor back to the ops that created the bad value.
 
-    The path follows the data edges of that call and iteration, and crosses borders: arguments, captured variables to
-    their last assignment, nested calls, loops, eager tensors. From a bad tensor, the search continues with its bad
-    inputs.
+    The path follows the data edges of the tensor's call and iteration. It crosses the borders of arguments, nested
+    calls, loops and eager tensors, and goes from a captured variable to its last assignment. From a bad tensor, the
+    search continues with its bad inputs.
 
     Args:
         logdir: An open logdir or its path.
-        tensor: What `first_nonfinite` returned, or the tensor's row in tensor_health: its event_index.
+        tensor: The result of `first_nonfinite`, or the tensor's row in tensor_health, given by its event_index.
         run_id: The run of the row. None means the newest run.
         limit: Maximum number of tensors.
 
     Raises:
         LogdirError: The path is not a readable logdir.
-        QueryError: The run or the row is unknown, or not bad.
+        QueryError: The run or the row is unknown, or the tensor is not bad.
         BrokenPartError: A part cannot be read.
     """
     if limit < 1:
@@ -291,7 +299,7 @@ def provenance(
 
 
 class _Search:
-    """One search. Bad tensors are followed earliest first, as this goes back in time the fastest."""
+    """One search. The earliest bad tensors are followed first, because this reaches the origins the fastest."""
 
     def __init__(self, logdir: Engine, *, run_id: str) -> None:
         self._logdir = logdir
@@ -303,7 +311,7 @@ class _Search:
         self._hops: list[Hop] = []
         self._found: dict[int, int] = {}
         self._sources: dict[int, set[int]] = {}
-        """For each bad hop, the hops that its op took. Healthy ones are only included for origins and candidates."""
+        """For each bad hop, the hops that its op took. Healthy hops are only included for origins and candidates."""
 
     def run(self, event_index: int, *, limit: int) -> Provenance:
         event = bad_start(self.flow, event_index, run_id=self._run_id)
@@ -331,7 +339,7 @@ class _Search:
         return None if event is None else find_growth(self._logdir, self.flow, event, run_id=self._run_id)
 
     def _expand(self, event: TensorEvent) -> list[TensorEvent]:
-        """Adds the inputs of a bad tensor's op, and returns the new bad ones."""
+        """Adds the inputs of a bad tensor's op, and returns the inputs that are bad and new."""
         own = self._found[event.event_index]
         verdict = self._origins.verdict(event)
         role = "origin" if verdict.is_origin else "propagator" if verdict.causes else "candidate"
@@ -391,7 +399,9 @@ class _Search:
         )
 
     def _marked(self) -> tuple[Hop, ...]:
-        """Returns the hops with `is_on_path` set for the path to the earliest origin, or else the earliest candidate.
+        """Returns the hops with `is_on_path` set for the path to the earliest origin.
+
+        Without origins, candidates count.
 
         An infinity that the program wrote itself only counts as an origin if there is no other origin.
         """
@@ -415,7 +425,7 @@ class _Search:
         while at is not None:
             on_path.add(at)
             at = hops[at].user_hop_index
-        # What wrote an infinity is not what there is to explain and to fix.
+        # The explanation and the repair belong to the origin on the path, not to the place that wrote an infinity.
         hops = [
             replace(hop, role=roles[hop.hop_index], why=None, repair=None) if hop.hop_index in roles else hop
             for hop in hops
@@ -423,7 +433,7 @@ class _Search:
         return tuple(replace(hop, is_on_path=hop.hop_index in on_path) for hop in hops)
 
     def _nearest_literal(self, start: Hop, written: set[int]) -> Hop | None:
-        """Returns the nearest origin, from an infinite hop back, if it is one of those that the program wrote."""
+        """Returns the nearest origin back from an infinite hop, if it is an infinity that the program wrote."""
         to_follow, seen = deque([start.hop_index]), {start.hop_index}
         while to_follow:
             hop = self._hops[to_follow.popleft()]
@@ -441,7 +451,7 @@ class _Search:
         return {hop.hop_index for hop in origins} - {self._found[row.event_index] for row in others}
 
     def _earliest(self, ends: list[Hop]) -> Hop:
-        """Returns the end that no other end leads to. If there are several, returns the one that was recorded first.
+        """Returns the end that no other end leads to. If there are several such ends, returns the end recorded first.
 
         Within a call, the order of recording is not the order of data flow.
         """

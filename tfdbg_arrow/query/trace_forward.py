@@ -27,11 +27,11 @@ class SpreadHop(TensorHop):
     It also has the attributes of TensorHop.
 
     Attributes:
-        source_hop_index: The hop that its op took; None for the start of the search. If there are several, the one
-            through which it was found first.
-        variables: The variables that it was written to, or that were updated with it, by the tensor ids of their
-            handles, in order.
-        returned_by: The distinct functions that returned it to eager code, as `name:output`, in order.
+        source_hop_index: The hop that the op of this tensor took; None for the start of the search. If there are
+            several such hops, the hop through which the search first found this tensor.
+        variables: The variables that the tensor was written to, or that were updated with the tensor, by the tensor ids
+            of their handles, in order.
+        returned_by: The distinct functions that returned the tensor to eager code, as `name:output`, in order.
     """
 
     source_hop_index: int | None
@@ -45,12 +45,12 @@ class Spread(HopRows):
 
     Attributes:
         run_id: The run.
-        hops: The tensors in the order in which they were found. The first is the start of the search, as its op made
-            it.
-        is_cut: Whether the search reached its limit, so that there are more.
-        effect: Where the bad value ended, as in `NonFinite`; None if it is not known, or if the start of the search is
-            not an origin.
-        expected_reason: Why the bad value did no harm, as in `NonFinite`; None if it did, or may have.
+        hops: The tensors in the order in which they were found. The first hop is the start of the search, as its op
+            made it.
+        is_cut: Whether the search reached its limit, so that there are more tensors.
+        effect: Where the bad value ended up, as in `NonFinite`; None if it is not known, or if the start of the search
+            is not an origin.
+        expected_reason: Why the bad value did no harm, as in `NonFinite`; None if it did harm or may have done harm.
     """
 
     hop_type: ClassVar[type[TensorHop]] = SpreadHop
@@ -68,7 +68,7 @@ class Spread(HopRows):
 
     @property
     def returned_by(self) -> tuple[str, ...]:
-        """The functions that returned an affected tensor to eager code, as `name:output`, in the order found."""
+        """The functions that returned an affected tensor to eager code, as `name:output`, in the order of discovery."""
         return tuple(dict.fromkeys(name for hop in self.hops for name in hop.returned_by))
 
 
@@ -77,18 +77,18 @@ def spread(
 ) -> Spread:
     """Follows a bad tensor to all bad tensors that were computed from it.
 
-    This is the reverse of `provenance`: it crosses the same borders, and passes only through bad tensors. The bad
-    values that the gradient of an op created belong to the bad values of the op, as for `first_nonfinite`.
+    This is the reverse of `provenance`: it crosses the same borders, and passes only through bad tensors. Bad values
+    that the gradient of an op created count as bad values of the op, as for `first_nonfinite`.
 
     Args:
         logdir: An open logdir or its path.
-        tensor: What `first_nonfinite` returned, or the tensor's row in tensor_health: its event_index.
+        tensor: The result of `first_nonfinite`, or the tensor's row in tensor_health, given by its event_index.
         run_id: The run of the row. None means the newest run.
         limit: Maximum number of tensors.
 
     Raises:
         LogdirError: The path is not a readable logdir.
-        QueryError: The run or the row is unknown, or not bad.
+        QueryError: The run or the row is unknown, or the tensor is not bad.
         BrokenPartError: A part cannot be read.
     """
     if limit < 1:
@@ -110,11 +110,11 @@ class _Edge:
 
 
 class _Search:
-    """One search. It goes over the bad tensors of the run in order and looks up what each was computed from.
+    """One search. It goes over the bad tensors of the run in order and looks up the inputs of each.
 
     A consumer may have been recorded before its producer. Therefore each tensor is noted with all its inputs, and
-    becomes affected when any of them does. An execution is skipped if it takes nothing that an affected execution
-    returned or could write to.
+    becomes affected as soon as one of its inputs is affected. An execution is skipped if it takes no tensor that an
+    affected execution returned, and no variable that an affected execution could write to.
     """
 
     def __init__(self, logdir: Engine, *, run_id: str) -> None:
@@ -128,7 +128,7 @@ class _Search:
         self._returned: dict[int, dict[str, None]] = {}
         self._spoilt: set[int] = set()
         self._touched: set[int] = set()
-        """Executions that hold affected tensors, or take something that may contain them."""
+        """Executions that hold affected tensors, or that take a tensor or variable that may contain them."""
         self._carriers: set[int] = set()
         """Ids of eager tensors and variables that may contain affected tensors."""
         self._eagerly_written = self.flow.resources.eagerly_written()
@@ -173,7 +173,7 @@ class _Search:
         )
 
     def _later(self, start: TensorEvent) -> Iterator[TensorEvent]:
-        """Yields the bad tensors in order of recording, beginning with the call in which a tensor was made."""
+        """Yields the bad tensors in order of recording, beginning with the call in which `start` was made."""
         after = start.event_index - 1
         if start.scope == "graph":
             execution = None if start.execution_index is None else self.flow.events.execution(start.execution_index)
@@ -186,7 +186,7 @@ class _Search:
             after = batch[-1].event_index
 
     def _look_at(self, event: TensorEvent) -> None:
-        """Notes the inputs of a bad tensor, or where it was returned if it only crossed a border."""
+        """Notes the inputs of a bad tensor. If the tensor only crossed a border, notes where it was returned."""
         computed = self.flow.computed(event)
         if computed.event_index != event.event_index:
             if event.scope == "execution" and event.op_type in self.flow.graphs.function_graphs:
@@ -227,7 +227,10 @@ class _Search:
                 self._touch(row.execution_index)
 
     def _may_be_spoilt(self, event: TensorEvent) -> bool:
-        """Returns whether a tensor's execution may have taken an affected tensor. Notes skipped ones for later."""
+        """Returns whether a tensor's execution may have taken an affected tensor.
+
+        If not, notes the execution as skipped.
+        """
         index = event.execution_index
         if index is None or index in self._touched or event.graph_id in self.flow.graphs.session_graphs:
             return True
@@ -286,7 +289,7 @@ class _Search:
         return reached
 
     def _written(self, start: TensorEvent, spoilt: set[int], *, before: int) -> dict[int, tuple[int, ...]]:
-        """Returns, by written tensor, the handles of the variables that it was written to."""
+        """Returns the handles of the variables that each tensor was written to, by tensor."""
         first = start.execution_index or 0
 
         def is_wanted(execution: Execution) -> bool:

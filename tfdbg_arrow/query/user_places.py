@@ -1,6 +1,6 @@
-"""Which line of the user's code, which layer and which calls an answer names for a tensor.
+"""Finds the line of the user's code, the layer and the calls that an answer names for a tensor.
 
-All answers take them from here, so that they name the same line for the same tensor.
+All answers use this module, so that they name the same line for the same tensor.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ class Forward:
 
     Attributes:
         op_type: Its type, or the name of the function that it called.
-        op_name: Its name in its graph; None outside graphs.
-        graph_name: That graph's name; None outside graphs.
-        layer: The Keras layer or module that it belongs to, as the user named it; None outside layers.
-        source: The user's innermost frame in the stack that created or executed it, or None.
+        op_name: Name of this op in its graph; None outside graphs.
+        graph_name: Name of this graph; None outside graphs.
+        layer: The Keras layer or module that the op belongs to, as the user named it; None outside layers.
+        source: The user's innermost frame in the stack that created or executed the op, or None.
     """
 
     op_type: str | None
@@ -42,10 +42,10 @@ class CallSite:
 
     Attributes:
         function: Name of the called graph.
-        op_name: The calling op in its graph; None for the call from eager code.
-        graph_name: That graph's name; None for the call from eager code.
-        layer: The Keras layer or module that called, as the user named it; None outside layers.
-        source: The user's innermost frame where the call was written, or None.
+        op_name: Name of the calling op; None for the call from eager code.
+        graph_name: Name of the graph that contains the calling op; None for the call from eager code.
+        layer: The Keras layer or module that the calling op belongs to, as the user named it; None outside layers.
+        source: The user's innermost frame at the call, or None.
     """
 
     function: str | None
@@ -126,14 +126,17 @@ class UserPlaces:
         return next((stack for stack, graph_id in stacks if self._own_line(stack, graph_id) is not None), None)
 
     def _made_at(self, ops: Iterable[ForwardOp | Label | None], source: Frame | None) -> Frame | None:
-        """Returns the line that made the part of Keras that the first of some ops belongs to, if it is another line."""
+        """Returns the line that made the Keras layer, loss, metric or optimizer of the first op that belongs to one.
+
+        The result is None if this line is `source`.
+        """
         of_parts = (op for op in ops if op is not None and (op.layer or op.part_stack_trace_id) is not None)
         part = next(of_parts, None)
         line = None if part is None else user_source(self._stacks.stack(part.part_stack_trace_id))
         return None if line is None or (source is not None and line.line == source.line) else line
 
     def _equal_lines(self, event: TensorEvent, graph_id: int | None, source: Frame | None) -> tuple[Frame, ...]:
-        """Returns the lines of the ops of a graph that equal the op of a tensor, except its own line."""
+        """Returns the lines of a graph's ops that equal the op of a tensor, except the line of this op."""
         ops = self._flow.equal_ops(event)
         own_lines = [self._own_line(self._stacks.stack(op.stack_trace_id), graph_id) for op in ops]
         lines = {line.line: line for line in own_lines if line is not None}
@@ -155,10 +158,10 @@ class UserPlaces:
         )
 
     def _calls(self, place: GraphTensor | None, index: int | None) -> list[tuple[CallSite, Frame | None, Label]]:
-        """Returns the calls that led to the op of a graph's tensor, innermost first, each with its line and label.
+        """Returns the calls that led to the op of a graph tensor, innermost first, each with its line and label.
 
         Args:
-            place: The tensor; None if it is not of a graph.
+            place: The tensor; None if it is not a graph tensor.
             index: The execution.
         """
         if place is None:
@@ -191,7 +194,7 @@ class UserPlaces:
         return calls
 
     def _is_in_unknown_call(self, event: TensorEvent) -> bool:
-        """Returns whether a function ran in a step of its own, so that nothing shows which op called it."""
+        """Returns whether a function ran with its own step id, so that nothing shows which op called the function."""
         execution = self._flow.events.execution(event.execution_index)
         is_outermost = event.scope == "graph" and event.call_site == ""
         return is_outermost and execution is not None and execution.graph_id not in (None, event.graph_id)

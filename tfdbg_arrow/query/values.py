@@ -1,8 +1,9 @@
 """The elements of recorded tensors: reads them one block at a time, and counts them in a histogram.
 
-Formats that NumPy does not have: bfloat16 is the upper half of a float32. The names of float8 dtypes give the number of
+NumPy lacks some of the formats: bfloat16 is the upper half of a float32. The names of float8 dtypes give the number of
 bits of exponent and mantissa. `fn` means that there are no infinities, and `uz` that there is only one zero, with NaN
 encoded as -0.
+
 Source: OCP 8-bit floating point specification, and arXiv 2206.02915 for `fnuz`.
 """
 
@@ -42,7 +43,7 @@ class ValueRow:
     """Consecutive elements of a tensor.
 
     Attributes:
-        index: The index of the first of them, one number per dimension.
+        index: The index of the first element, one number per dimension.
         elements: The elements.
     """
 
@@ -54,8 +55,8 @@ class ValueRow:
 class TensorValues:
     """A block of a tensor's elements, as rows and columns.
 
-    The last dimension runs along the columns, all others along the rows. For a tensor with one dimension, a row has
-    WRAP elements.
+    The last dimension runs along the columns, and all other dimensions run along the rows. For a tensor with one
+    dimension, a row has WRAP elements.
 
     Attributes:
         dtype: TensorFlow's name of the dtype.
@@ -65,7 +66,7 @@ class TensorValues:
         num_columns: Number of columns of the tensor.
         first_row: The first row of the block.
         first_column: The first column of the block.
-        rows: The block; None if the elements are neither text nor of DECODED_DTYPES.
+        rows: The block; None if the elements are not text and their dtype is not in DECODED_DTYPES.
     """
 
     dtype: str
@@ -102,7 +103,7 @@ def read_values(
         logdir: The logdir.
         event_index: Its row in tensor_health.
         run_id: The run.
-        at: The index of the first element of the block, one number per dimension. Omitted last numbers are 0.
+        at: The index of the first element of the block, one number per dimension. Numbers omitted at the end are 0.
         num_rows: Maximum number of rows.
         num_columns: Maximum number of columns.
 
@@ -161,7 +162,7 @@ def read_array(
         max_bytes: Maximum number of bytes of these elements.
 
     Returns:
-        The elements and the total number, or None if the values were not kept or are not of DECODED_DTYPES.
+        The elements and the total number, or None if the values were not kept or their dtype is not in DECODED_DTYPES.
     """
     tensor_facts = _kept(logdir, event_index, run_id=run_id)
     if tensor_facts is None or itemsize_of(tensor_facts[0]) is None:
@@ -187,12 +188,13 @@ class Histogram:
     Attributes:
         is_modulus: Whether it shows the modulus of complex elements.
         num_elements: Number of elements of the tensor.
-        num_counted: Number of elements, starting at the first, that were counted.
-        num_nan: Number of NaN among them.
-        num_neg_inf: Number of -infinity among them.
-        num_pos_inf: Number of +infinity among them. For complex dtypes, the number with an infinite part.
-        bins: The finite elements in bins of equal width, or for few integer values one bin per value; empty if there
-            are no finite elements.
+        num_counted: Number of elements that were counted, starting with the first element.
+        num_nan: Number of NaN among the counted elements.
+        num_neg_inf: Number of -infinity among the counted elements.
+        num_pos_inf: Number of +infinity among the counted elements. For complex dtypes, the number of elements with an
+            infinite part.
+        bins: The finite elements in bins of equal width, or in one bin per value if there are few integer values; empty
+            if there are no finite elements.
     """
 
     is_modulus: bool
@@ -205,21 +207,21 @@ class Histogram:
 
     @property
     def num_finite(self) -> int:
-        """Number of finite elements among those that were counted."""
+        """Number of finite elements among the counted elements."""
         return sum(bin_.num_elements for bin_ in self.bins)
 
 
 def read_histogram(
     logdir: Engine, event_index: int, *, run_id: str, num_bins: int = NUM_BINS, max_bytes: int = MAX_BYTES
 ) -> Histogram | None:
-    """Returns the distribution of a recorded tensor's elements, or None if they were not kept or are not numbers.
+    """Returns the distribution of a recorded tensor's elements; None if these were not kept or are not numbers.
 
     Args:
         logdir: The logdir.
         event_index: Its row in tensor_health.
         run_id: The run.
         num_bins: Maximum number of bins.
-        max_bytes: Only count the first elements of a larger tensor, up to this number of bytes.
+        max_bytes: Maximum number of bytes to count. In a larger tensor, only the first elements are counted.
 
     Raises:
         BrokenPartError: A part cannot be read.
@@ -267,7 +269,7 @@ def decode(raw: npt.NDArray[np.uint8], dtype: str) -> Array | None:
 
     Returns:
         The elements as a one-dimensional array: bfloat16 and most float8 dtypes as float32, float8_e5m2 as float16, all
-        others in their own dtype. None for a dtype that is not in DECODED_DTYPES.
+        other dtypes unchanged. None for a dtype that is not in DECODED_DTYPES.
     """
     if dtype in NUMPY_DTYPES:
         kind = np.dtype(dtype).newbyteorder("<")

@@ -1,4 +1,4 @@
-"""The texts about answers: the pieces of sentences that the command line, notebooks and error messages use."""
+"""Texts about answers: parts of sentences for the command line, notebooks and error messages."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ HOW: Mapping[str, str] = {
     "zeros": "as exp(-Inf), which is 0",
     "gradient": "created by the gradient of the op",
 }
-"""How a tensor came to the op that took it, unless that op took it as it was made."""
+"""How a tensor reached the op that took it, by `how`. If the op took the tensor directly, there is no entry."""
 _EFFECTS = {
     "variable": "reached a variable",
     "result": "reached a result of the program",
@@ -50,7 +50,7 @@ _EFFECTS = {
 
 
 class _Op(Protocol):
-    """An op, or with the attribute `output_slot` an output of an op."""
+    """An op. If the object has the attribute `output_slot`, it is an output of an op."""
 
     @property
     def op_type(self) -> str | None: ...
@@ -132,7 +132,7 @@ def _width(text: str) -> int:
 
 
 def made_at_text(frame: Frame) -> str:
-    """Returns the line that made a part of Keras, such as `/home/me/train.py:9: model.add(Dense(1))`."""
+    """Returns the line that made a Keras object, such as a layer: `/home/me/train.py:9: model.add(Dense(1))`."""
     return frame.place + (f": {frame.code}" if frame.code else "")
 
 
@@ -167,12 +167,12 @@ def label_facts(tensor: NonFinite) -> tuple[tuple[str, str], ...]:
 
 
 def call_text(call: FunctionCall) -> str:
-    """Returns which call of a function it is, such as `10 of train_step, execution 24`."""
+    """Returns the number of a call and its function, such as `10 of train_step, execution 24`."""
     return f"{call.number:,} of {call.function}, execution {call.execution_index:,}"
 
 
 def place_facts(health: TensorHealth, samples: BadSamples | None) -> tuple[tuple[str, str], ...]:
-    """Returns which samples or slices of a bad tensor are bad, and from where they came, as pairs of a name and a text.
+    """Returns the bad samples or slices of a tensor and where they came from, as pairs of a name and a text.
 
     An example is `sample 17 of the batch, the only bad one of 64`.
     """
@@ -183,10 +183,10 @@ def place_facts(health: TensorHealth, samples: BadSamples | None) -> tuple[tuple
 
 
 def slices_text(health: TensorHealth, samples: BadSamples | None) -> str | None:
-    """Returns which samples or slices of a bad tensor are bad; None if it is not known, or if most slices are."""
+    """Returns which samples or slices of a bad tensor are bad; None if unknown, or if most slices are bad."""
     if samples is not None:
         unit, whole = samples.unit, f" of {samples.whole}"
-        is_computed = samples.unit != "sample" and samples.name is None  # the rows need not be bad
+        is_computed = samples.unit != "sample" and samples.name is None  # the rows themselves may be healthy
         if samples.num_bad == samples.num_samples:
             return f"every {unit}{whole}; it has {samples.num_samples:,}"
         if samples.num_bad is None:
@@ -207,7 +207,7 @@ def slices_text(health: TensorHealth, samples: BadSamples | None) -> str | None:
 
 
 def data_texts(samples: BadSamples) -> list[str]:
-    """Returns what the recording shows about the origin of the samples."""
+    """Returns the facts that the recording shows about the origin of the samples, as sentences."""
     texts = []
     if samples.row is not None and samples.num_bad != samples.num_samples:
         record = "row {} of the arrays" if samples.is_row_of_arrays else "record {} of the data set"
@@ -230,7 +230,7 @@ def data_texts(samples: BadSamples) -> list[str]:
 
 
 def nonfinite_facts(tensor: NonFinite) -> list[tuple[str, str]]:
-    """Returns what is known about a bad tensor besides its name, inputs and stack, as pairs of a name and a text."""
+    """Returns the facts about a bad tensor except its name, inputs and stack, as pairs of a name and a text."""
     facts = (
         ("op", op_text(tensor)),
         ("graph", graph_text(tensor)),
@@ -250,7 +250,7 @@ def nonfinite_facts(tensor: NonFinite) -> list[tuple[str, str]]:
 
 
 def origin_text(tensor: NonFinite) -> str:
-    """Returns whether the op of a bad tensor created the value, and why that is known or not."""
+    """Returns whether the op of a bad tensor created the value, and why this is known or not known."""
     if not tensor.is_origin:
         return "not proven: an input was not recorded, or contains the value too"
     if tensor.op_type is None:
@@ -280,7 +280,7 @@ def graph_text(tensor: NonFinite) -> str | None:
 
 
 def facts_text(health: TensorHealth) -> str:
-    """Returns dtype, shape, the nonzero counts, and where the first bad element is if others are not bad.
+    """Returns dtype, shape, the nonzero counts, and the place of the first bad element unless all elements are bad.
 
     An example is `float32 [2, 3]: 1 NaN, 5 positive of 6 elements, the first NaN at [1, 0]`.
     """
@@ -291,7 +291,8 @@ def facts_text(health: TensorHealth) -> str:
     names = _COUNTS[:-3] if is_complex else _COUNTS
     counts = [f"{getattr(health, column):,} {name}" for column, name in names if getattr(health, column)]
     if is_complex:
-        # A complex number has no sign: the counts of both are those of the finite numbers that are not 0.
+        # A complex number has no sign: the negative and the positive counts together are the finite numbers that are
+        # not 0.
         num_nonzero = (health.num_neg_finite or 0) + (health.num_pos_finite or 0)
         counts += [
             f"{number:,} {name}" for number, name in ((health.num_zero, "zero"), (num_nonzero, "nonzero")) if number
@@ -307,7 +308,7 @@ def facts_text(health: TensorHealth) -> str:
 def first_bad_text(health: TensorHealth) -> str | None:
     """Returns the place of the first bad element, such as `first NaN at [1, 0]`.
 
-    The result is None if the place is not known, and if it says nothing: in a scalar, or if every element is bad.
+    The result is None if the place is not known, for a scalar, and if every element is bad.
     """
     if health.first_bad_place is None or health.num_bad == health.size:
         return None
@@ -317,7 +318,7 @@ def first_bad_text(health: TensorHealth) -> str | None:
 
 
 def range_text(health: TensorHealth, *, digits: int) -> str:
-    """Returns the least, the greatest and the mean finite element; an empty text if they are not known."""
+    """Returns the least and the greatest finite element and the mean; an empty text if they are not known."""
     least, greatest, mean = health.min_finite, health.max_finite, health.mean_finite
     if least is None or greatest is None or mean is None:
         return ""
@@ -337,18 +338,18 @@ def producer_text(input_: InputTensor) -> str:
 
 
 def input_health_text(input_: InputTensor) -> str:
-    """Returns an input's health as text, or that it was not recorded."""
+    """Returns an input's health as text, or a text that it was not recorded."""
     return "not recorded" if input_.health is None else facts_text(input_.health)
 
 
 def similar_text(text: str, names: Sequence[str]) -> str:
-    """Returns a sentence with the names that are similar to a text, such as ` Did you mean Log?`; '' if none is.
+    """Returns a sentence with the names similar to a text, such as ` Did you mean Log?`; '' if no name is similar.
 
-    Names of ops and layers are paths. The text is compared with the whole path and with the last part of it.
+    Names of ops and layers are paths. The text is compared with the whole path and with its last part.
 
     Args:
-        text: What somebody wrote.
-        names: The names that there are.
+        text: The name that the user wrote.
+        names: The existing names.
     """
     from difflib import get_close_matches
 

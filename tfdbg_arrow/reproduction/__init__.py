@@ -1,13 +1,13 @@
-"""Scripts that make a recorded bad value again. Writing a script needs no TensorFlow.
+"""Scripts that reproduce a recorded bad value. Writing a script does not need TensorFlow.
 
 The names below are imported on first use.
 
-* `pieces.py`: finds the op that made the bad value, the ops before it and their recorded inputs; `elements.py` reads
-  the elements.
+* `pieces.py`: finds the op that made the bad value, the ops before it, and the recorded inputs of these ops.
+  `elements.py` reads the elements of the inputs.
 * `op_signatures.py`: the ops that a script may run.
 * `script.py`: the text of a script; `script_parts.py` has the parts that are the same in every script.
-* `fixes.py`: repairs to try. `trial.py` runs scripts in a process of its own: it tries repairs and shrinks inputs.
-* `writing.py`: puts these together.
+* `fixes.py`: repairs to try. `trial.py` runs scripts in a separate process: it tries repairs and shrinks inputs.
+* `writing.py`: uses all these modules to write a script.
 """
 
 from __future__ import annotations

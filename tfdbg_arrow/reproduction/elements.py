@@ -1,4 +1,4 @@
-"""The elements of recorded tensors, as a recording has them, and as the arrays of an .npz file."""
+"""The elements of recorded tensors, as bytes of a recording and as arrays of an .npz file."""
 
 from __future__ import annotations
 
@@ -37,8 +37,9 @@ class Elements:
     def array(self) -> Array:
         """The elements in the form in which a script loads them.
 
-        A dtype that NumPy does not have is an array of bytes with one more dimension, for the bytes of an element. A
-        tensor of strings is its encoding in `tensor_value.value`, as a vector of bytes.
+        A tensor of a dtype that NumPy does not have becomes an array of bytes. The array has one more dimension, for
+        the bytes of an element. A tensor of strings becomes a vector of bytes, which contains the encoding in
+        `tensor_value.value`.
         """
         raw = np.frombuffer(self.value, np.uint8)
         if self.dtype == "string":
@@ -56,10 +57,10 @@ class ElementReader:
         self._run_id = run_id
 
     def first_of(self, event_indexes: Iterable[int]) -> Elements | None:
-        """Returns the elements of the first of several tensors that has any recorded, or None.
+        """Returns the elements of the first tensor whose elements were recorded; None if there is no such tensor.
 
         Raises:
-            BrokenPartError: The row is not that of a tensor.
+            BrokenPartError: The row does not hold a valid tensor.
         """
         wanted = list(dict.fromkeys(event_indexes))
         if not wanted:
@@ -72,10 +73,10 @@ class ElementReader:
         return _elements(*rows[0], table="tensor_value") if rows else None
 
     def inputs_of(self, event_index: int) -> dict[int, Elements]:
-        """Returns the kept inputs of the op that made a bad tensor, by index; none if none were kept.
+        """Returns the kept inputs of the op that made a bad tensor, by index; empty if no inputs were kept.
 
         Raises:
-            BrokenPartError: A row is not that of a tensor.
+            BrokenPartError: A row does not hold a valid tensor.
         """
         rows = self._logdir.rows(
             "SELECT input_index, dtype, shape, value FROM input_value WHERE run_id = ? AND event_index = ? "

@@ -1,7 +1,7 @@
 """Standard repairs of ops, as code that a script can run and as an edit of the user's line.
 
-Why an op made a bad value, and the advice, is the subject of `tfdbg_arrow.query.explanation`. The table here has only
-the code to try.
+`tfdbg_arrow.query.explanation` explains why an op made a bad value, and gives advice. The table here contains only the
+code to try.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _MAX_LINE = 2_000
 
 @dataclass(frozen=True)
 class Fix:
-    """Code in place of an op.
+    """Code that replaces an op.
 
     Attributes:
-        label: What it does, in a few words.
+        label: The effect of the code, in a few words.
         code: The code. `{x}` is the op's input of that name. `{x_logits}` is the input `logits` of the op that made
             `{x}`. `{eps}` is a small number in the dtype.
-        producer: The type of the op that must have made the first input; None for any.
-        wider: The dtype in which the op runs; None if the code replaces the op.
+        producer: The type of the op that must have made the first input; None for any type.
+        wider: The wider dtype in which the op runs; None if the code replaces the op by other ops.
     """
 
     label: str
@@ -119,7 +119,7 @@ FIXES: dict[str, tuple[Fix, ...]] = {
     "MatrixInverse": (Fix("jitter", f"tf.linalg.inv({_JITTER})"),),
     "MatrixDeterminant": (Fix("slogdet", "tf.linalg.slogdet({input})[1]"),),
 }
-"""The repairs to try, by type of the op; for an op of a gradient, by type of its forward op."""
+"""The repairs to try, by the type of the op. For an op of a gradient, this is the type of its forward op."""
 
 _NAMES: dict[str, tuple[str, ...]] = {
     "RealDiv": ("divide", "truediv", "div"),
@@ -132,7 +132,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "MatrixDeterminant": ("det",),
     "LogSoftmax": ("log_softmax",),
 }
-"""Names of the functions that make an op, if these are not its type in lower case."""
+"""Names of the functions that make an op, unless the only name is the op's type in lower case."""
 _OPERATORS: dict[str, type[ast.operator]] = {
     "RealDiv": ast.Div,
     "Div": ast.Div,
@@ -147,7 +147,7 @@ _OPERATORS: dict[str, type[ast.operator]] = {
 
 
 def epsilon_of(dtype: str | None) -> str:
-    """Returns a small number as code. It is not 0 in the dtype, and 1 minus the number is not 1."""
+    """Returns a small number as code. In the dtype, the number is not 0, and 1 minus the number is not 1."""
     return {"float16": "1e-3", "bfloat16": "1e-2", "float64": "1e-12"}.get(dtype or "", "1e-6")
 
 
@@ -188,7 +188,7 @@ def _wider_code(piece: Piece, op: PieceOp, dtype: str) -> str:
 
 @dataclass(frozen=True)
 class _Occurrence:
-    """Where a line makes an op: the places of the whole expression and of its operands, as columns."""
+    """The part of a line that makes an op: the columns of the whole expression and of its operands."""
 
     start: int
     end: int
@@ -206,7 +206,7 @@ def edited_line(
         fix: The repair.
         op_type: The type of the op.
         arguments: The names of the op's inputs.
-        other_code: Code of the inputs of the op that made the first input, and `eps`.
+        other_code: The code of other placeholders: of `eps`, and of the inputs of the op that made the first input.
     """
     occurrence = _occurrence(line, op_type)
     if occurrence is None:
@@ -223,13 +223,13 @@ def edited_line(
 
 
 def argument_texts(line: str | None, op_type: str) -> tuple[str, ...]:
-    """Returns the code of the arguments of a call that makes an op, in a line; none if the line has no such call."""
+    """Returns the code of the operands of the op that a line makes; empty unless it makes the op exactly once."""
     occurrence = None if line is None else _occurrence(line, op_type)
     return () if occurrence is None else occurrence.texts
 
 
 def _occurrence(line: str, op_type: str) -> _Occurrence | None:
-    """Returns the only place in a line that makes an op; None if there is none, or more than one."""
+    """Returns the only part of a line that makes an op; None if no part or several parts make the op."""
     tree, shift = _parsed(line)
     if tree is None:
         return None
@@ -259,14 +259,14 @@ _LOOSE = (ast.BinOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.Lambda, ast.UnaryOp
 
 
 def _columns(line: str, node: ast.expr, shift: int) -> tuple[int, int]:
-    """Returns the first column of an expression and the one behind it. Python counts the bytes of UTF-8."""
+    """Returns the start and the end column of an expression. Python's parser counts columns in bytes of UTF-8."""
     data = line.encode()
     start, end = node.col_offset - shift, (node.end_col_offset or 0) - shift
     return len(data[:start].decode()), len(data[:end].decode())
 
 
 def _parsed(line: str) -> tuple[ast.AST | None, int]:
-    """Returns a line of code as a tree, and the number of columns that were put before it to make it a statement."""
+    """Returns the syntax tree of a line, and the number of columns added before the line to make it a statement."""
     if len(line) > _MAX_LINE or not line.isprintable():
         return None, 0
     for before, after in (("", ""), ("", " pass"), ("f(", ")")):

@@ -1,7 +1,7 @@
 """The ops that a repro script may run, and how to call them.
 
-op_signatures.json lists the ops of `tf.raw_ops` that compute numbers from numbers: `tools/op_signatures.py` writes it.
-Because a logdir is untrusted, a script runs no other op.
+op_signatures.json lists the ops of `tf.raw_ops` that compute numbers from numbers. `tools/op_signatures.py` writes this
+file. Because a logdir is untrusted, a script runs no other op.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _GUESSES: dict[str, tuple[Any, ...]] = {"strides": _DIMENSIONS, "ksize": _DIMENS
 """Common values of attributes without a default."""
 
 Value = Any
-"""The value of an attribute: None, a bool, an int, a float, a text or a list of these; a Dtype for a dtype."""
+"""The value of an attribute: None, bool, int, float, str, a DtypeName, or a list of these."""
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,9 @@ class Attribute:
     Attributes:
         argument: The name of the argument.
         name: The name of the attribute in a NodeDef.
-        type: Its type, as in TensorFlow's OpDef, such as `list(int)`.
-        values: The allowed texts; empty if any text is allowed, and for other types.
-        has_default: Whether there is a default.
+        type: The type of the attribute, as in TensorFlow's OpDef, such as `list(int)`.
+        values: The allowed texts; empty if any text is allowed or the attribute is not a text.
+        has_default: Whether the attribute has a default.
         default: The default.
     """
 
@@ -64,15 +64,15 @@ class Signature:
     """How to call an op.
 
     Attributes:
-        op_type: Its type.
-        inputs: The arguments for its inputs, each with the attribute that gives the length of a list of tensors, or
-            an empty text if it takes one tensor.
+        op_type: The type of the op.
+        inputs: The op's inputs as pairs (argument, attribute). The attribute gives the length of a list of tensors; it
+            is an empty text if the argument takes one tensor.
         attributes: The attributes.
-        is_single: Whether it returns one tensor, rather than several or a list.
-        is_random: Whether it draws random numbers, so that it returns other numbers each time.
-        is_raw: Whether it is in `tf.raw_ops`. If not, only a graph can run it.
-        types: For an op that is not, the attributes that hold the dtype of an input, each with the input's argument.
-            The dtypes of a list of tensors are a list.
+        is_single: Whether the op returns one tensor, and not several tensors or a list.
+        is_random: Whether the op draws random numbers, so that it returns different numbers each time.
+        is_raw: Whether the op is in `tf.raw_ops`. If not, only a graph can run it.
+        types: For an op that is not in `tf.raw_ops`, pairs (attribute, argument). The attribute holds the dtype of the
+            input; for a list of tensors, it holds a list of dtypes.
     """
 
     op_type: str
@@ -92,7 +92,7 @@ _FUSED = (
 
 
 _NOT_FUSED = frozenset({"grad_a", "grad_b"})
-"""Attributes of an op of `tf.raw_ops` that the op into which it is fused does not have."""
+"""Attributes of ops of `tf.raw_ops` that the fused ops do not have."""
 
 
 def _fused(
@@ -102,7 +102,7 @@ def _fused(
     *own: Attribute,
     types: Sequence[tuple[str, str]],
 ) -> Signature:
-    """Returns the signature of an op into which TensorFlow's optimizer fuses an op of `tf.raw_ops` with other ops."""
+    """Returns the signature of an op that TensorFlow's optimizer makes from an op of `tf.raw_ops` and other ops."""
     own_names = {attribute.name for attribute in own}
     return Signature(
         op_type=op_type,
@@ -188,21 +188,21 @@ def signature_of(op_type: str | None) -> Signature | None:
 
 
 def is_random(op_type: str) -> bool:
-    """Returns whether an op returns other numbers each time."""
+    """Returns whether an op returns different numbers each time."""
     signature = signature_of(op_type)
     return signature is not None and signature.is_random
 
 
 def known_attributes(signature: Signature, recorded: Mapping[str, Value]) -> dict[str, Value]:
-    """Returns the recorded attributes that a call of an op takes, by argument, without those that are the default.
+    """Returns the recorded attributes that a call of an op takes, by argument, without default values.
 
     Args:
         signature: The op.
-        recorded: The attributes as recorded, by the name in the NodeDef. Other attributes, such as those that
-            TensorFlow infers from the inputs, are ignored.
+        recorded: The recorded attributes, by the name in the NodeDef. Attributes that the call does not take are
+            ignored, such as the attributes that TensorFlow infers from the inputs.
 
     Raises:
-        ReproError: A value is not of the attribute's type.
+        ReproError: A value does not have the attribute's type.
     """
     value_of_argument = {}
     for attribute in signature.attributes:
@@ -215,7 +215,7 @@ def known_attributes(signature: Signature, recorded: Mapping[str, Value]) -> dic
 
 
 def _is_same(value: Value, default: Value) -> bool:
-    """Returns whether two values are equal. A NodeDef holds floats with the precision of float32."""
+    """Returns whether two values are equal. Floats may differ by rounding, because a NodeDef holds float32."""
     if isinstance(value, float) and isinstance(default, float):
         return math.isclose(value, default, rel_tol=1e-6)
     return bool(value == default)
@@ -266,15 +266,15 @@ def _wrong(attribute: Attribute, value: Value, op_type: str) -> ReproError:
 def choices(
     signature: Signature, known_values: Mapping[str, Value], *, dtype: str | None, is_recorded: bool
 ) -> list[dict[str, Value]]:
-    """Returns the combinations of attributes to try, the most likely ones first.
+    """Returns the combinations of attributes to try, from the most likely to the least likely.
 
     Args:
         signature: The op.
         known_values: The known attributes, by argument.
         dtype: The dtype of the op's output; None if unknown.
         is_recorded: Whether the recording has the attributes of the op that ran. If not, values other than
-            `known_values` are tried, too: the recording has no attributes of eager ops, and TensorFlow's optimizer can
-            change them.
+            `known_values` are tried too: a recording has no attributes of eager ops, and TensorFlow's optimizer can
+            change the attributes of graph ops.
 
     Raises:
         ReproError: An attribute has no default, and the recording does not show it.
@@ -295,7 +295,7 @@ def choices(
                 "Record the op in a tf.function: the attributes of eager ops are not recorded."
             )
         options.append((attribute.argument, values))
-    # The first values are the most likely ones, so the combinations with few other values come first.
+    # The first value of each attribute is the most likely, so combinations with many first values come first.
     indexes = sorted(
         islice(product(*(range(len(values)) for _, values in options)), 4096), key=lambda picks: (sum(picks), picks)
     )
@@ -307,7 +307,7 @@ def choices(
 
 
 def _options(attribute: Attribute, dtype: str | None) -> Iterable[Value]:
-    """Returns likely values of an attribute that was not recorded, the default first."""
+    """Returns likely values of an unrecorded attribute, beginning with the default."""
     default = [_checked(attribute, attribute.default, "the op")] if attribute.has_default else []
     if attribute.type == "bool":
         return [*default, *({False, True} - set(default))]
@@ -329,12 +329,15 @@ def _without_defaults(signature: Signature, chosen: Mapping[str, Value]) -> dict
 
 
 def split_inputs(signature: Signature, number: int, recorded: Mapping[str, Value]) -> list[tuple[str, int | None]]:
-    """Returns how many of an op's inputs each argument takes, in order: None for one tensor, or the length of a list.
+    """Returns each argument of an op with the number of inputs that it takes, in order.
 
     Args:
         signature: The op.
         number: Number of inputs.
-        recorded: The recorded attributes, which can have the lengths of lists.
+        recorded: The recorded attributes, which can contain the lengths of lists.
+
+    Returns:
+        Pairs (argument, length). The length is None if the argument takes one tensor, and not a list of tensors.
 
     Raises:
         ReproError: The op cannot have this number of inputs.

@@ -1,4 +1,4 @@
-"""Finds the piece of a program that makes a bad value: the op that ran, ops before it, and recorded inputs."""
+"""Finds the piece of a program that makes a bad value: the op that made it, earlier ops, and recorded inputs."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ from tfdbg_arrow.reproduction.op_signatures import (
 from tfdbg_arrow.safe_text import parse_json, printable
 
 MAX_UNRECORDED = 16
-"""Maximum number of ops that the script runs one after the other to compute an input without recorded elements."""
+"""Maximum length of the chain of ops that a script runs to compute an input without recorded elements."""
 _MAX_OPS = 500
 _MAX_SEARCHED = 40
-"""Maximum number of gradient ops among which to search for the gradient of the forward op's output."""
+"""Maximum number of gradient ops in the search for the gradient of the forward op's output."""
 _HINT = (
     "`tfdbg-arrow zoom LOGDIR -- SCRIPT` runs the program again and keeps them. Or record with "
     'on_nonfinite="keep", with values= for the op and those before it, or in mode FULL_TENSOR.'
 )
 _FROM_OUTSIDE = frozenset({"Const", "Placeholder", "_Arg", "_Retval"})
 _FUSED_NAMES = {"Add": "BiasAdd", "AddV2": "BiasAdd", "FusedBatchNormV3": "FusedBatchNorm"}
-"""How `fused_ops` names an op of the program. The optimizer also fuses additions of a vector."""
+"""Names of ops of the program in `fused_ops`, if they differ. The optimizer also fuses additions of a vector."""
 
 
 @dataclass(frozen=True)
 class InputRef:
-    """An input whose elements were recorded: its index in `Piece.inputs`."""
+    """A reference to an input whose elements were recorded: the index in `Piece.inputs`."""
 
     index: int
 
 
 @dataclass(frozen=True)
 class OutputRef:
-    """An output of an op of the piece: the index of the op in `Piece.ops`, and the output slot."""
+    """A reference to an output of an op: the index of the op in `Piece.ops`, and the output slot."""
 
     op: int
     slot: int
@@ -58,8 +58,8 @@ class PieceInput:
     """One tensor that the script loads.
 
     Attributes:
-        elements: Its dtype, shape and elements.
-        made_by: The op that made it, such as `Softmax (softmax_1)`; None if it is not known.
+        elements: The dtype, shape and elements of the tensor.
+        made_by: The op that made the tensor, such as `Softmax (softmax_1)`; None if the op is not known.
     """
 
     elements: Elements
@@ -71,12 +71,13 @@ class PieceOp:
     """One op that the script runs.
 
     Attributes:
-        signature: How to call it.
+        signature: The signature of the op, which defines how to call it.
         arguments: The operands by argument. A list of tensors is a tuple.
-        choices: The attributes. If there are several, the script tries them in this order until the result fits.
-        slot: The output that is needed, or that is bad.
+        choices: The possible sets of attributes. If there are several, the script tries them in this order until the
+            result fits.
+        slot: The index of the output that is bad, or that another op needs.
         dtype: The dtype of that output; None if unknown.
-        shape: Its shape when it was recorded; None if unknown.
+        shape: The recorded shape of that output; None if unknown.
         op_name: The name of the op in its graph; None outside graphs.
         source: The user's line, or None.
     """
@@ -106,12 +107,13 @@ class PieceOp:
 
 @dataclass(frozen=True, kw_only=True)
 class Piece:
-    """What a script runs.
+    """The ops that a script runs, and their inputs.
 
     Attributes:
-        ops: The ops, in an order in which each comes after the ops that it depends on.
-        inputs: The tensors that they take.
-        event: The bad tensor: an output of the last op. None for a forward op, whose gradient is bad.
+        ops: The ops. Each op comes after the ops on which it depends.
+        inputs: The recorded tensors that the ops take.
+        event: The bad tensor, which is an output of the last op. None if the last op is a forward op whose gradient is
+            bad.
     """
 
     ops: tuple[PieceOp, ...]
@@ -121,12 +123,12 @@ class Piece:
 
 @dataclass(frozen=True, kw_only=True)
 class GradientPiece:
-    """A forward op, whose gradient a script takes.
+    """A forward op whose gradient a script computes.
 
     Attributes:
-        forward: The forward op, which is the last op, and its inputs.
-        upstream: The gradient of its output; None if the op that made the bad value does not depend on it. The script
-            then uses ones.
+        forward: The piece whose last op is the forward op.
+        upstream: The gradient of the forward op's output. None if the op that made the bad value does not depend on it;
+            the script then uses ones.
     """
 
     forward: Piece
@@ -135,7 +137,7 @@ class GradientPiece:
 
 @dataclass(frozen=True)
 class _Made:
-    """How a tensor was made: the op that ran, and where its inputs came from."""
+    """How a tensor was made: the op that ran, and the origins of its inputs."""
 
     key: tuple[object, ...]
     op_type: str
@@ -150,7 +152,7 @@ class _Made:
 
 
 def unfused(piece: Piece) -> Piece:
-    """Returns the same piece, but with ops of its own for a chain of unary ops that TensorFlow's optimizer fused."""
+    """Returns the piece, but with separate ops for a chain of unary ops that TensorFlow's optimizer fused."""
     last = piece.ops[-1]
     names = last.choices[0].get("op_names") if last.op_type == "_UnaryOpsComposition" else None
     if not isinstance(names, list):
@@ -191,7 +193,7 @@ class PieceFinder:
 
         Args:
             event: The tensor.
-            depth: Number of ops before it, on each path, that are part of the piece if their inputs are known.
+            depth: Number of earlier ops on each path that are part of the piece, if the inputs of these ops are known.
 
         Raises:
             ReproError: A script cannot run the op, or an input was not recorded.
@@ -211,7 +213,7 @@ class PieceFinder:
         return _Building(self, given).build(maker, event, depth)
 
     def gradient(self, event: TensorEvent) -> GradientPiece | None:
-        """Returns the forward op whose gradient made a tensor, or None if that is unknown or was not recorded."""
+        """Returns the forward op whose gradient made a tensor; None if the op is unknown or was not recorded."""
         event = self.flow.computed(event)
         label = self.flow.label_of_maker(event)
         start = self._made(self._place(event))
@@ -248,7 +250,7 @@ class PieceFinder:
         return f"the recording does not show the op that made the bad tensor (event {event.event_index})."
 
     def _made(self, place: Place) -> _Made | None:
-        """Returns how a tensor was made, or None if no op made it, or a call."""
+        """Returns how a tensor was made; None if a call or no op made it."""
         return self._made_eagerly(place) if isinstance(place, EagerValue) else self._made_in_graph(place)
 
     def _made_eagerly(self, place: EagerValue) -> _Made | None:
@@ -305,12 +307,12 @@ class PieceFinder:
         )  # fmt: skip
 
     def _merged(self, place: GraphTensor, traced: Op, op_type: str) -> dict[str, Value]:
-        """Returns the attributes of a node that the optimizer made, as far as the ops that it computes have them."""
+        """Returns the attributes of a node made by the optimizer: the attributes of the ops that it computes."""
         ops = self.flow.borders.computed_ops(place) or ((place, traced),)
         merged: dict[str, Value] = {}
         for at, op in ops:
             merged = {**(self._attributes(at.graph_id, op.op_name) or {}), **merged}
-        merged.pop("N", None)  # of ops that the node replaces
+        merged.pop("N", None)  # it belongs to the replaced ops
         if op_type == "_UnaryOpsComposition":
             merged["op_names"] = [op.op_type for _, op in ops]
         elif op_type.startswith("_Fused") and len(ops) > 1:
@@ -336,7 +338,7 @@ class PieceFinder:
         return attributes
 
     def _forward_place(self, event: TensorEvent, start: _Made) -> Place | None:
-        """Returns the place of the output of the forward op in the pass whose gradient made a tensor."""
+        """Returns the place of the forward op's output, in the forward pass whose gradient made a tensor."""
         label = self.flow.label_of_maker(event)
         if label.forward_execution_index is not None:
             outputs = self.flow.events.execution_outputs(label.forward_execution_index)
@@ -345,7 +347,8 @@ class PieceFinder:
             return None
         if event.graph_id == label.forward_graph_id:
             return GraphTensor(event.context, event.graph_id, label.forward_op_name, 0, event.event_index)
-        # The gradient is a function of its own. It takes tensors of the forward function, which have its context.
+        # The gradient is a separate function. It takes tensors of the forward function. These tensors have the context
+        # of the forward function.
         for maker in self._before(start):
             for trace in maker.traces:
                 for place in trace.path:
@@ -356,7 +359,7 @@ class PieceFinder:
     def _upstream(self, event: TensorEvent, start: _Made, forward: _Made) -> PieceInput | None:
         """Returns the gradient of the forward op's output, or None.
 
-        It is the input of an op of the gradient that comes from the gradient of another op.
+        This tensor is an input of an op in the forward op's gradient. It comes from the gradient of another op.
         """
         label = self.flow.label_of_maker(event)
         own = (label.forward_graph_id, label.forward_op_name, label.forward_execution_index)
@@ -373,7 +376,7 @@ class PieceFinder:
         return None
 
     def _before(self, start: _Made) -> Iterator[_Made]:
-        """Yields the op of a gradient and those before it, nearest first, within the gradient."""
+        """Yields an op of a gradient and the ops before it, from the nearest to the farthest."""
         unvisited, seen = [start], {start.key}
         while unvisited and len(seen) < _MAX_SEARCHED:
             maker = unvisited.pop(0)
@@ -385,11 +388,11 @@ class PieceFinder:
                     unvisited.append(before)
 
     def made_behind(self, trace: Trace) -> _Made | None:
-        """Returns how a tensor was made; None if it is not known."""
+        """Returns how a tensor was made; None if this is not known."""
         return None if trace.is_lost else self._made(trace.place)
 
     def elements_of(self, trace: Trace) -> Elements | None:
-        """Returns the elements of a tensor, or None if they were not recorded. All places on its path hold them."""
+        """Returns the recorded elements of a tensor, or None. All places on its path have the same elements."""
         rows = [trace.event, trace.health]
         for place in trace.path:
             if isinstance(place, EagerValue):
@@ -409,13 +412,13 @@ class PieceFinder:
         return None if op is None else f"{op.op_type} ({op.op_name})"
 
     def source(self, stack_trace_id: int | None) -> Frame | None:
-        """Returns the user's innermost frame of a stack."""
+        """Returns the innermost frame of a stack that is in the user's code."""
         return user_source(self._stacks.stack(stack_trace_id))
 
 
 @dataclass
 class _Building:
-    """The piece while it is put together. `given` has the kept inputs of the last op, by index."""
+    """A piece that is being built. `given` holds the kept inputs of the last op, by index."""
 
     finder: PieceFinder
     given: Mapping[int, Elements]
@@ -436,7 +439,7 @@ class _Building:
         return Piece(ops=tuple(self.ops), inputs=tuple(self.inputs), event=event)
 
     def _are_all_given(self, maker: _Made, signature: Signature) -> bool:
-        """Returns whether the kept inputs are all inputs of an op, and the recording has other edges for it."""
+        """Returns whether the kept inputs are all inputs of an op, although the recording has other edges to the op."""
         if len(self.given) == len(maker.traces) or sorted(self.given) != list(range(len(self.given))):
             return False
         try:
@@ -471,11 +474,11 @@ class _Building:
         """Returns an input of an op.
 
         Args:
-            trace: Where it came from.
-            depth: Number of ops before it that are still wanted.
-            num_ops: Number of ops between it and the last op.
+            trace: The origin of the input.
+            depth: Number of ops before the input that are still wanted.
+            num_ops: Number of ops between the input and the last op.
             index: The index of the input.
-            of: The op that takes it.
+            of: The op that takes the input.
         """
         if num_ops == 0 and index in self.given and depth <= 0:
             return self._given(index, trace)

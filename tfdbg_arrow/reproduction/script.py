@@ -1,7 +1,7 @@
 """Writes the text of a repro script.
 
 A logdir is untrusted. The code of a script consists of texts of this package, names from op_signatures.json, and Python
-literals. Everything else that the recording has is in comments of one line each, or in the file with the inputs.
+literals. All other data of the recording is in comments of one line each, or in the file with the inputs.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ UPSTREAM = "upstream"
 
 @dataclass(frozen=True, kw_only=True)
 class Expected:
-    """What was seen of the bad tensor.
+    """The recorded facts of the bad tensor, which a script compares with its result.
 
     Attributes:
-        op_type: The type of the op that made it.
-        dtype: Its dtype; None if unknown.
-        shape: Its shape; None if unknown.
-        counts: The numbers of NaN, -Inf and +Inf; None if they were not measured, or differ each time.
-        kinds: The kinds of bad element: `nan`, `inf`. If the recording does not tell them apart, both.
-        is_certain: Whether the recording tells the kinds apart.
-        is_origin: Whether no input holds one of the kinds.
+        op_type: The type of the op that made the tensor.
+        dtype: The dtype of the tensor; None if unknown.
+        shape: The shape of the tensor; None if unknown.
+        counts: The numbers of NaN, -Inf and +Inf; None if they were not measured, or if the op is random.
+        kinds: The kinds of bad elements: `nan`, `inf`. Both if the recording does not distinguish them.
+        is_certain: Whether the recording distinguishes the kinds.
+        is_origin: Whether no input contains one of the kinds.
     """
 
     op_type: str
@@ -62,7 +62,7 @@ class Expected:
 
 
 def expected_of(event: TensorEvent, op: PieceOp, *, is_origin: bool) -> Expected:
-    """Returns what was seen of a bad tensor."""
+    """Returns the recorded facts of a bad tensor."""
     counts = (event.num_nan, event.num_neg_inf, event.num_pos_inf)
     is_measured = None not in counts
     return Expected(
@@ -78,14 +78,14 @@ def expected_of(event: TensorEvent, op: PieceOp, *, is_origin: bool) -> Expected
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What the comments say.
+    """The facts in the comments of a script.
 
     Attributes:
         headline: The bad tensor, in one sentence.
         lines: More facts, one line each.
-        source: The line to look at.
-        source_lines: The lines around it, as (number, text).
-        stack: The calls that led to it, innermost first, one line each.
+        source: The line of the user's code to look at.
+        source_lines: The lines around this line, as (number, text).
+        stack: The calls that led to this line, innermost first, one line each.
     """
 
     headline: str
@@ -97,14 +97,15 @@ class Facts:
 
 @dataclass(frozen=True, kw_only=True)
 class ScriptContent:
-    """What a script runs and says. `piece` is None if only the gradient of the forward op can be run.
+    """The content of a script. `piece` is None if only the gradient of the forward op can be run.
 
     Attributes:
-        facts: What the comments say.
-        expected: What was seen.
-        piece: The op that made the bad value, and those before it.
-        gradient: The forward op whose gradient it is.
-        replaced: Code that replaces the call of the last op of the piece, or of the forward op; None runs the op.
+        facts: The facts in the comments.
+        expected: The recorded facts of the bad tensor.
+        piece: The op that made the bad value, and the ops before it.
+        gradient: The forward op whose gradient made the bad value.
+        replaced: Code that replaces the call of the last op, which is in the piece or is the forward op. None means
+            that the op itself runs.
     """
 
     facts: Facts
@@ -125,7 +126,7 @@ class ScriptContent:
 
     @property
     def forward_inputs(self) -> dict[str, PieceInput]:
-        """The inputs of the forward op and the gradient of its output, by name."""
+        """The inputs of the forward op, and the gradient of the forward op's output, by name."""
         if self.gradient is None:
             return {}
         inputs = {f"forward_x{index}": input_ for index, input_ in enumerate(self.gradient.forward.inputs)}
@@ -158,7 +159,7 @@ def render(content: ScriptContent, *, npz_name: str) -> str:
     """Returns the text of a script.
 
     Args:
-        content: What it runs and says.
+        content: The content of the script.
         npz_name: The name of the file with the inputs, in the directory of the script.
     """
     blocks = [_header(content, npz_name), _constants(content, npz_name), LOAD, COUNT]
@@ -178,7 +179,7 @@ def render(content: ScriptContent, *, npz_name: str) -> str:
 def _header(content: ScriptContent, npz_name: str) -> str:
     facts = content.facts
     lines = [
-        # No text of a logdir is in the first two lines, where Python looks for the encoding of the script.
+        # The first two lines contain no text of a logdir, because Python reads the encoding of the script from them.
         "# Runs the op that made a bad value.",
         "#",
         comment(facts.headline),
@@ -266,7 +267,7 @@ class _Body:
         return self._operand(operand)
 
     def _expressions(self, op: PieceOp) -> dict[str, str]:
-        """Returns the code of the op's inputs by argument, and of the inputs of the ops that made them."""
+        """Returns the code of the op's inputs, by argument, and the code of the inputs of the ops that made them."""
         expressions = {}
         for name, operand in op.arguments:
             expressions[name] = self._argument(operand)
@@ -353,7 +354,7 @@ def _gradient_function(content: ScriptContent, gradient: GradientPiece) -> str:
 
 
 def call_text(content: ScriptContent) -> str:
-    """Returns the code that stands in place of the last op."""
+    """Returns the code that replaces the last op."""
     piece = content.gradient.forward if content.gradient is not None else content.piece
     assert piece is not None
     body = _Body(piece, "" if content.gradient is None else "forward_", content.replaced)

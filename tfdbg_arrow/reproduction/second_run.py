@@ -20,24 +20,25 @@ from tfdbg_arrow.safe_text import parse_json
 
 _POLL_S = 1.0
 _QUERY_S = 20.0
-"""Time limit for a look at the growing logdir."""
+"""Time limit for a query of the growing logdir."""
 _END_S = 10.0
-"""How long a program may take to end after SIGTERM before it gets SIGKILL."""
+"""Time that a program has to end after SIGTERM; then it gets SIGKILL."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SecondRun:
-    """What a second run of a program showed.
+    """The result of a second run of a program.
 
     Attributes:
         logdir: The logdir of the second run.
-        about: Which run of the first logdir was the first run.
+        about: The run of the first logdir that was the first run.
         first: The bad tensor of the first run.
-        second: The first bad tensor of the second run; None if there is none.
-        is_same_place: Whether the same op made both, in the same training step and iteration.
-        diff: Where the two runs first differ, if the places differ; None if they do not, or if the runs could not be
-            compared.
-        why_not_compared: Why the runs could not be compared; None if they were, or if the places are the same.
+        second: The first bad tensor of the second run; None if there is no bad tensor.
+        is_same_place: Whether the same op made both bad tensors, in the same training step and iteration.
+        diff: The first difference between the two runs, if the places differ. None if the places are the same, or if
+            the runs could not be compared.
+        why_not_compared: The reason why the runs could not be compared. None if they were compared, or if the places
+            are the same.
         is_stopped: Whether the program was stopped after the step.
         program_exit_code: The program's exit code; minus the number of the signal that ended it.
     """
@@ -65,17 +66,17 @@ def run_again(
 ) -> SecondRun:
     """Runs a program again, and keeps the elements of the tensors around the op that made the first bad value.
 
-    The second run is recorded with the mode and `graphs` of the first. It is stopped one training step after the
-    step of the bad value. Without training steps, it is stopped when the same op makes a bad value.
+    The second run is recorded with the mode and `graphs` of the first run. The program is stopped one training step
+    after the step of the bad value. Without training steps, the program is stopped when the same op makes a bad value.
 
     Args:
         logdir: The logdir of the first run.
         program: The script and its arguments, or `-m`, a module and its arguments.
         output: The logdir of the second run. It must not hold a run.
         run_id: The first run. None means the newest run, with the other processes of its program.
-        event_index: Another bad tensor than the one that first_nonfinite() names.
-        seed: Seeds Python, NumPy and TensorFlow before the program starts; None leaves them alone.
-        timeout_s: Stops the program after this time; None waits for its end.
+        event_index: The bad tensor's row in tensor_health. None means the tensor that first_nonfinite() returns.
+        seed: The seed that is set for Python, NumPy and TensorFlow before the program starts; None sets no seed.
+        timeout_s: Number of seconds after which the program is stopped; None means no limit.
 
     Raises:
         LogdirError: A logdir cannot be read, or `output` holds a run.
@@ -132,7 +133,7 @@ def _options_of(opened: Logdir, first: NonFinite) -> list[str]:
     settings = parse_json(text)
     settings = settings if isinstance(settings, dict) else {}
     options = ["--mode", "FULL_HEALTH" if mode == "FULL_TENSOR" else str(mode), "--on-nonfinite", "keep"]
-    # Inside XLA, no elements are kept, so functions that were recorded there run without XLA.
+    # Inside XLA, no elements are kept. So functions that the first run recorded inside XLA run without XLA.
     for name, allowed in (("graphs", ("executed", "traced")), ("xla", ("observe", "keep"))):
         if settings.get(name) in allowed:
             options += [f"--{name}", settings[name]]
@@ -140,15 +141,15 @@ def _options_of(opened: Logdir, first: NonFinite) -> list[str]:
 
 
 def _values_pattern(opened: Logdir, tensor: NonFinite) -> str:
-    """Returns a regular expression for the names of the op that made a bad tensor, its forward op and those before it.
+    """Returns a regular expression for the names of the op that made a bad tensor, its forward op, and earlier ops.
 
-    Eager ops have no names, so their types stand for them. With the inputs of the ops before it, the repairs that
-    replace two ops, such as log-softmax, can be tried.
+    Eager ops have no names, so the expression matches their types. The inputs of the earlier ops are kept too, so that
+    repairs that replace two ops, such as log-softmax, can be tried.
     """
     makers = [input_.producer for input_ in tensor.inputs if input_.producer is not None]
     ops: list[NonFinite | Producer | Forward | None] = [tensor, tensor.forward, *makers]
     names = {op.op_name or op.op_type for op in ops if op is not None}
-    # What TensorFlow ran can have another name than the program's op.
+    # The node that TensorFlow ran can have another name than the program's op.
     ran = "SELECT coalesce(op_name, op_type) FROM tensor_health WHERE run_id = $run AND event_index = $event"
     names.update(name for (name,) in opened.rows(ran, {"run": tensor.run_id, "event": tensor.event_index}))
     for maker in makers:
@@ -162,13 +163,13 @@ def _values_pattern(opened: Logdir, tensor: NonFinite) -> str:
 
 
 def _place(tensor: NonFinite) -> tuple[object, ...]:
-    """Returns what stays the same if a program runs again. Functions have other numbers in their names then."""
+    """Returns the facts that stay the same in a second run. Function names are left out: they contain numbers."""
     source = None if tensor.source is None else (tensor.source.file_path, tensor.source.lineno)
     return tensor.op_type, tensor.op_name, tensor.output_slot, tensor.iteration, tensor.step, source
 
 
 def _run(command: list[str], output: Path, first: NonFinite, *, timeout_s: float | None) -> tuple[int, bool]:
-    """Runs a program until it ends or has passed the step; returns its exit code and whether it was stopped."""
+    """Runs a program until it ends or has passed the step; returns the exit code and whether it was stopped."""
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     process = subprocess.Popen(command, env={**os.environ, "TFDBG_ARROW": "1"})
     try:
@@ -195,7 +196,7 @@ def _ended(process: subprocess.Popen[bytes]) -> int:
 
 
 def _is_past(output: Path, first: NonFinite) -> bool:
-    """Returns whether the second run is past the step of the first bad value or, without steps, past that value."""
+    """Returns whether the second run has passed the step of the first bad value; without steps, the value itself."""
     # The logdir does not exist before the program imports TensorFlow.
     with contextlib.suppress(TfdbgArrowError), open_logdir(output) as opened, opened.within(_QUERY_S):
         if first.step is not None:

@@ -1,7 +1,7 @@
-"""Runs repro scripts in a process of its own: tries repairs, and shrinks inputs.
+"""Runs repro scripts in a separate process: tries repairs, and shrinks inputs.
 
-`python -m tfdbg_arrow.reproduction.trial JOB` reads a JSON object from the file JOB, and writes the answer to the file
-that its key `result` names. The scripts import TensorFlow. Nothing else here does.
+`python -m tfdbg_arrow.reproduction.trial JOB` reads a JSON object from the file JOB. It writes the answer to the file
+that the key `result` names. The scripts import TensorFlow; this module does not.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def run_job(job: dict[str, Any]) -> dict[str, Any]:
     """Runs a job and returns the answer.
 
     Args:
-        job: `task` is `choices`, `fix` or `minimise`; `scripts` are paths. `minimise` also has `time_limit_s`, and
-            `values`, a path for the elements of the inputs.
+        job: `task` is `choices`, `fix` or `minimise`. `scripts` are paths. A job with the task `minimise` also has
+            `time_limit_s`, and `values`, which is the path to which the elements of the inputs are written.
     """
     if job["task"] == "fix":
         return {"outcomes": [_outcome(path) for path in job["scripts"]]}
@@ -41,14 +41,14 @@ def run_job(job: dict[str, Any]) -> dict[str, Any]:
 
 
 class _Case:
-    """A loaded script: what it runs, and its inputs as arrays."""
+    """A loaded script: its functions, and its inputs as arrays."""
 
     def __init__(self, path: str) -> None:
         self.script = runpy.run_path(path, run_name="repro")
         self.tf = self.script["tf"]
         self._is_run = "run" in self.script
         self.first = -1 if self._is_run else 0
-        """The index of the first result that counts: the last op's, or all gradients."""
+        """Index of the first result to examine: only the last op's result, or all gradients."""
         names = list(self.script["INPUTS"])
         if self._is_run:
             names = [name for name in names if not name.startswith(("forward_", "upstream"))]
@@ -60,14 +60,14 @@ class _Case:
         return [self.tf.constant(arrays[name], self.tf.as_dtype(self.dtypes[name])) for name in self.names]
 
     def results(self, tensors: Sequence[Any]) -> list[Any]:
-        """Returns the results of the ops in order; for a gradient, one list with all of it at the end."""
+        """Returns the results of the ops in order, or all gradients of the forward op."""
         if self._is_run:
             return [result for _, result in self.script["run"](*tensors)]
         gradients = self.script["run_gradient"](*tensors)
         return [self.tf.convert_to_tensor(gradient) for gradient in gradients if gradient is not None]
 
     def kinds(self, tensors: Sequence[Any]) -> tuple[frozenset[str], frozenset[str]]:
-        """Returns the kinds in the result, and those of them that no input and no earlier result has."""
+        """Returns the kinds of bad values in the result, and the kinds that no input and no earlier result has."""
         results = self.results(tensors)
         got = frozenset().union(*map(self.script["kinds"], results[self.first :]))
         before = frozenset().union(*map(self.script["kinds"], [*tensors, *results[: self.first or 0]]))
@@ -79,12 +79,12 @@ class _Case:
 
 
 def _outcome(path: str) -> dict[str, Any]:
-    """Returns the number of bad elements with a repair, or the error that it raised."""
+    """Returns the number of bad elements in the result of a repair, or the error that the repair raised."""
     try:
         case = _Case(path)
         results = case.results(case.tensors(case.arrays))
         return {"num_bad": sum(sum(case.script["count"](result)) for result in results[case.first :]), "error": None}
-    except Exception as error:  # whatever a repair raises is its outcome
+    except Exception as error:  # any error of a repair is its outcome
         return {"num_bad": None, "error": f"{type(error).__name__}: {error}"[:_MAX_ERROR]}
 
 
@@ -97,7 +97,7 @@ def _minimise(case: _Case, *, time_limit_s: float, values: Path) -> dict[str, An
     def is_bad(arrays: dict[str, Array]) -> bool:
         try:
             return case.kinds(case.tensors(arrays)) == wanted
-        except Exception:  # these shapes do not fit together
+        except Exception:  # the shapes do not fit together
             return False
 
     arrays = shrink(dict(case.arrays), is_bad, is_over=lambda: time.monotonic() > deadline)
@@ -123,15 +123,15 @@ def _raw(array: Array, dtype: str) -> npt.NDArray[np.uint8]:
 def shrink(
     arrays: dict[str, Array], is_bad: Callable[[dict[str, Array]], bool], *, is_over: Callable[[], bool]
 ) -> dict[str, Array]:
-    """Returns the smallest arrays found that are still bad.
+    """Returns the smallest arrays found that still give the bad value.
 
-    The arrays are sliced along axes of equal size together, or along single axes. An op refuses slices that do not fit
-    together, and such a try does not count as bad.
+    The arrays are sliced along several axes of equal size together, or along single axes. An op raises an error for
+    slices that do not fit together; such slices do not count as bad.
 
     Args:
         arrays: The inputs by name.
-        is_bad: Returns whether inputs still give the bad value.
-        is_over: Returns whether to stop.
+        is_bad: A function that returns whether inputs still give the bad value.
+        is_over: A function that returns whether to stop.
     """
     is_smaller = True
     while is_smaller and not is_over():
@@ -168,7 +168,7 @@ def _is_bad_slice(
 
 
 def _groups(arrays: dict[str, Array]) -> Iterator[tuple[tuple[str, int], ...]]:
-    """Yields sets of (array, axis) of one size, the largest sets first."""
+    """Yields sets of (array, axis) of equal size, from the largest set to the smallest."""
     pairs = [(name, axis) for name, array in arrays.items() for axis in range(array.ndim)]
     by_size: dict[int, list[tuple[str, int]]] = {}
     for name, axis in pairs:
@@ -210,7 +210,7 @@ def smallest(items: list[int], is_bad: Callable[[list[int]], bool], *, is_over: 
 
 
 def main() -> None:
-    """Runs the job that the command line names."""
+    """Runs the job in the file that the command line names."""
     job = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     try:
         answer = run_job(job)

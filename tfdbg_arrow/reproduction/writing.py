@@ -1,4 +1,4 @@
-"""Writes a script that makes a recorded bad value again, and its inputs."""
+"""Writes a script that reproduces a recorded bad value, and the inputs of the script."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ from tfdbg_arrow.reproduction.script import (
 from tfdbg_arrow.reproduction.trial import write_npz
 
 DEFAULT_TIME_LIMIT_S = 60.0
-"""How long the search for smaller inputs takes at most, in seconds."""
+"""Maximum time in seconds of the search for smaller inputs."""
 _START_TIME_S = 300.0
-"""How long TensorFlow and a run of the script take at most, in seconds, before a trial counts as failed."""
+"""Maximum time in seconds of the start of TensorFlow and a run of the script; after that, a trial counts as failed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +68,7 @@ class ReproInput:
         name: The name of the array in the .npz file.
         dtype: TensorFlow's name of the dtype.
         shape: Dimensions.
-        made_by: The op of the program that made it; None if that is not known.
+        made_by: The op of the program that made the input; None if the op is not known.
     """
 
     name: str
@@ -79,16 +79,16 @@ class ReproInput:
 
 @dataclass(frozen=True, kw_only=True)
 class TriedFix:
-    """A standard repair that was tried. It is a suggestion: it changes what the program computes.
+    """A standard repair that was tried. A repair is only a suggestion, because it changes the computation.
 
     Attributes:
-        label: What the repair does, in a few words.
+        label: The effect of the repair, in a few words.
         code: The code that ran in place of the op.
         is_finite: Whether the result was finite; None if the code raised an error.
         num_bad: Number of elements of the result that are infinite or NaN; None if the code raised an error.
         error: The error; None if there was none.
-        diff: The change of the user's line as a unified diff. If the op cannot be found in that line, this is the
-            change of the script.
+        diff: The change of the user's line as a unified diff. If the op cannot be found in that line, the diff shows
+            the change of the script.
         is_users_line: Whether the diff changes the user's line.
     """
 
@@ -103,18 +103,18 @@ class TriedFix:
 
 @dataclass(frozen=True, kw_only=True)
 class Repro:
-    """A script that makes a recorded bad value again.
+    """A script that reproduces a recorded bad value.
 
     Attributes:
         path: The script.
-        data_path: The .npz file with its inputs.
+        data_path: The .npz file with the inputs of the script.
         nonfinite: The bad tensor.
         op_types: The types of the ops that the script runs, in order. The last one makes the bad value.
         inputs: The inputs.
         has_gradient: Whether the script also runs the forward op under a gradient tape.
         advice: How to fix the cause, in a sentence; None if the counts do not prove the cause.
-        fixes: The repairs that were tried; empty if none were requested, or if there are none for the op.
-        shapes_before: The shapes of the inputs by name before they were shrunk; None if that was not requested.
+        fixes: The repairs that were tried; empty if no repairs were requested, or if the op has no standard repairs.
+        shapes_before: The shapes of the inputs before they were shrunk, by name; None if shrinking was not requested.
         is_cut: Whether the time limit ended the search for smaller inputs.
     """
 
@@ -141,28 +141,29 @@ def write_repro(
     minimise: bool = False,
     time_limit_s: float = DEFAULT_TIME_LIMIT_S,
 ) -> Repro:
-    """Writes a script that runs the op that made a bad value, with its recorded inputs, and asserts what was seen.
+    """Writes a script that runs the op that made a bad value with its recorded inputs, and asserts the bad result.
 
-    The script needs TensorFlow and NumPy. An .npz file of the same name has the inputs. Existing files are replaced.
-    Writing the script needs no TensorFlow; `fix` and `minimise` run the op in a process of its own, and need it.
+    The script needs TensorFlow and NumPy. An .npz file of the same name contains the inputs. Existing files are
+    replaced. Writing the script does not need TensorFlow. But `fix` and `minimise` need TensorFlow, because they run
+    the op in a separate process.
 
-    The inputs must have been recorded: with `on_nonfinite="keep"`, with `values=`, or in mode FULL_TENSOR. The script
-    computes an input that was not recorded from recorded tensors before it, if it can.
+    The inputs must have been recorded: with `on_nonfinite="keep"`, with `values=`, or in mode FULL_TENSOR. If an input
+    was not recorded, the script computes it from earlier recorded tensors, if possible.
 
     Args:
         logdir: An open logdir or its path.
         path: The path of the script, which ends in `.py`.
-        event_index: The bad tensor's row in tensor_health; None means the one that `first_nonfinite` names.
+        event_index: The bad tensor's row in tensor_health; None means the tensor that `first_nonfinite` returns.
         run_id: The run. None means the newest run, with the other processes of its program.
-        depth: Number of ops before it, on each path, that the script runs as well, if their inputs were recorded.
+        depth: Number of earlier ops on each path that the script also runs, if the inputs of these ops were recorded.
         fix: Whether to try standard repairs.
-        minimise: Whether to shrink the inputs to the smallest ones found that go bad in the same way.
-        time_limit_s: How long the search for smaller inputs takes at most, in seconds.
+        minimise: Whether to shrink the inputs to the smallest inputs found that give the same kinds of bad values.
+        time_limit_s: Maximum time of the search for smaller inputs, in seconds.
 
     Raises:
         ReproError: A script cannot run the op, or an input was not recorded.
         LogdirError: The path is not a readable logdir.
-        QueryError: An argument is wrong, or nothing recorded is bad.
+        QueryError: An argument is wrong, or the recording has no bad value.
         BrokenPartError: A part cannot be read.
         MissingDependencyError: TensorFlow is not installed, and `fix` or `minimise` needs it.
     """
@@ -205,13 +206,13 @@ def write_repro(
 
 @dataclass(frozen=True, kw_only=True)
 class _Read:
-    """What was read from a logdir.
+    """The data that was read from a logdir.
 
     Attributes:
         nonfinite: The bad tensor.
-        content: The script that makes it again.
-        deeper: The same with the ops before it, each by itself, for repairs that replace one or two ops; None if no
-            repairs are tried.
+        content: The script that reproduces the bad tensor.
+        deeper: The script with earlier ops and with fused ops separated, for repairs that replace one or two ops; None
+            if no repairs are tried.
         advice: How to fix the cause.
     """
 
@@ -301,7 +302,7 @@ class _Trials:
         self._num_files = 0
 
     def resolved(self, content: ScriptContent) -> ScriptContent:
-        """Returns a script in which the attributes of each op are those with which its output was as recorded."""
+        """Returns a script in which each op has the attributes that gave the recorded output."""
         pieces = [content.piece, None if content.gradient is None else content.gradient.forward]
         if not any(len(op.choices) > 1 for piece in pieces if piece is not None for op in piece.ops):
             return content
@@ -348,7 +349,7 @@ class _Trials:
     def minimised(self, content: ScriptContent, time_limit_s: float) -> tuple[ScriptContent, bool]:
         """Returns the script with smaller inputs, and whether the time limit ended the search.
 
-        The inputs of the op and those of the forward op are shrunk separately. The forward op is left out if its
+        The inputs of the op and the inputs of the forward op are shrunk separately. The forward op is left out if its
         gradient is not bad.
         """
         is_cut = False
@@ -415,7 +416,7 @@ class _Trials:
 
 
 def _chosen(piece: Piece, chosen: Mapping[str, int]) -> Piece:
-    """Returns a piece with the attributes that the script found to give the recorded output."""
+    """Returns a piece with the attributes for which the script found the recorded output."""
     by_index = {int(name.rpartition("_")[2]) - 1: number for name, number in chosen.items()}
     ops = tuple(replace(op, choices=(op.choices[by_index.get(index, 0)],)) for index, op in enumerate(piece.ops))
     return replace(piece, ops=ops)

@@ -1,11 +1,11 @@
 """Assigns graph tensors to the calls that computed them: step id -> execution.
 
 Each call of an outermost function gets a new step id. The step belongs to the call in flight whose outermost graph
-reaches the graphs of all tensors of the step. If several calls qualify (two threads inside the same function at once),
-an argument of the step that shares its memory with an argument of one call decides. Otherwise the answer is -1; the
-module never guesses.
+reaches the graphs of all tensors of the step. Several calls qualify if several threads are inside the same function.
+The step then belongs to the call that has an argument in the same memory as an argument of the step. If there is no
+such call, the answer is -1; the module never guesses.
 
-Source: design of the recording. A call is recorded before it runs, and its end after it returned.
+Source: design of the recording. A call is recorded before it runs, and its end is recorded after it returns.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from tfdbg_arrow.spool.records import Batch, Flag, Ints, Kind
 
 NO_CALL = -1
 _MAX_STEPS = 8_192
-"""Number of steps that are remembered; the oldest are forgotten first."""
+"""Maximum number of steps to remember; the oldest steps are forgotten first."""
 _MAX_CALLS = 4_096
-"""Number of calls in flight that are remembered, so that calls without an end do not fill the memory."""
+"""Maximum number of calls in flight to remember, so that calls without an end do not fill the memory."""
 _MAX_STATE_STEPS = 1_024
-"""Number of steps that a state contains, the last ones."""
+"""Maximum number of steps in a state, which contains the last steps."""
 _NEVER = 2**63 - 1
 
 
@@ -51,9 +51,9 @@ class CallJoin:
     """Tracks the calls in flight from batch to batch.
 
     Args:
-        call_graph: Says which graphs run inline in which.
-        max_looks: How often calls may be examined in total; later tensors get no certain call. None means without
-            limit, which can take forever for data that no recorder wrote.
+        call_graph: The calls between graphs.
+        max_looks: Maximum number of examinations of calls; later tensors get no certain call. None means no limit;
+            data that no recorder wrote can then take forever.
     """
 
     def __init__(self, call_graph: GraphLinks, *, max_looks: int | None = None) -> None:
@@ -69,12 +69,12 @@ class CallJoin:
         """Finds the calls of a batch's graph tensors.
 
         Args:
-            batch: Records in order of event_index, after those of all earlier batches.
-            graph_ids: One graph for each record. For a GRAPH_TENSOR, the graph of its node; for an EXECUTION, the
-                graph of the called function; -1 if there is none.
+            batch: Records in order of event_index; they follow the records of all earlier batches.
+            graph_ids: One graph for each record. For a GRAPH_TENSOR, it is the graph of the node; for an EXECUTION, it
+                is the graph of the called function. It is -1 if the record has no graph.
 
         Returns:
-            The execution_index for each record; NO_CALL if it is not a graph tensor or has no certain call.
+            The execution_index for each record; NO_CALL if the record is not a graph tensor or has no certain call.
         """
         calls = _Calls(*self._follow(batch, graph_ids), reaches=self._reaches)
         joined = np.full(len(batch), NO_CALL, dtype=np.int64)
@@ -91,7 +91,7 @@ class CallJoin:
         return joined
 
     def state(self) -> dict[str, object]:
-        """Returns what later batches need from the earlier ones, as plain data of bounded size."""
+        """Returns the state that later batches need from the earlier batches, as plain data of bounded size."""
         calls = [[call.execution_index, call.graph_id, call.thread_id, call.start] for call in self._in_flight.values()]
         decided = [
             [step, execution_index]
@@ -105,7 +105,7 @@ class CallJoin:
         return {"calls": calls, "decided": decided[::-1], "undecided": undecided[::-1]}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restores what `state` returned; data of another form is ignored."""
+        """Restores a state that `state` returned; data of another form is ignored."""
         for entry in _lists(state.get("calls")):
             match entry:
                 case [int(execution_index), int(graph_id), int(thread_id), int(start)] if _fit(*entry):
@@ -124,7 +124,7 @@ class CallJoin:
                     self._undecided[step] = _Undecided(first=first, graphs=set(graphs))
 
     def _take_hints(self, steps: Ints, hints: Ints, graph_ids: Ints, calls: _Calls) -> None:
-        """Decides the steps of arguments that are known to be the same tensors as the arguments of a call."""
+        """Assigns steps to calls if an argument of the step is known to be an argument of the call."""
         hinted = np.flatnonzero(hints >= 0)
         if not len(hinted):
             return
@@ -136,7 +136,7 @@ class CallJoin:
                 self._undecided.pop(step, None)
 
     def _reaches(self, graph_id: int, inner_graph_id: int) -> bool:
-        """Returns the same as the call graph's method; results that are True are cached."""
+        """Returns the result of the call graph's `reaches`; True is cached."""
         pair = (graph_id, inner_graph_id)
         if pair in self._reached:
             return True
@@ -146,7 +146,7 @@ class CallJoin:
         return True
 
     def _follow(self, batch: Batch, graph_ids: Ints) -> tuple[list[_Call], list[int]]:
-        """Processes the batch's starts and ends; returns all calls in flight during it, by start, and their ends."""
+        """Processes the starts and ends of calls in a batch; returns all calls in flight, by start, and their ends."""
         kind = batch.kind
         rows = np.flatnonzero(((kind == Kind.EXECUTION) & (graph_ids >= 0)) | (kind == Kind.EXECUTION_END))
         calls = list(self._in_flight.values())
@@ -172,7 +172,7 @@ class CallJoin:
         return calls, [ends.get(call.execution_index, _NEVER) for call in calls]
 
     def _end(self, call: _Call, event: int, ends: dict[int, int]) -> None:
-        """Ends a call, and the calls that its thread made within it and whose ends were not recorded."""
+        """Ends a call, and all calls that its thread made within that call and whose ends were not recorded."""
         stack = self._threads[call.thread_id]
         while stack:
             inner = stack.pop()
@@ -202,7 +202,7 @@ class CallJoin:
         bounds = np.searchsorted(pairs, np.arange(len(steps) + 1) * len(graphs)).tolist()
         answers = np.empty(len(steps), dtype=np.int64)
         step_list, first_list, last_list = steps.tolist(), first.tolist(), last.tolist()
-        for place in np.argsort(first).tolist():  # by time, so that _Calls does not have to search
+        for place in np.argsort(first).tolist():  # in order of time, so that _Calls need not search
             call = self._decided.get(step_list[place])
             if call is None:
                 reached = pair_graphs[bounds[place] : bounds[place + 1]]
@@ -213,7 +213,7 @@ class CallJoin:
         return np.repeat(answers[run_step], lengths)
 
     def _decide(self, step: int, first: int, last: int, graphs: list[int], calls: _Calls) -> int:
-        """Returns the only call that was in flight at every tensor of the step so far; NO_CALL if there is none."""
+        """Returns the only call that was in flight at every tensor of the step so far, or NO_CALL."""
         so_far = self._undecided.setdefault(step, _Undecided(first=first))
         so_far.graphs.update(graphs)
         if self._looks_left < 0:
@@ -246,11 +246,11 @@ class _Calls:
         return len(self._active)
 
     def graph_of(self, execution_index: int) -> int:
-        """Returns the graph of the function that a call in flight called; NO_CALL if there is no such call."""
+        """Returns the graph of the function that a call runs; NO_CALL if the call is not in flight."""
         return next((call.graph_id for call in self._calls if call.execution_index == execution_index), NO_CALL)
 
     def changes(self) -> Ints:
-        """Returns the event indexes at which the calls in flight change, in ascending order."""
+        """Returns the event indexes at which a call starts or ends, in ascending order."""
         return np.sort(np.concatenate([self._starts, self._ends]))
 
     def only(self, first: int, last: int, graphs: set[int]) -> int:
@@ -267,7 +267,7 @@ class _Calls:
         return only_call
 
     def _in_flight_at(self, event: int) -> list[int]:
-        """Returns the positions of the calls in flight; if asked in order of time, it examines each call once."""
+        """Returns the positions of the calls in flight; with ascending events, it examines each call only once."""
         if event < self._now:
             return np.flatnonzero((self._starts < event) & (self._ends > event)).tolist()
         self._now = event
@@ -279,7 +279,7 @@ class _Calls:
 
 
 def _by_range(graph_ids: Ints, events: Ints, calls: _Calls) -> Ints:
-    """Assigns calls to tensors of unknown step: by graph, between two changes of the calls in flight."""
+    """Assigns calls to tensors of unknown step, by their graphs and by the calls in flight at their time."""
     spans = np.searchsorted(calls.changes(), events)
     starts, lengths = _runs(spans, graph_ids)
     call_of: dict[tuple[int, int], int] = {}

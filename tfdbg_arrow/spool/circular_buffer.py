@@ -10,7 +10,7 @@ import numpy as np
 from tfdbg_arrow.spool.records import Batch, Flag, Ints, Kind, Mask, Records, join_records, pick
 
 _SLACK = 4_096
-"""Number of events kept beyond the size before the oldest are dropped, because dropping copies all the others."""
+"""Number of additional events that are held before the oldest are dropped, because dropping copies all the rest."""
 _EAGER = (Kind.EXECUTION, Kind.EXECUTION_ERROR, Kind.EXECUTION_TENSOR, Kind.EXTERNAL_TENSOR)
 MAX_DUMPS = 16
 """How often one kind of bad value can empty the buffer."""
@@ -24,9 +24,9 @@ class Retention:
     """Which events a circular buffer keeps.
 
     Attributes:
-        size: How many executions and how many graph tensors the buffer holds; at least 1.
-        num_after: How many events after a bad value are kept: executions and graph tensors, counted together.
-        only_bad: Whether only the events around bad values are kept, and not the last ones of the recording.
+        size: The number of executions, and also the number of graph tensors, that the buffer holds; at least 1.
+        num_after: Number of events that are kept after a bad value: executions and graph tensors, counted together.
+        only_bad: Whether only the events around bad values are kept, and not the last events of the recording.
     """
 
     size: int
@@ -35,12 +35,12 @@ class Retention:
 
     @property
     def kept(self) -> str:
-        """What is kept, as a part of a sentence."""
+        """The kept events in words, as a part of a sentence."""
         return "the events around bad values" if self.only_bad else "the last events and those around bad values"
 
     @staticmethod
     def from_json(value: object) -> Retention | None:
-        """Returns the retention with these attributes; None if the value, which is untrusted, is not valid."""
+        """Returns the retention with the attributes in untrusted data; None if the data is not valid."""
         match value:
             case {"size": int(size), "num_after": int(num_after), "only_bad": bool(only_bad)}:
                 if 0 < size <= _MAX_SIZE and num_after >= 0:
@@ -49,15 +49,15 @@ class Retention:
 
 
 class CircularBuffer:
-    """A buffer of the last executions, with all eager records that belong to them, and of the last graph tensors.
+    """A buffer of the last executions with all eager records that belong to them, and of the last graph tensors.
 
-    A bad value empties the buffer: the events in it and a number of events after it are kept; then the buffer fills
-    again. Each kind of bad value (NaN; infinity without NaN) empties the buffer at its first occurrence. It empties the
-    buffer again only after as many events without that kind as the buffer holds, so that a value that stays bad does
-    not empty the buffer over and over.
+    A bad value empties the buffer: the events in the buffer and a number of events after the bad value are kept; then
+    the buffer fills again. There are two kinds of bad values: NaN, and infinity without NaN. Each kind empties the
+    buffer at its first occurrence. It empties the buffer again only after `size` events without this kind. Thus a value
+    that stays bad does not empty the buffer over and over.
 
     Args:
-        retention: Which events are kept.
+        retention: The events to keep.
     """
 
     def __init__(self, retention: Retention) -> None:
@@ -67,13 +67,13 @@ class CircularBuffer:
         self._values: dict[int, bytes] = {}
         self._newest_execution = -1
         self._num_left = 0
-        """How many events are still to be kept after the last bad value."""
+        """Number of further events to keep after the last bad value."""
         self._last_bad: dict[str, int] = {}
         self._num_dumps: dict[str, int] = {"inf": 0, "nan": 0}
         self._num_added = self._num_given_out = 0
 
     def add(self, batch: Batch, *, values: Mapping[int, bytes]) -> Dump:
-        """Adds complete groups of records, with the elements by event_index; returns what is to be kept now."""
+        """Adds complete groups of records, and elements by event_index; returns the records and elements to keep."""
         self._values.update(values)
         is_counted = _is_counted(batch)
         given_out: list[Records] = []
@@ -86,7 +86,7 @@ class CircularBuffer:
         return self._give_out(given_out)
 
     def rest(self) -> Dump:
-        """Returns what is to be kept of the last events, and empties the buffer of them."""
+        """Returns the last events that are to be kept, and removes them from the buffer."""
         return self._give_out([] if self.retention.only_bad else [self._take()])
 
     @property
@@ -104,7 +104,7 @@ class CircularBuffer:
         return batch, values
 
     def _pass(self, batch: Batch, is_counted: Mask, start: int, end: int) -> Records:
-        """Returns the records that are still to be kept after a bad value, and adds the others to the buffer."""
+        """Returns the records that must still be kept after a bad value, and adds the other records to the buffer."""
         cut = start
         if self._num_left:
             counted = start + np.flatnonzero(is_counted[start:end])
@@ -124,7 +124,7 @@ class CircularBuffer:
         if len(eager):
             keys = batch.field("execution_index", heads[eager])
             newest = np.maximum(np.maximum.accumulate(keys), self._newest_execution)
-            keys = np.where(keys < 0, newest, keys)  # without a known user, it stays with the newest execution
+            keys = np.where(keys < 0, newest, keys)  # a record of no known execution stays with the newest
             self._newest_execution = int(newest[-1])
             self._executions.add(pick(batch.records, eager), keys=keys)
 
@@ -155,7 +155,8 @@ class CircularBuffer:
 class _LastEvents:
     """The last `size` records of one kind, and the records that belong to them.
 
-    Each record has the key that decides how long it stays; a record that follows another has the key of its head.
+    Each record has a key that decides how long the record stays. A record that follows another record has the key of
+    the head of its group.
     """
 
     def __init__(self, size: int, kind: Kind) -> None:
@@ -175,7 +176,7 @@ class _LastEvents:
             self.trim()
 
     def trim(self) -> Records:
-        """Drops all but the last `size` records and those that belong to them; returns what stays."""
+        """Drops all but the last `size` records and the records that belong to them; returns the remaining records."""
         records, keys = join_records(self._records), np.concatenate([np.empty(0, np.int64), *self._keys])
         if self._num_counted > self._size:
             least = np.partition(keys[records["kind"] == self._kind], -self._size)[-self._size]
@@ -187,7 +188,7 @@ class _LastEvents:
 
 
 def _values_of(records: Records, values: Mapping[int, bytes]) -> dict[int, bytes]:
-    """Returns the elements, by event_index, that belong to some of the records."""
+    """Returns the elements of the given records, by event_index."""
     if not values:
         return {}
     events = set((records["commit"].astype(np.int64) - 1).tolist())
@@ -195,7 +196,7 @@ def _values_of(records: Records, values: Mapping[int, bytes]) -> dict[int, bytes
 
 
 def bad_positions(batch: Batch) -> dict[str, Ints]:
-    """Returns the positions of bad tensors by kind: `nan` for tensors with a NaN, `inf` for all others."""
+    """Returns the positions of bad tensors by kind: `nan` for tensors with a NaN, `inf` for the other bad tensors."""
     bad = batch.covered[(batch.flags[batch.covered] & Flag.BAD) != 0]
     has_nan = batch.field("num_nan", bad) > 0
     return {"inf": bad[~has_nan], "nan": bad[has_nan]}

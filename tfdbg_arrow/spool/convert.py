@@ -1,4 +1,4 @@
-"""Converts spool records and rows into Arrow tables, and keeps account of what could not be converted.
+"""Converts spool records and rows into Arrow tables, and counts the rows that could not be converted.
 
 Records are converted a whole batch at a time and without a Python object per event.
 
@@ -41,7 +41,7 @@ EVENT_TABLES = (
     *("execution", "execution_input", "execution_output", "execution_error"),
     *("tensor_health", "tensor_value", "input_value"),
 )
-"""The tables into which events are converted. They grow with each executed op; other tables describe the program."""
+"""The tables that contain events. They grow with each executed op, while the other tables describe the program."""
 _MAX_DTYPE = 256
 
 _SCOPES = ("graph", "execution", "external")
@@ -64,11 +64,11 @@ class Converter:
         """Converts complete groups of records.
 
         Args:
-            batch: The records; the execution_index of a GRAPH_TENSOR is that of its call, or -1.
+            batch: The records. The execution_index of a GRAPH_TENSOR is the index of its call, or -1.
             values: Elements by event_index, for the tensors whose elements are kept.
 
         Returns:
-            The tables by name, with rows in order of event_index; tables without rows are left out.
+            The tables by name, with their rows in order of event_index. Tables without rows are left out.
         """
         made: dict[str, pa.Table] = {}
         executions = np.flatnonzero(batch.kind == Kind.EXECUTION)
@@ -92,7 +92,7 @@ class Converter:
         return {name: table for name, table in made.items() if table.num_rows}
 
     def devices(self, batch: Batch) -> dict[int, str]:
-        """Returns the names, by device id, of the devices of tensors that get a row."""
+        """Returns the names of the devices of tensors that get a row, by device id."""
         devices = batch.field("device", batch.covered)
         ids = np.flatnonzero(np.bincount(devices[devices > 0]))
         names = self._names.of_strings(ids)
@@ -205,7 +205,7 @@ class Converter:
             "num_subnormal": _nullable(get("num_subnormal"), numeric),
             "max_abs_finite": _nullable(get("max_abs"), numeric & ((flags & Flag.ANY_FINITE) != 0)),
             "step": _nullable(step, step != NO_STEP),
-            "is_call_inferred": pa.nulls(len(rows), pa.bool_()),  # a recording observes it
+            "is_call_inferred": pa.nulls(len(rows), pa.bool_()),  # a recording observes the call
             "executed_graph_id": _nullable(executed_graph, graph & (executed_graph >= 0)),
             "first_bad_index": _nullable(get("first_bad_index"), placed),
             "num_bad_slices": _nullable(slices, placed & (slices != NO_VALUE)),
@@ -233,7 +233,7 @@ class Converter:
     def _elements(
         self, batch: Batch, rows: Ints, shapes: pa.ListArray, values: Mapping[int, bytes]
     ) -> tuple[Ints, dict[str, pa.Array]]:
-        """Returns those of some rows whose elements are known, and the columns that describe them."""
+        """Returns the given rows whose elements are known, and the columns that describe these elements."""
         events = batch.event_index[rows].tolist()
         places = [place for place, event in enumerate(events) if event in values and shapes[place].is_valid]
         return rows[places], {
@@ -271,7 +271,7 @@ def _shapes(batch: Batch, rows: Ints) -> pa.ListArray:
 
 
 def _histograms(batch: Batch, rows: Ints) -> dict[str, pa.Array]:
-    """Returns the columns of histograms; NULL if one was not measured or a HISTOGRAM record is missing."""
+    """Returns the columns of histograms; NULL if a histogram was not measured or a HISTOGRAM record is missing."""
     flags, sizes = batch.flags[rows], batch.field("size", rows)
     measured = (flags & Flag.HISTOGRAM) != 0
     list_type = arrow_schema("tensor_health").field("histogram_negative").type
@@ -286,7 +286,7 @@ def _histograms(batch: Batch, rows: Ints) -> dict[str, pa.Array]:
     is_wanted = np.zeros(len(batch), np.bool_)
     is_wanted[rows[measured]] = True
     behind = behind[is_wanted[batch.heads[behind]]]
-    # The place in `rows` of each record's tensor, and the place of the record among those of its tensor.
+    # For each record: the position of its tensor in `rows`, and its own position among the records of that tensor.
     tensors = np.repeat(np.arange(len(rows)), expected)
     first = np.cumsum(expected) - expected
     ordinals = np.arange(len(behind)) - first[tensors]
@@ -347,7 +347,7 @@ def checked_tables(
 ) -> Iterator[pa.Table]:
     """Yields tables of the valid rows; invalid rows are counted as failures.
 
-    The arguments are those of `metadata_table`.
+    The arguments have the same meaning as in `metadata_table`.
     """
     if not rows:
         return
@@ -357,7 +357,7 @@ def checked_tables(
         if len(rows) == 1:
             failures.add(f"table {name}", error, num_events=1)
             return
-        for row in rows:  # keep the valid ones
+        for row in rows:  # keep the valid rows
             yield from checked_tables(name, [row], run_id=run_id, failures=failures)
 
 
@@ -382,7 +382,7 @@ def rows_of_columns(columns: Mapping[str, object]) -> list[Mapping[str, object]]
 
 
 def column_table(name: str, columns: Mapping[str, Sequence[object]], *, run_id: str) -> pa.Table:
-    """Makes a table from columns of equal length; the arguments and errors are those of `metadata_table`."""
+    """Makes a table from columns of equal length, with the further arguments and the errors of `metadata_table`."""
     schema = arrow_schema(name)
     unknown = sorted(columns.keys() - set(schema.names))
     if unknown:

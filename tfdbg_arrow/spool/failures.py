@@ -1,4 +1,4 @@
-"""Failures: what could not be recorded, as rows of capture_stat."""
+"""Failures to record something, as rows of capture_stat."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 
 class Failures:
-    """Counts failures, reports the first of each kind, and keeps rows for capture_stat."""
+    """Counts failures, reports the first failure of each kind, and keeps rows for capture_stat."""
 
     def __init__(self, on_failure: Callable[[str], None]) -> None:
         self._on_failure = on_failure
@@ -25,7 +25,7 @@ class Failures:
             self.add(where, error)
 
     def add(self, where: str, error: Exception, *, num_events: int | None = None) -> None:
-        """Counts a failure, and reports the first of each kind; of all OSErrors, only the first is reported."""
+        """Counts a failure, and reports the first failure of each kind; only the first OSError is reported."""
         kind = (where, type(error).__name__)
         if kind in self._repeats:
             self._repeats[kind] += 1
@@ -62,7 +62,7 @@ class Failures:
         return bool(self._notes)
 
     def take_notes(self) -> list[dict[str, object]]:
-        """Returns the rows kept since the last call; equal rows are merged and their events summed."""
+        """Returns the rows kept since the last call; equal rows are merged, and their numbers of events are added."""
         notes, self._notes = self._notes, []
         sums: dict[tuple[str, str, str, str | None], int | None] = {}
         for stat, subject, reason, num_events, reason_code in notes:

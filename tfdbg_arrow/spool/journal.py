@@ -1,14 +1,16 @@
 """The journals of a recording: append-only files that outlive the process that writes them.
 
-An entry consists of `MAGIC`, the length and the CRC-32 of its payload as little-endian 32-bit integers, and the
-payload. The first byte of the payload is its kind. A string (`s`) consists of its 32-bit id and UTF-8. Everything else
-is JSON (`j`), an array that begins with a word. The native core writes the same format (`writer/native/journal.h`).
+An entry consists of `MAGIC`, the length of the payload, the CRC-32 of the payload, and the payload. The length and the
+CRC-32 are little-endian 32-bit integers. The first byte of the payload is the kind of the entry. After `s` follows an
+interned string: its 32-bit id and its text in UTF-8. After `j` follows JSON: an array that begins with a word. The
+native core writes the same format (`writer/native/journal.h`).
 
 Readers skip an entry that is cut off or changed, and continue at the next `MAGIC`.
 
-The journal of names is locked while the process lives. The kernel releases the lock when the process dies for any
-reason. A forked child shares the `flock`, so it closes its copy of the descriptor first. Another machine may not see
-the lock; there, a run counts as possibly alive if its journal was touched recently. The sink touches it regularly.
+The journal of names is locked while the process lives. When the process dies for any reason, the kernel releases the
+lock. A forked child shares the `flock`, so it closes its copy of the descriptor first. Another machine may not see the
+lock. That machine treats a run as possibly alive if the run's journal was touched recently. The sink touches the
+journal regularly.
 """
 
 from __future__ import annotations
@@ -33,11 +35,11 @@ from tfdbg_arrow.storage.disk import MIN_HOLE_BYTES, lock_file, punch_hole
 from tfdbg_arrow.storage.layout import SpoolPaths
 
 if TYPE_CHECKING:
-    from tfdbg_arrow.spool.circular_buffer import Retention  # which imports NumPy
+    from tfdbg_arrow.spool.circular_buffer import Retention  # this module imports NumPy
 
 MAGIC = b"\xf0TJ1"
 MAX_ENTRY_BYTES = 16 * 2**20
-"""Longer entries are neither written nor accepted."""
+"""Maximum size of an entry; longer entries are neither written nor accepted."""
 MAX_JOURNAL_BYTES = 512 * 2**20
 """Only this many bytes of a longer journal are read."""
 _MAX_KEPT_BYTES = 64 * 2**20
@@ -62,8 +64,8 @@ class Journal:
 
     Args:
         path: The file, which must not exist; its directory is created if missing.
-        is_kept: Whether entries that could not be written are kept to be written later, which is possible if the order
-            of the entries does not matter.
+        is_kept: Whether entries that could not be written are kept and written later. The order of the entries must
+            then not matter.
 
     Raises:
         OSError: The file cannot be created.
@@ -73,10 +75,10 @@ class Journal:
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
         self.descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        # Reentrant, because a finalizer that also appends can interrupt the thread that holds it.
+        # Reentrant, because a finalizer that also appends can interrupt the thread that holds the lock.
         self._lock = threading.RLock()
         self.last_error: Exception | None = None
-        """Why an entry could not be written: an OSError if the disk refused it, or else the entry has no such form."""
+        """The last error: an OSError if the disk did not accept an entry; another error if the entry is not valid."""
         self._is_kept = is_kept
         self._kept: deque[bytes] = deque()
         self._kept_bytes = self._num_lost = 0
@@ -88,7 +90,7 @@ class Journal:
         return self._num_lost + len(self._kept)
 
     def append_string(self, number: int, text: str) -> bool:
-        """Appends an interned string; returns whether it was written."""
+        """Appends an interned string; returns whether the string was written."""
         return self._append(b"s" + _STRING_ID.pack(number) + text.encode("utf-8", errors="backslashreplace"))
 
     def append(self, *entry: object) -> bool:
@@ -101,7 +103,7 @@ class Journal:
         return self._append(payload)
 
     def write_kept(self) -> None:
-        """Appends the entries that could not be written before, as far as possible."""
+        """Appends the kept entries, until an entry cannot be written."""
         with self._lock:
             while self._kept and self._write(self._kept[0]):
                 self._kept_bytes -= len(self._kept.popleft())
@@ -151,7 +153,7 @@ class Journal:
             return False
 
     def _write(self, entry: bytes) -> bool:
-        """Writes an entry in one call, because others also append to the file; retries a partial write once."""
+        """Writes an entry in one call, because other code also appends to the file; retries a partial write once."""
         for _ in range(_ATTEMPTS):
             try:
                 written = os.write(self.descriptor, entry)
@@ -169,7 +171,7 @@ class Journal:
 
 
 def _plain(value: Any) -> object:
-    """Returns a NumPy scalar as a Python object, and anything else as text, which the check of the rows rejects."""
+    """Converts a NumPy scalar to a Python object, and other values to text, which the check of the rows rejects."""
     return value.item() if hasattr(value, "item") else str(value)
 
 
@@ -192,14 +194,14 @@ class Entry:
 
 
 class JournalReader:
-    """Reads a journal, which may be incomplete or have any other content.
+    """Reads a journal, which may be incomplete or contain arbitrary bytes.
 
     Args:
         path: The file.
         start: Offset of the entry to begin with.
 
     Attributes:
-        num_torn: How often bytes that are not a complete entry were found so far.
+        num_torn: Number of places so far where bytes were not a complete entry.
     """
 
     def __init__(self, path: Path, *, start: int = 0) -> None:
@@ -209,14 +211,15 @@ class JournalReader:
     def entries(self) -> Iterator[Entry]:
         """Yields the complete entries in order.
 
-        It takes time in proportion to the size of the file, and memory in proportion to the size of an entry.
+        The time is proportional to the size of the file, and the memory to the size of an entry.
 
         Raises:
             OSError: The file cannot be read.
         """
         with open(self._path, "rb", buffering=_READ_BYTES) as file:
             size = min(os.fstat(file.fileno()).st_size, self._start + MAX_JOURNAL_BYTES)
-            # Each attempt to read an entry where there is none costs up to its length; this limits the total.
+            # Bytes that look like the start of an entry can claim a great length, which is read in vain. The budget
+            # limits the total of these reads.
             budget = 4 * size + _MIN_BUDGET
             offset = self._start
             while offset + _HEAD.size <= size and budget > 0:
@@ -240,7 +243,7 @@ class JournalReader:
 
 
 def _find_magic(file: Any, start: int, size: int) -> int:
-    """Returns the offset at which the next entry may begin; the file's size if there is none."""
+    """Returns the offset at which the next entry may begin; the file's size if no entry follows."""
     offset = start
     while offset < size:
         file.seek(offset)
@@ -276,7 +279,7 @@ class BrokenEntry:
     Attributes:
         offset: Offset of the entry.
         is_cut: Whether the entry ends early at a page boundary, where the file ends or the next entry begins. The
-            kernel cuts a write there if the process is killed or the disk is full.
+            kernel cuts a write at a page boundary if the process is killed or the disk is full.
     """
 
     offset: int
@@ -284,7 +287,7 @@ class BrokenEntry:
 
 
 def broken_entries(path: Path, *, start: int = 0) -> Iterator[BrokenEntry]:
-    """Yields the entries of a journal that were cut, in order, up to and with the first that is broken otherwise.
+    """Yields the cut entries of a journal in order, up to and with the first entry that is broken in another way.
 
     Memory is limited to the size of an entry.
 
@@ -309,7 +312,7 @@ def broken_entries(path: Path, *, start: int = 0) -> Iterator[BrokenEntry]:
 
 
 def _end_of_entry(file: BinaryIO, offset: int, size: int) -> int | None:
-    """Returns the offset after the entry at an offset; None if there is no complete entry."""
+    """Returns the end of the entry that begins at an offset; None if no complete entry begins there."""
     file.seek(offset)
     head = file.read(_HEAD.size)
     if len(head) < _HEAD.size:
@@ -346,12 +349,12 @@ class RunFiles:
     Args:
         paths: The spool files of the recording.
         run_id: The run.
-        host_name: A replacement for the name of this host; None means its real name.
-        retention: Which events the recording keeps; None means all.
+        host_name: A replacement for the name of this host; None means the real name.
+        retention: The events that the recording keeps; None means all events.
 
     Attributes:
         names: The journal that resolves the numbers in records.
-        rows: The journal of rows of the tables that do not hold events.
+        rows: The journal that holds the rows of tables without events.
 
     Raises:
         OSError: The files cannot be created.
@@ -368,7 +371,7 @@ class RunFiles:
         self._paths = paths
         self.names = Journal(paths.journal, is_kept=True)
         try:
-            has_lock = lock_file(self.names.descriptor, fcntl.LOCK_EX)  # a reader may hold it briefly
+            has_lock = lock_file(self.names.descriptor, fcntl.LOCK_EX)  # a reader may hold the lock briefly
             facts = {
                 "run_id": run_id,
                 "machine": _machine(),
@@ -394,12 +397,12 @@ class RunFiles:
             return False
 
     def touch(self) -> None:
-        """Touches the journal, to show machines that do not see the lock that this process is alive."""
+        """Touches the journal, so that machines that cannot see the lock know that this process is alive."""
         with contextlib.suppress(OSError):
             os.utime(self.names.descriptor)
 
     def abandon(self) -> None:
-        """Closes the files in a forked child, which must not keep them locked."""
+        """Closes the files in a forked child, which must not hold their locks."""
         self.names.abandon()
         self.rows.abandon()
 
@@ -417,10 +420,10 @@ class RunFiles:
 
 @contextlib.contextmanager
 def held_if_dead(journal: Path, *, to_change: bool, other_machines: bool = False) -> Iterator[bool]:
-    """Yields whether the process that made a journal is dead, and if so holds its lock during the block.
+    """Yields whether the process that made a journal is dead; if so, holds the journal's lock during the block.
 
-    Any number of processes may hold a shared lock to read, or one an exclusive lock to change the run. Nobody gets the
-    lock while the run's process lives.
+    Any number of processes may hold a shared lock to read the run. Instead, one process may hold an exclusive lock to
+    change the run. No other process gets the lock while the run's own process lives.
 
     Args:
         journal: The journal of names.
@@ -461,7 +464,7 @@ def _take(descriptor: int, journal: Path, *, to_change: bool) -> bool:
 
 
 def _is_readable(descriptor: int) -> bool:
-    """Takes a shared lock; returns False if another process, the run's own or a recovery, holds it exclusively."""
+    """Takes a shared lock; returns False if the run's own process or a recovery holds an exclusive lock."""
     try:
         lock_file(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -478,7 +481,7 @@ def _is_known_dead(descriptor: int, journal: Path) -> bool:
 
 
 def recording_facts(journal: Path) -> dict[str, object]:
-    """Returns the facts about the recording from the first entry of a journal; empty if that entry is damaged."""
+    """Returns the facts about the recording in the first entry of a journal; empty if that entry is damaged."""
     first = next(JournalReader(journal).entries(), None)
     if first is not None and len(first.data) == 2 and first.data[0] == "recording" and isinstance(first.data[1], dict):
         return first.data[1]
@@ -486,7 +489,7 @@ def recording_facts(journal: Path) -> dict[str, object]:
 
 
 def _machine() -> str:
-    """Returns an id of this machine since its last boot; an empty string if it is unknown."""
+    """Returns an id of this machine that is valid until its next boot; an empty string if the id is unknown."""
     try:
         return _BOOT_ID.read_text(encoding="ascii").strip()
     except (OSError, ValueError):

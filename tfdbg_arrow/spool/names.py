@@ -26,9 +26,9 @@ _PATH_SUFFIX = {
     "branches": "/branch{index}",
 }
 _NODES_AN_ENTRY = 1_000
-"""Number of tensors per entry of the journal, because each entry costs a system call."""
+"""Maximum number of tensors in an entry of the journal. Each entry costs a system call."""
 _MAX_DEPTH = 400
-"""Depth of nested calls up to which names are looked up; no TensorFlow program nests that deep."""
+"""Maximum depth of nested calls in a name look-up; no TensorFlow program nests calls that deep."""
 
 
 class Strings(Protocol):
@@ -39,10 +39,10 @@ class Strings(Protocol):
 
 
 class TensorNodes(Protocol):
-    """Keys of graph tensors, assigned by the hooks' graph registry; append-only."""
+    """Keys of graph tensors, which the hooks' graph registry assigns; append-only."""
 
     def nodes(self, start: int) -> Sequence[tuple[int, str, str, int]]:
-        """Returns (graph_id, op_name, op_type, output_slot) of the keys from `start` on."""
+        """Returns (graph_id, op_name, op_type, output_slot) for each key from `start` on."""
 
 
 class Names:
@@ -61,7 +61,7 @@ class Names:
         self.refresh()
 
     def refresh(self) -> None:
-        """Reads the added names. Call this after a drain, so that every name in the drained records is known."""
+        """Reads the new names. Call this after a drain, so that every name in the drained records is known."""
         for text in self._source.strings(len(self._string_ids)):
             self._string_ids.append(self._intern(text))
         for graph_id, op_name, op_type, slot in self._nodes.nodes(len(self._node_rows)):
@@ -77,11 +77,11 @@ class Names:
         return number
 
     def of_strings(self, ids: npt.NDArray[Any]) -> Ints:
-        """Returns the name ids of interned strings, -1 for ids that do not exist."""
+        """Returns the name ids of interned strings; -1 for ids that do not exist."""
         return _lookup(self._strings_array, ids)
 
     def of_nodes(self, keys: npt.NDArray[Any]) -> tuple[Ints, Ints, Ints, Ints]:
-        """Returns graph ids, name ids of op names and op types, and slots; -1 for keys that do not exist.
+        """Returns graph ids, name ids of op names, name ids of op types, and slots; -1 for unknown keys.
 
         A key below -1 stands for a string that describes an executed node: -2 for string 0, -3 for string 1 and so on.
         """
@@ -95,7 +95,7 @@ class Names:
         return columns[0], columns[1], columns[2], columns[3]
 
     def _executed_node(self, string_id: int) -> tuple[int, int, int, int]:
-        """Returns the node that a string describes: graph, name ids of op name and op type, and slot.
+        """Returns the node that a string describes: graph id, name id of the op name, name id of the op type, and slot.
 
         All four are -1 if the string does not describe a node. The native core writes the string as four lines: graph
         id, slot, op type and op name.
@@ -109,7 +109,7 @@ class Names:
         return node or (-1, -1, -1, -1)
 
     def call_sites(self, string_ids: npt.NDArray[Any], *, graph_ids: Ints) -> Ints:
-        """Returns the name ids of call sites for the runtime's paths and the graphs that they lead to."""
+        """Returns the name ids of call sites, given the runtime's paths and the graphs to which the paths lead."""
         names = self.of_strings(string_ids)
         width = int(graph_ids.max(initial=0)) + 2
         pairs, places = np.unique(names * width + graph_ids + 1, return_inverse=True)
@@ -136,7 +136,7 @@ class Names:
                     continue
                 graph = self._function_graphs[name] = graph_id
             graphs[place] = graph
-        return graphs[places]  # a name of -1 has the position -1, which is the last element
+        return graphs[places]  # position -1 (no name) refers to the last element, which is -1
 
 
 def _lookup(table: Ints, keys: npt.NDArray[Any]) -> Ints:
@@ -147,9 +147,9 @@ def _lookup(table: Ints, keys: npt.NDArray[Any]) -> Ints:
 
 
 def compact(ids: Ints, length: int) -> tuple[list[int], Ints]:
-    """Returns the ids in use, in ascending order, and the position of each element among them (-1 if negative)."""
+    """Returns the distinct ids in ascending order, and for each element its position among them (-1 if negative)."""
     seen = np.zeros(length + 1, dtype=np.bool_)
-    seen[ids] = True  # -1 marks the last
+    seen[ids] = True  # an id of -1 marks the last
     seen[length] = False
     used = np.flatnonzero(seen)
     places = np.full(length + 1, -1, dtype=np.int64)
@@ -168,15 +168,15 @@ def inlined_suffix(attribute: str, branch_index: int) -> str:
 
 
 class GraphLinks:
-    """Assigns keys to graph tensors, and stores which graph calls which.
+    """Assigns keys to graph tensors, and stores the calls between graphs.
 
-    Any thread may add entries while it traces, and the sink's thread reads them; one lock guards everything.
+    Any thread may add entries while it traces, and the sink's thread reads them. One lock guards all data.
 
     Args:
-        journal: Journal in which everything is written before a key is returned; None if the entries come from a
+        journal: The journal to which each entry is written before its key is returned; None if the entries come from a
             journal.
-        max_looks: How often calls may be examined in total to find call sites; later paths are returned unchanged.
-            None means without limit, which can take forever for data that no recorder wrote.
+        max_looks: Maximum number of examinations of calls to find call sites; later paths are returned unchanged. None
+            means no limit; data that no recorder wrote can then take forever.
     """
 
     def __init__(self, journal: Journal | None = None, *, max_looks: int | None = None) -> None:
@@ -191,7 +191,7 @@ class GraphLinks:
         self._renames: dict[int, dict[str, set[str]]] = {}
 
     def add_nodes(self, nodes: Sequence[TensorNode]) -> int:
-        """Adds tensors of graph ops and returns the key of the first; the others get the following keys.
+        """Adds tensors of graph ops and returns the key of the first tensor; the other tensors get the following keys.
 
         Record ops write these keys.
         """
@@ -214,7 +214,7 @@ class GraphLinks:
             self._note("function", function_name, graph_id)
 
     def graph_id_of_function(self, function_name: str) -> int | None:
-        """Returns the graph of a runtime function; None for an op or a function made while not recording."""
+        """Returns the graph of a runtime function; None for an op or for a function made outside a recording."""
         return self._graph_of_function.get(function_name)
 
     def add_callee(self, graph_id: int, call: tuple[str, str, int], callee_graph_id: int) -> None:
@@ -222,7 +222,7 @@ class GraphLinks:
 
         Args:
             graph_id: The calling graph.
-            call: Name of the calling op, attribute that names the callee, and index in a list of callees.
+            call: The name of the calling op, the attribute that names the callee, and the index in a list of callees.
             callee_graph_id: The called graph.
         """
         with self._lock:
@@ -240,8 +240,8 @@ class GraphLinks:
     def call_site(self, path: str, inner_graph_id: int) -> str:
         """Converts TensorFlow's path of node names into a call site with the op names of the graphs.
 
-        They differ if a runtime function renamed a calling op. A path through calls that were not
-        recorded is returned unchanged.
+        The node names differ from the op names if a runtime function renamed a calling op. A path through unrecorded
+        calls is returned unchanged.
         """
         if not path or not self._renames or path.count("/") > _MAX_DEPTH:
             return path
@@ -254,9 +254,9 @@ class GraphLinks:
         return path
 
     def _follow(self, path: str, graph_id: int, inner_graph_id: int, failed: set[tuple[int, int]]) -> str | None:
-        """Returns the rest of a path with the op names of the graphs; None if it does not lead to the inner graph.
+        """Returns the rest of a path with op names of graphs; None if the path does not lead to the inner graph.
 
-        `failed` holds the (length of the rest, graph) pairs that did not lead there.
+        `failed` holds the pairs (length of the rest, graph) that did not lead to the inner graph.
         """
         if not path:
             return "" if graph_id == inner_graph_id else None
@@ -281,7 +281,7 @@ class GraphLinks:
         return None
 
     def reaches(self, graph_id: int, inner_graph_id: int) -> bool:
-        """Returns whether a call of `graph_id` can run ops of `inner_graph_id` within its step; True if equal."""
+        """Returns whether a call of `graph_id` can run ops of `inner_graph_id` in its step; True for equal graphs."""
         with self._lock:
             reachable = self._reachable.get(graph_id)
             if reachable is None:

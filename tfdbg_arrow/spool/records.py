@@ -1,36 +1,37 @@
-"""The spool's fixed-size records, batches of them as columns, and the elements of tensors that they refer to.
+"""The spool's fixed-size records, batches of records as columns, and the elements of tensors that records refer to.
 
-The C++ core (`native/record.h`) and the Python recorder write the same layout; the sink
-reads it as a NumPy structured array. A record is 256 bytes, little-endian. All fields up to
-`size` have the same meaning in every kind that uses them; the rest is either tensor facts or a
-payload of 19 integers (`PAYLOAD_DTYPE`).
+The C++ core (`native/record.h`) and the Python recorder write the same layout; the sink reads the records as a NumPy
+structured array. A record has 256 bytes, in little-endian order. All fields up to `size` have the same meaning in every
+kind of record that uses them. The fields after `size` are either tensor facts or a payload of 19 integers
+(`PAYLOAD_DTYPE`).
 
 The fields that each kind uses:
 
-* GRAPH_TENSOR: all fields except `tensor_id`, whose place `executed_graph` has, the ID of the optimized graph.
-  `execution_index` is set if the tensor is known to be an argument of that call, and -1 otherwise. `node` is the key
+* GRAPH_TENSOR: uses all fields, but the bytes of `tensor_id` hold `executed_graph`, the ID of the optimized graph.
+  `execution_index` is a call if the tensor is known to be an argument of that call, and -1 otherwise. `node` is the key
   that `GraphRegistry` assigned to the tensor.
-* EXECUTION_TENSOR, EXTERNAL_TENSOR: `node` is the interned op type (not for EXTERNAL),
-  `execution_index`, `slot`, `tensor_id`.
-* EXECUTION: `node` is the interned op type or function name, `size` the number of inputs, `slot`
-  the number of outputs, `tensor_id` the stack trace id (-1 if none), `step_id` the Python thread's
-  identifier, `frame_id` the execution whose gradient it computes (-1 if none), `call_site` the interned layer and
-  `device` the interned role (both 0 if none), `iteration` the stack that made the Keras part (-1 if none); the payload
-  holds the first 19 input tensor ids.
-* INPUTS: further input tensor ids of the preceding execution; `slot` is the index of the first.
+* EXECUTION_TENSOR, EXTERNAL_TENSOR: use `execution_index`, `slot` and `tensor_id`. `node` is the interned op type, only
+  for EXECUTION_TENSOR.
+* EXECUTION: `node` is the interned op type or function name. `size` is the number of inputs, and `slot` is the number
+  of outputs. `tensor_id` is the stack trace id (-1 if none). `step_id` is the Python thread's identifier. `frame_id` is
+  the execution whose gradient this execution computes (-1 if none). `call_site` is the interned layer, and `device` is
+  the interned role (both 0 if none). `iteration` is the stack that made the Keras part (-1 if none). The payload holds
+  the first 19 input tensor ids.
+* INPUTS: further input tensor ids of the preceding execution. `slot` is the index of the first of these inputs.
 * EXECUTION_END: the call `execution_index` has returned or raised.
-* EXECUTION_ERROR: the execution `execution_index` has raised; `node` is the interned class name of the error.
-* INPUT_VALUE: the elements of an input of an op that made a bad value: `execution_index` is the event index of that
-  value, and `slot` the index of the input.
+* EXECUTION_ERROR: the execution `execution_index` has raised. `node` is the interned class name of the error.
+* INPUT_VALUE: the elements of an input of an op that made a bad value. `execution_index` is the event index of the bad
+  value, and `slot` is the index of the input.
 * DIMS: dimensions 4 and up of the preceding tensor, in the payload.
-* HISTOGRAM: the histogram of the preceding tensor: `slot` is the exponent of the first bucket. The payload holds counts
-  as unsigned integers of `histogram_width` bytes, for each bucket first the count of the negative elements, then that
-  of the positive ones. The tensor's record has the number of buckets in its `flags`, from bit BUCKETS_SHIFT on.
+* HISTOGRAM: the histogram of the preceding tensor. `slot` is the exponent of the first bucket. The payload holds counts
+  as unsigned integers of `histogram_width` bytes. Each bucket has two counts: first the number of negative elements,
+  then the number of positive elements. The tensor's record holds the number of buckets in its `flags`, from bit
+  BUCKETS_SHIFT on.
 
-An `EXECUTION` and its `INPUTS` are adjacent, and so are a tensor or an `INPUT_VALUE`, its `DIMS` and its `HISTOGRAM`
-records, in this order.
+An `EXECUTION` and its `INPUTS` are adjacent. A tensor or an `INPUT_VALUE`, its `DIMS` and its `HISTOGRAM` records are
+adjacent too, in this order.
 
-Copy records with `pick` and `join_records`. NumPy's own functions copy the fields one by one, which is slow and loses
+Copy records with `pick` and `join_records`. NumPy's own functions copy the fields one by one. This is slow and loses
 the bytes that belong to no field, such as the last integer of a payload.
 """
 
@@ -55,7 +56,7 @@ NUM_INLINE_DIMS = 4
 PAYLOAD_LENGTH = 19
 PAYLOAD_BYTES = 8 * PAYLOAD_LENGTH
 BUCKETS_SHIFT = 16
-"""The lowest bit of the number of buckets in `flags`."""
+"""Position of the lowest bit of the number of buckets in `flags`."""
 NO_VALUE = -1
 """Marks an identifier or offset that does not apply."""
 NO_STEP = -(2**63)
@@ -77,7 +78,7 @@ _FIELDS: tuple[tuple[str, object, int], ...] = (
     ("frame_id", "<i8", 56),
     ("iteration", "<i8", 64),
     ("tensor_id", "<i8", 72),
-    ("executed_graph", "<i8", 72),  # the same place: only eager tensors have an ID
+    ("executed_graph", "<i8", 72),  # same bytes as `tensor_id`, which only eager tensors have
     ("step", "<i8", 80),
     ("size", "<i8", 88),
     ("value_offset", "<i8", 96),
@@ -110,7 +111,7 @@ RECORD_DTYPE = np.dtype(
 PAYLOAD_DTYPE = np.dtype(
     {"names": ["payload"], "formats": [("<i8", (PAYLOAD_LENGTH,))], "offsets": [104], "itemsize": RECORD_SIZE}
 )
-"""The same 256 bytes viewed as the payload of EXECUTION, INPUTS, DIMS and HISTOGRAM: `array.view(PAYLOAD_DTYPE)`."""
+"""Layout of the same 256 bytes with a payload (EXECUTION, INPUTS, DIMS, HISTOGRAM): `array.view(PAYLOAD_DTYPE)`."""
 Records = npt.NDArray[np.void]
 """An array of RECORD_DTYPE."""
 Ints = npt.NDArray[np.int64]
@@ -120,11 +121,11 @@ _RAW = np.dtype(f"V{RECORD_SIZE}")
 _WORDS = RECORD_SIZE // 8
 _PAYLOAD_WORD = _WORDS - PAYLOAD_LENGTH
 _TRANSPOSE_ROWS = 512
-"""Number of records that are transposed at a time: 128 KiB, which stay in the cache."""
+"""Number of records that are transposed at a time: 128 KiB, which fit in the cache."""
 _MAX_VALUE_BYTES = 2**31 - 1
 """Maximum size of one value of a Parquet BLOB written by Arrow."""
 _HOLE_PATIENCE_S = 10.0
-"""How long to keep the space of elements that no record refers to, because their record may still arrive."""
+"""Time to keep the space of elements that no record refers to, because their record may still arrive."""
 
 
 class Kind(IntEnum):
@@ -143,14 +144,14 @@ class Kind(IntEnum):
 
 
 _SHAPED = (Kind.GRAPH_TENSOR, Kind.EXECUTION_TENSOR, Kind.EXTERNAL_TENSOR, Kind.INPUT_VALUE)
-"""The kinds of records with a shape, and with elements if they are kept."""
+"""The kinds of records that have a shape, and that have elements if the elements are kept."""
 
 
 class Flag(IntFlag):
     """The measured facts of a tensor."""
 
     COVERED = 1
-    """The tensor gets a row in tensor_health; without this flag it only gets one in execution_output."""
+    """The tensor gets a row in tensor_health; without this flag, it gets only a row in execution_output."""
     SHAPE = 2
     """`rank`, `dims` and `size` are measured."""
     BAD = 4
@@ -160,7 +161,7 @@ class Flag(IntFlag):
     SIGNS = 16
     """The three counts of finite elements are measured too (FULL_HEALTH and up)."""
     NUMERICS = 32
-    """Magnitudes and subnormals are measured (FULL_NUMERICS)."""
+    """Magnitudes are measured and subnormal numbers are counted (FULL_NUMERICS)."""
     ORDERED = 64
     """min, max, mean and stddev exist: the dtype is real and an element is finite."""
     ANY_FINITE = 128
@@ -168,7 +169,7 @@ class Flag(IntFlag):
     VALUE = 256
     """The elements are kept, as `value_bytes` bytes at `value_offset` of the value spool."""
     CHECKED = 512
-    """It was measured whether an element is bad (CURT_HEALTH and up); BAD holds the result."""
+    """The elements were checked for bad values (CURT_HEALTH and up); BAD holds the result."""
     CONTEXT = 1024
     """step_id, frame_id, iteration and call_site are known."""
     HISTOGRAM = 2048
@@ -176,33 +177,34 @@ class Flag(IntFlag):
     PLACED = 4096
     """first_bad_index and num_bad_slices are measured: the tensor is bad, and its elements were on the host."""
     SCALAR = 8192
-    """`max` is the only element, also if it is not finite: a real floating-point number."""
+    """The tensor has one element, a real floating-point number; `max` holds this element even if it is not finite."""
 
 
 def is_follower(kind: npt.NDArray[np.uint8]) -> Mask:
-    """Returns whether each record belongs to the record before it."""
+    """Returns for each record whether it belongs to the record before it."""
     # np.isin takes 4 times as long for one record, and 70 times for 50,000.
     followers: Mask = (kind == Kind.INPUTS) | (kind == Kind.DIMS) | (kind == Kind.HISTOGRAM)
     return followers
 
 
 def pick(records: Records, rows: Ints) -> Records:
-    """Returns a copy of some records with all of their bytes."""
+    """Returns a copy of some records that contains all of their bytes."""
     picked: Records = records.view(_RAW).take(rows).view(RECORD_DTYPE)
     return picked
 
 
 def join_records(pieces: Sequence[Records]) -> Records:
-    """Returns the concatenated records of all pieces with all of their bytes."""
+    """Returns the concatenated records of all pieces; the result contains all of their bytes."""
     joined: Records = np.concatenate([np.empty(0, _RAW), *(piece.view(_RAW) for piece in pieces)]).view(RECORD_DTYPE)
     return joined
 
 
 def num_whole(records: Records) -> int:
-    """Returns how many records from the start form complete groups.
+    """Returns the number of records at the start that form complete groups.
 
-    A group is complete if each EXECUTION and tensor has all its followers, and each EXTERNAL_TENSOR has the execution
-    that uses it. Without its execution, a circular buffer would treat a bad input as an event of its own.
+    A group is complete if each EXECUTION and each tensor has all its followers, and if each EXTERNAL_TENSOR has the
+    execution that uses the tensor. Without that execution, a circular buffer would treat a bad input as a separate
+    event.
     """
     last = _last_head(records, len(records))
     if last < 0:
@@ -215,7 +217,7 @@ def num_whole(records: Records) -> int:
 
 
 def _last_head(records: Records, end: int) -> int:
-    """Returns the position of the last record before `end` that follows no other; -1 if there is none."""
+    """Returns the position of the last record before `end` that is not a follower; -1 if there is none."""
     last = end - 1
     while last >= 0 and is_follower(records["kind"][last]):
         last -= 1
@@ -223,7 +225,7 @@ def _last_head(records: Records, end: int) -> int:
 
 
 def num_followers(records: Records) -> Ints:
-    """Returns how many INPUTS, or DIMS and HISTOGRAM records, must follow each record."""
+    """Returns for each record how many followers it must have (INPUTS, DIMS or HISTOGRAM records)."""
     kind = records["kind"]
     inputs = np.where(kind == Kind.EXECUTION, records["size"] - PAYLOAD_LENGTH, 0)
     counts = num_histogram_records(records["flags"], records["size"])
@@ -240,27 +242,27 @@ def num_dims_records(records: Records) -> Ints:
 
 
 def num_histogram_records(flags: npt.NDArray[np.int32], sizes: Ints) -> Ints:
-    """Returns how many HISTOGRAM records must follow records, given their flags and their numbers of elements."""
+    """Returns how many HISTOGRAM records must follow each record, given the records' flags and numbers of elements."""
     num_counts = 2 * num_buckets(flags)
     num_records: Ints = -(-num_counts * histogram_width(sizes) // PAYLOAD_BYTES)
     return num_records
 
 
 def num_buckets(flags: npt.NDArray[np.int32]) -> Ints:
-    """Returns the number of buckets of each tensor's histogram; 0 if it was not measured."""
+    """Returns the number of buckets of each tensor's histogram; 0 if the histogram was not measured."""
     number: Ints = np.maximum(flags, 0).astype(np.int64) >> BUCKETS_SHIFT
     return number
 
 
 def histogram_width(sizes: Ints) -> Ints:
-    """Returns the bytes of one count in HISTOGRAM records, for tensors with these numbers of elements."""
+    """Returns the size in bytes of a count in HISTOGRAM records, for tensors with these numbers of elements."""
     return np.select([sizes < 1 << 8, sizes < 1 << 16, sizes < 1 << 32], [1, 2, 4], 8)
 
 
 class Batch:
     """A batch of records in order of event_index, with their fields as columns.
 
-    The records are transposed once, because otherwise each column would read the memory of every record.
+    The records are transposed once. Otherwise the access to each column would read the memory of every record.
     """
 
     def __init__(self, records: Records) -> None:
@@ -302,7 +304,7 @@ class Batch:
 
     @cached_property
     def heads(self) -> Ints:
-        """For each record, the position of the record that it follows: its own for a head, -1 for an orphan."""
+        """For each record, the position of its group's head: for a head, its own position; for an orphan, -1."""
         heads: Ints = np.maximum.accumulate(np.where(is_follower(self.kind), -1, np.arange(len(self))))
         return heads
 
@@ -326,8 +328,8 @@ class KeptElements(Protocol):
 class ValueReader:
     """Reads kept elements and frees their space.
 
-    Threads store elements before they commit the record, so records can arrive in another order than their elements.
-    Space is freed only up to the first elements that no drained record has referred to yet.
+    Threads store elements before they commit the record, so the order of records can differ from the order of their
+    elements. Space is freed only up to the first elements that no drained record refers to yet.
 
     Args:
         kept: The storage of the elements.
@@ -338,12 +340,12 @@ class ValueReader:
         self._held: deque[tuple[int, int, int]] = deque()
         """(event index, offset, end) of the elements that have been read, in the order of their events."""
         self._read: list[tuple[int, int]] = []
-        """(offset, end) of those elements that are no longer needed."""
+        """(offset, end) of elements that were read and are no longer needed."""
         self._released = 0
         self._hole_since: float | None = None
 
     def read(self, batch: Batch, *, failures: Failures) -> dict[int, bytes]:
-        """Returns the elements of a batch's tensors by event_index; unreadable ones are counted as failures."""
+        """Returns the elements of a batch's tensors by event_index; unreadable elements are counted as failures."""
         values: dict[int, bytes] = {}
         sizes = _value_bytes(batch)
         rows = np.flatnonzero(sizes >= 0)
@@ -360,7 +362,7 @@ class ValueReader:
                     if size > _MAX_VALUE_BYTES:
                         raise ValueError(f"a tensor has {size} bytes, a BLOB holds at most {_MAX_VALUE_BYTES}")
                     read = partial(self._kept.read_value, offset, size)
-                    # Repeated once, because there is no later chance.
+                    # Repeated once, because the elements cannot be read later.
                     values[event] = repeated(read, attempts=2, may_pass=_may_pass) if size else b""
                 except Exception as error:
                     failures.add("tensor_value", error, num_events=1)
@@ -393,7 +395,7 @@ def _may_pass(error: Exception) -> bool:
 
 
 def _value_bytes(batch: Batch) -> Ints:
-    """Returns the size in bytes of each tensor's kept elements; -1 if none are kept."""
+    """Returns the size in bytes of each tensor's kept elements; -1 if the tensor's elements are not kept."""
     wanted = Flag.VALUE | Flag.SHAPE
     rows = np.flatnonzero(np.isin(batch.kind, _SHAPED) & ((batch.flags & wanted) == wanted))
     sizes = np.full(len(batch), -1, dtype=np.int64)
@@ -402,7 +404,7 @@ def _value_bytes(batch: Batch) -> Ints:
 
 
 def split_by_value_bytes(batch: Batch, *, max_bytes: int) -> Iterator[Batch]:
-    """Yields the records in batches whose kept elements take about `max_bytes` at most; groups are never split."""
+    """Yields the records in batches with at most about `max_bytes` of kept elements; groups are never split."""
     sizes = np.maximum(_value_bytes(batch), 0)
     if int(sizes.sum()) <= max_bytes:
         yield batch

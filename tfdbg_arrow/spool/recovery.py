@@ -1,8 +1,8 @@
 """Converts the spool of a dead process into tables.
 
 The process may have been killed at any moment: while it wrote a record or an entry, after it sealed a part but before
-it freed the slots, or while it ended. The manifest's lines say up to where the spool is in each table's parts. This
-module converts the rest, with the same code as the sink.
+it freed the slots, or while it ended. The manifest's lines state how much of the spool is already in the parts of each
+table. This module converts the rest, with the same code as the sink.
 
 The files are untrusted. Any content results in rows, in fewer rows and notes, or in one error.
 """
@@ -47,7 +47,7 @@ _MAX_BATCH_VALUE_BYTES = 32 << 20
 """Maximum bytes of elements that are read at once."""
 _MAX_LOOKS = 20_000_000
 _MAX_ROWS = 5_000_000
-"""Maximum number of rows that are read from the journal; usually some thousands wait there."""
+"""Maximum number of rows that are read from the journal, which usually holds some thousands of rows."""
 _ROW_TABLES = frozenset(table.name for table in TABLES) - frozenset(EVENT_TABLES)
 _REASON = "The process ended before its recording was closed; the data that it had not written was read from its spool."
 _MAX_GRAPH_ID = 2**31 - 1
@@ -57,7 +57,7 @@ _UNKNOWN_NODE: TensorNode = (-1, "", "", -1)
 
 @dataclass(frozen=True, kw_only=True)
 class Recovered:
-    """Data of a dead process that was not in its parts.
+    """Data of a dead process that is not in the parts of its run.
 
     Attributes:
         run_id: The run of the process.
@@ -83,11 +83,11 @@ class SealedRows:
         self._logdir, self._parts = logdir, parts
 
     def has_ended(self) -> bool:
-        """Returns whether the recording ended with everything written, so that only the spool was not yet removed."""
+        """Returns whether the recording ended and wrote all data, so that only the spool was not yet removed."""
         return True in self._column("run", "is_clean_end")
 
     def device_ids(self) -> frozenset[int]:
-        """Returns the ids of the devices that have a row."""
+        """Returns the ids of the devices that already have a row."""
         return frozenset(self._column("device", "device_id"))
 
     def _column(self, table: str, column: str) -> list[Any]:
@@ -170,7 +170,7 @@ class _Recovery:
                 tables[table] = data
         for table, with_values in kept.items():
             tables[table] = self._values(table, header, converter, with_values)
-        # Last, because it contains the notes about the other tables.
+        # This table comes last, because it contains the notes about the other tables.
         tables["capture_stat"] = itertools.chain(tables.pop("capture_stat", ()), self._stats(num_events))
         return Recovered(run_id=self._run_id, num_events=num_events, tables=tables)
 
@@ -218,8 +218,9 @@ class _Recovery:
     def _selected(self, header: SpoolHeader, names: Names, join: CallJoin, *, num_strings: int) -> Iterator[Batch]:
         """Yields the records as batches of complete groups.
 
-        With a circular buffer, these are only the records that it would keep. All events of the spool are added to it,
-        also those that are in parts, because what it keeps depends on the bad values before.
+        With a circular buffer, these are only the records that the buffer would keep. All events of the spool are added
+        to the buffer, even events that are already in parts, because earlier bad values determine which events the
+        buffer keeps.
         """
         batches = self._batches(header, names, join, num_strings=num_strings)
         if self._retention is None:
@@ -317,7 +318,7 @@ class _ValueFile:
 
 
 def _with_end(pieces: Iterator[Records]) -> Iterator[Records]:
-    """Yields the pieces, and then an empty one."""
+    """Yields the pieces, and then an empty piece."""
     yield from pieces
     yield join_records([])
 
@@ -327,7 +328,7 @@ def _since(records: Records, event_index: int) -> Records:
 
 
 def _bound_ids(records: Records, *, num_strings: int) -> None:
-    """Clears device ids that no known string has, because untrusted records can hold any id."""
+    """Clears device ids that are not ids of known strings, because untrusted records can hold any id."""
     device = records["device"]
     device[(device < 0) | (device >= num_strings)] = 0
 
@@ -342,7 +343,7 @@ class JournaledNames:
 
     Attributes:
         graphs: The calls between graphs.
-        num_torn: How often bytes of the journal were not a complete entry.
+        num_torn: Number of places in the journal where bytes were not a complete entry.
 
     Raises:
         OSError: The journal cannot be read.
@@ -380,7 +381,7 @@ class JournaledNames:
 
     def _take(self, data: Sequence[Any], nodes: dict[int, TensorNode]) -> None:
         match data:
-            case ["node", int(first), *entry] if first >= 0:  # one entry per node, as version 0.1.0 wrote them
+            case ["node", int(first), *entry] if first >= 0:  # version 0.1.0 wrote one entry for each node
                 self._take(["nodes", first, [entry]], nodes)
             case ["nodes", int(first), list(entries)] if first >= 0:
                 nodes.update((key, node) for key, entry in enumerate(entries, start=first) if (node := _as_node(entry)))

@@ -1,4 +1,4 @@
-"""Reads the event file of a spool: its header, and the records that a dead process left.
+"""Reads the event file of a spool: its header, and the records of a dead process.
 
 Source: writer/native/spool.h, which maps the same file.
 """
@@ -24,11 +24,11 @@ HEADER = struct.Struct("<8sIIQq")
 HEAD_WORD, TAIL_WORD, VALUES_TAIL_WORD, ROWS_TAIL_WORD = 64 // 8, 128 // 8, 192 // 8, 200 // 8
 """Positions of the header's counters, as indexes of 64-bit integers.
 
-HEAD is the next event index, and TAIL is the event index before which everything is in sealed parts. VALUES_TAIL and
-ROWS_TAIL are the corresponding offsets in the value spool and in the rows.
+HEAD is the next event index. TAIL is an event index; all earlier events are in sealed parts. VALUES_TAIL and ROWS_TAIL
+are the offsets in the value spool and in the rows journal that correspond to TAIL.
 """
 MAX_CAPACITY = 2**24
-"""Number of records of the largest spool that is read, which take 4 GiB."""
+"""Maximum number of records of a spool that can be read; these records take 4 GiB."""
 CHUNK_RECORDS = 65_536
 """Number of records that are read at a time."""
 _MAX_EVENT_INDEX = 2**62
@@ -84,8 +84,8 @@ def read_header(path: Path) -> SpoolHeader:
 def read_committed(path: Path, header: SpoolHeader) -> Iterator[Records]:
     """Yields the committed records from the tail on, in order; at most CHUNK_RECORDS at a time.
 
-    It leaves out records that were being written when the process died, records that belong to such a record, and
-    records of an unknown kind. Other records after a left-out one are yielded.
+    It leaves out records that were incomplete when the process died, followers of an incomplete record, and records of
+    an unknown kind. It yields other records even if they come after a record that was left out.
 
     Raises:
         OSError: The file cannot be read.
@@ -112,7 +112,7 @@ def read_committed(path: Path, header: SpoolHeader) -> Iterator[Records]:
 
 
 def _read_slots(descriptor: int, capacity: int, first: int, count: int) -> Records:
-    """Returns the slots of some event indexes, with any content; zeros beyond the end of the file."""
+    """Returns the unchecked slots of some event indexes; slots beyond the end of the file are zeros."""
     content = np.zeros(count * RECORD_SIZE, np.uint8)
     done = 0
     while done < count:

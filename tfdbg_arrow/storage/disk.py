@@ -1,4 +1,4 @@
-"""Operations on local files: writing them whole, syncing, locking, and freeing their disk blocks."""
+"""Operations on local files: writing them atomically, syncing, locking, and freeing their disk blocks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def written_whole(path: Path, *, temporary: Path | None = None) -> Iterator[Path
         temporary: The temporary path, on the same file system; None means a new name next to `path`.
 
     Raises:
-        OSError: The path cannot be written. Nothing is left, unless removing it fails too.
+        OSError: The path cannot be written. The temporary file is removed, unless its removal fails too.
     """
     temporary = temporary or path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
@@ -101,7 +101,7 @@ def lock_file(descriptor: int, kind: int) -> bool:
         kind: The operation of `fcntl.flock`.
 
     Raises:
-        BlockingIOError: Another process holds the lock, and `kind` says not to wait.
+        BlockingIOError: Another process holds the lock, and `kind` contains `fcntl.LOCK_NB`.
     """
     try:
         fcntl.flock(descriptor, kind)
@@ -146,9 +146,9 @@ def locked_directory(directory: Path) -> Iterator[None]:
 
 
 def punch_hole(descriptor: int, start: int, end: int) -> None:
-    """Frees the disk blocks between two offsets, which read as zeros from then on.
+    """Frees the disk blocks between two offsets; that range reads as zeros from then on.
 
-    This is best effort: if the file system does not support it, the blocks are freed when the file is removed.
+    If the file system does not support this, the blocks are freed only when the file is removed.
     """
     if _fallocate is not None:
         _fallocate(descriptor, _PUNCH_HOLE_KEEPING_SIZE, start, end - start)

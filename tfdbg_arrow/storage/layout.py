@@ -1,7 +1,7 @@
-"""Names and paths of a logdir, and the check that its files are its own.
+"""Names and paths of a logdir, and the check that its files lie inside the logdir.
 
 All paths here are relative to the logdir and use `/`. The content of a logdir is untrusted: no function of this module
-returns a path outside of it.
+returns a path outside the logdir.
 
 Source: spec/README.md, "Layout of a logdir".
 """
@@ -37,7 +37,7 @@ def make_run_id(wall_time_ns: int, *, host_name: str, pid: int) -> str:
     """Returns the id of a new run, such as `20261120T163000.123456-myhost-4242`.
 
     Args:
-        wall_time_ns: When recording starts, in nanoseconds since 1970-01-01T00:00:00Z.
+        wall_time_ns: Start time of the recording, in nanoseconds since 1970-01-01T00:00:00Z.
         host_name: Name of the host; characters other than letters, digits, `.` and `-` become `-`.
         pid: Process id on that host.
     """
@@ -54,8 +54,8 @@ def check_run_id(text: str, *, where: str) -> str:
         where: The source of the run id, for the message.
 
     Raises:
-        LogdirError: It has characters other than letters, digits, `.`, `_` and `-`, does not start with a letter or
-            digit, has no letter, or is longer than 200 characters.
+        LogdirError: The run id has characters other than letters, digits, `.`, `_` and `-`, does not start with a
+            letter or digit, has no letter, or is longer than 200 characters.
     """
     if _RUN_ID.fullmatch(text) is None:
         raise LogdirError(
@@ -77,12 +77,12 @@ def is_part_name(name: str) -> bool:
 
 
 def part_directory(table_name: str, *, run_id: str) -> str:
-    """Returns the directory that holds a table's parts of a run."""
+    """Returns the directory that holds the parts of one table and one run."""
     return f"{table_name}/run={run_id}"
 
 
 def run_of_directory(name: str) -> str | None:
-    """Returns the run id in the name of a directory that holds parts, not checked; None for another directory."""
+    """Returns the unchecked run id in the name of a directory of parts; None if the directory does not hold parts."""
     match = _RUN_DIRECTORY.fullmatch(name)
     return None if match is None else match[1]
 
@@ -93,13 +93,13 @@ def run_of_part(path: str) -> str:
 
 
 def part_files(logdir: Path, table_name: str) -> list[Path]:
-    """Returns the files in the directories of a table that have the name of a part, sorted by path."""
+    """Returns the files of a table whose names are names of parts, sorted by path."""
     candidates = (logdir / table_name).glob(PART_GLOB)
     return sorted(path for path in candidates if run_of_directory(path.parent.name) and is_part_name(path.name))
 
 
 def part_path(table_name: str, *, run_id: str, number: int) -> str:
-    """Returns the path of a part; parts are numbered from 0 in each table of a run."""
+    """Returns the path of a part; the parts of each table of a run are numbered from 0."""
     return f"{part_directory(table_name, run_id=run_id)}/part-{number:06d}.parquet"
 
 
@@ -107,7 +107,7 @@ def part_number(path: str) -> int:
     """Returns the number of the part at a path.
 
     Raises:
-        ValueError: The path is not that of a part.
+        ValueError: The path is not the path of a part.
     """
     match = _PART_NAME.fullmatch(path.rsplit("/", 1)[-1])
     if match is None:
@@ -118,8 +118,8 @@ def part_number(path: str) -> int:
 def temporary_path(table_name: str, *, run_id: str, number: int) -> str:
     """Returns the path of a part that is still being written.
 
-    It lies outside the table's directory, because readers that open a table by its path alone treat every file in that
-    directory as a part.
+    The path lies outside the table's directory, because readers that open a table by its path alone treat every file in
+    that directory as a part.
     """
     return f"{SPOOL_DIRECTORY}/{run_id}.{table_name}.{number:06d}{TEMPORARY_SUFFIX}"
 
@@ -131,15 +131,16 @@ def manifest_path(run_id: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class SpoolPaths:
-    """The files that hold a run's data until it is in parts.
+    """The files that hold a run's data until the data is in parts.
 
-    They exist while the run is recorded, and remain if its process is killed.
+    The files exist while the run is recorded, and remain if the recording process is killed.
 
     Attributes:
         spool: The events; created last.
         values: The recorded elements of tensors.
         rows: A journal of the rows of tables that do not hold events.
-        journal: A journal that resolves the numbers in events; locked while the run is recorded, and removed last.
+        journal: A journal that resolves the numbers in events. It is locked while the run is recorded, and removed
+            last.
     """
 
     spool: Path
@@ -148,7 +149,7 @@ class SpoolPaths:
     journal: Path
 
     def all(self) -> tuple[Path, ...]:
-        """Returns the files, in the order in which they are removed."""
+        """Returns the files, in the order in which they must be removed."""
         return self.spool, self.values, self.rows, self.journal
 
 
@@ -197,7 +198,7 @@ def shown(value: object) -> str:
 class OwnFiles:
     """Checks that paths are regular files of a logdir.
 
-    It rejects symbolic links that lead out of the logdir, pipes, devices and directories. Reading a pipe would block,
+    It rejects pipes, devices, directories, and symbolic links that lead out of the logdir. Reading a pipe would block,
     and reading a device may never end. Each directory is examined once.
 
     Args:

@@ -1,7 +1,7 @@
 """Locations of logdirs: a local directory, or a URL that fsspec opens.
 
-fsspec handles credentials, through its options, its configuration files and the environment variables of the store's
-client.
+fsspec handles credentials: it takes them from its options, from its configuration files, and from the environment
+variables of the store's client.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _PACKAGES = {
 }
 """The package to install for each protocol."""
 _REPLACES_WHOLE = frozenset({*_PACKAGES, "memory"} - {"sftp", "ssh"})
-"""Protocols of stores that replace an object atomically when it is written."""
+"""Protocols of stores in which writing an object replaces the previous object atomically."""
 _T = TypeVar("_T")
 
 
@@ -67,11 +67,11 @@ class RemoteLocation:
         """Returns the directory at the URL without contacting the store; the directory need not exist.
 
         Args:
-            storage_options: fsspec's arguments for this protocol; None means those of its configuration.
+            storage_options: fsspec's arguments for this protocol; None means the arguments in fsspec's configuration.
 
         Raises:
             MissingDependencyError: fsspec, or its package for the protocol, is not installed.
-            LogdirError: The protocol is unknown, or its file system refuses the options.
+            LogdirError: The protocol is unknown, or its file system rejects the options.
         """
         fsspec = _import_fsspec(self)
         try:
@@ -98,7 +98,7 @@ class RemoteLocation:
 
 
 class RemoteDirectory:
-    """A directory of a remote file system; the names of its files are relative to it and use `/`.
+    """A directory of a remote file system; the names of its files are relative to the directory and use `/`.
 
     Methods raise the file system's own errors; `described` turns them into a LogdirError.
 
@@ -130,7 +130,7 @@ class RemoteDirectory:
         self._put_whole(name, lambda path: self._fs.pipe_file(path, content))
 
     def upload(self, source: Path, name: str) -> None:
-        """Copies a local file into this directory; a reader finds the whole file or none.
+        """Copies a local file into this directory; a reader finds the whole file or no file.
 
         Raises:
             FileNotFoundError: The local file does not exist.
@@ -146,7 +146,7 @@ class RemoteDirectory:
         self._fs.get_file(self._path(name), str(target))
 
     def remove(self, name: str) -> None:
-        """Removes a file and the leftovers of an interrupted `upload` of it, if they exist."""
+        """Removes a file, if it exists, and the temporary files of its interrupted uploads."""
         path = self._path(name)
         for file_path in (path,) if self._replaces_whole else (f"{path}{TEMPORARY_SUFFIX}", path):
             with contextlib.suppress(FileNotFoundError):
@@ -194,8 +194,8 @@ def parse_location(location: str | os.PathLike[str]) -> Path | RemoteLocation:
     A `file://` URL becomes a path.
 
     Raises:
-        LogdirError: The location is neither a string nor a path, is a URL that was converted to a `pathlib.Path` or
-            that contains another URL, or names no bucket or directory.
+        LogdirError: The location is neither a string nor a path. Or it is a URL that was converted to a `pathlib.Path`,
+            that contains another URL, or that names no bucket or directory.
     """
     if isinstance(location, os.PathLike):
         path = Path(location)
@@ -225,10 +225,10 @@ def parse_location(location: str | os.PathLike[str]) -> Path | RemoteLocation:
 
 @contextlib.contextmanager
 def described(what: str) -> Iterator[None]:
-    """Converts whatever a remote file system raises in the block into a LogdirError.
+    """Converts any error that a remote file system raises in the block into a LogdirError.
 
     Args:
-        what: The beginning of the message: what could not be done, and where.
+        what: The beginning of the message, which names the failed action and its location.
 
     Raises:
         LogdirError: The block raised an error; the message says what to check.
@@ -247,7 +247,7 @@ def reason_of(error: BaseException) -> str:
 
 
 def is_final(error: BaseException) -> bool:
-    """Returns whether a retry cannot help, because credentials are wrong or something does not exist."""
+    """Returns whether a retry cannot help, because the credentials are wrong or a file or bucket does not exist."""
     if isinstance(error, (PermissionError, FileNotFoundError)):
         return True
     return "credential" in type(error).__name__.lower()
@@ -278,10 +278,11 @@ def _import_fsspec(location: RemoteLocation) -> Any:
 
 @functools.lru_cache(maxsize=1)
 def _event_loop(pid: int) -> asyncio.AbstractEventLoop:
-    """Returns this package's event loop for asynchronous file systems, separate from the one that the program uses.
+    """Returns this package's event loop for asynchronous file systems, which is separate from the program's event loop.
 
     Args:
-        pid: Id of the process. A forked child needs its own loop, because the thread of its parent's loop is gone.
+        pid: Id of the process. A forked child needs its own loop, because it has no copy of the thread that runs its
+            parent's loop.
     """
     import asyncio  # here, because local logdirs need no event loop
 
@@ -292,10 +293,10 @@ def _event_loop(pid: int) -> asyncio.AbstractEventLoop:
 
 
 class _ExitProofExecutor(ThreadPoolExecutor):
-    """An executor for a loop's name look-ups that also works while the interpreter exits.
+    """An executor for an event loop's host name look-ups, which also works while the interpreter exits.
 
-    A ThreadPoolExecutor refuses work at that time, but a recording that lasts until the end of its program is closed
-    then.
+    A ThreadPoolExecutor rejects work while the interpreter exits. But a recording that lasts until the end of its
+    program is closed at that time.
     """
 
     def __init__(self) -> None:

@@ -1,10 +1,10 @@
-"""Manifests, which list the live parts of a run and how much of its spool they contain.
+"""Manifests, which list the live parts of a run and state how much of the run's spool the parts contain.
 
 Each run has one manifest, and each change adds a line to it. The content of a logdir is untrusted: no function of this
-module returns a path outside of it.
+module returns a path outside the logdir.
 
 A line ends in `, "checksum": "<8 hexadecimal digits>"}`. The digits are the CRC-32 of all bytes of the file before this
-suffix. They reveal changed bytes, lost lines and swapped lines, but do not protect from deliberate changes.
+suffix. They reveal changed bytes, lost lines and swapped lines, but do not protect against deliberate changes.
 
 Source: spec/README.md, "Manifest" and "Checksums".
 """
@@ -49,7 +49,7 @@ class ManifestEntry:
     """One sealed part.
 
     Attributes:
-        table: Name of the table, which can be a table that only a newer MINOR version defines.
+        table: Name of the table. A newer MINOR version may define tables that this version does not know.
         path: `<table>/run=<run id>/part-<number>.parquet`, relative to the logdir.
         rows: Number of rows.
         bytes: Size of the file in bytes.
@@ -72,7 +72,7 @@ class ManifestEntry:
 
     @classmethod
     def from_json(cls, value: object, *, run_id: str, where: str) -> ManifestEntry:
-        """Reads the JSON object of a manifest; unknown keys are ignored.
+        """Reads an entry from a JSON object of a manifest; unknown keys are ignored.
 
         Args:
             value: The parsed JSON.
@@ -119,9 +119,10 @@ class ManifestChange:
         removed: Paths of the parts that are no longer live.
         added: The new live parts.
         where: File and line, for messages.
-        spool_upto: The position up to which the spool is in parts; None if the line has no such position.
+        spool_upto: The position in the spool before which all events are in parts; None if the line has no such
+            position.
         is_recovery: Whether this line completes the recovery of a killed process's spool.
-        is_add: Whether the line adds one part and replaces none.
+        is_add: Whether the line adds one part and replaces no part.
     """
 
     removed: tuple[str, ...]
@@ -151,8 +152,8 @@ def add_line(entry: ManifestEntry, *, spool_upto: int | None = None) -> str:
 
     Args:
         entry: The part.
-        spool_upto: The position up to which the spool is now in the parts of this table; None if the part does not come
-            from the spool.
+        spool_upto: The position in the spool before which all data of this table is now in parts; None if the part does
+            not come from the spool.
     """
     return json.dumps({"op": "add", **entry.to_json(), **_upto(spool_upto)}) + "\n"
 
@@ -160,14 +161,14 @@ def add_line(entry: ManifestEntry, *, spool_upto: int | None = None) -> str:
 def replace_line(
     removed: Iterable[str], *, added: Iterable[ManifestEntry], spool_upto: int | None = None, is_recovery: bool = False
 ) -> str:
-    """Returns the manifest line for parts that replace others, with its newline and without its checksum.
+    """Returns the manifest line for parts that replace other parts, with its newline and without its checksum.
 
     Args:
         removed: Paths of the parts that are no longer live.
         added: The parts that replace them.
         spool_upto: The first event index of the spool that is not yet in the parts of event tables; None means that
-            this does not change.
-        is_recovery: Whether everything that a killed process left in its spool is now in parts.
+            this index does not change.
+        is_recovery: Whether all data that a killed process left in its spool is now in parts.
     """
     line = {"op": "replace", "removed": list(removed), "added": [entry.to_json() for entry in added]}
     return json.dumps({**line, **_upto(spool_upto), **({"is_recovery": True} if is_recovery else {})}) + "\n"
@@ -194,7 +195,7 @@ class SpoolProgress:
 
 
 def spool_progress(text: str, *, run_id: str, path: str | PurePath) -> SpoolProgress:
-    """Returns a manifest's information about the spool; the arguments and errors are those of `live_parts`."""
+    """Returns a manifest's information about the spool; it has the arguments and errors of `live_parts`."""
     by_table: dict[str, int] = {}
     events, is_recovered = 0, False
     for change in manifest_changes(text, run_id=run_id, path=path):
@@ -212,7 +213,7 @@ def spool_progress(text: str, *, run_id: str, path: str | PurePath) -> SpoolProg
 def live_parts(text: str, *, run_id: str, path: str | PurePath) -> tuple[ManifestEntry, ...]:
     """Returns the live parts at the end of a manifest: the parts that were added and not replaced.
 
-    An incomplete last line (the process was killed while it wrote the line) is ignored.
+    The last line is ignored if it is incomplete because the process was killed while it wrote the line.
 
     Args:
         text: Content of the manifest.
@@ -264,7 +265,7 @@ def is_cut_off(line: str) -> bool:
 
 
 def manifest_changes(text: str, *, run_id: str, path: str | PurePath) -> Iterator[ManifestChange]:
-    """Yields the changes of a manifest in order, one a line; the arguments and errors are those of `live_parts`."""
+    """Yields one change for each line of a manifest, in order; it has the arguments and errors of `live_parts`."""
     crc = 0
     *whole, rest = text.split("\n")
     lines = [f"{line}\n" for line in whole] + ([rest] if rest else [])
@@ -291,7 +292,7 @@ def read_live_parts(logdir: Path, *, run_id: str) -> tuple[ManifestEntry, ...]:
         run_id: The run.
 
     Raises:
-        LogdirError: The run id or the manifest is not valid, the manifest cannot be read, or it is not a regular file
+        LogdirError: The run id or the manifest is not valid, or the manifest cannot be read or is not a regular file
             inside the logdir.
     """
     path = logdir / manifest_path(check_run_id(run_id, where=str(logdir)))
@@ -356,7 +357,7 @@ class ManifestFile:
         sync(self.path.parent)
 
     def resume(self) -> str:
-        """Continues after the last complete line that a dead process left; returns the text up to that line.
+        """Continues after the last complete line that a dead process wrote; returns the text up to and with that line.
 
         The file does not change until the next line is appended, because the caller may find that the text is damaged.
 
@@ -378,9 +379,9 @@ class ManifestFile:
             OSError: The line cannot be written. Readers do not see it, unless `has_leftover` is True.
         """
         data = self._lead + checksummed([line], before=zlib.crc32(self._lead, self._crc)).encode()
-        with open(self.path, "r+b", buffering=0) as file:  # unbuffered, because closing the file would write a buffer
+        with open(self.path, "r+b", buffering=0) as file:  # with a buffer, `close` would write the rest
             try:
-                file.truncate(self._size)  # remove what a failed append left
+                file.truncate(self._size)  # remove the bytes of a failed append
                 file.seek(self._size)
                 self.has_leftover = True
                 write_whole(file, data)
@@ -408,7 +409,7 @@ def with_checksum(line: str, *, before: int = 0) -> str:
 
 
 def is_intact(line: str, *, before: int = 0) -> bool:
-    """Returns whether a line, given without its newline, ends in the right checksum."""
+    """Returns whether a line ends in the right checksum; the line is given without its newline."""
     begin, separator, rest = line.rpartition(_BEGIN)
     return separator + rest == _end(begin, before)
 

@@ -80,8 +80,8 @@ def check_logdir(path: Path) -> str:
     """Returns the format version of a logdir after checking that a path is a logdir of a readable format.
 
     Raises:
-        LogdirError: The path does not exist, is a file or an empty directory, or its marker is a symbolic link to a
-            file outside it.
+        LogdirError: The path does not exist, is a file or an empty directory, or has a marker that is a symbolic link
+            to a file outside the directory.
         NoLogdirError: The path is another kind of directory. The message names the logdirs below it.
         FormatVersionError: The logdir has a MAJOR format version that this package does not read.
     """

@@ -1,4 +1,4 @@
-"""Repeats actions that can fail for a moment."""
+"""Repeats actions after temporary errors."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from typing import TypeVar
 
 _T = TypeVar("_T")
 _RANDOM = random.SystemRandom()
-"""A separate generator, because a draw from the one that the program seeds would change the training."""
+"""A separate generator. A draw from the generator that the program seeds would change the training."""
 
 
 def repeated(
     action: Callable[[], _T], *, attempts: int, may_pass: Callable[[Exception], bool], first_pause_s: float = 0.0
 ) -> _T:
-    """Calls an action and returns its result; repeats it after errors that may pass.
+    """Calls an action and returns its result; repeats the call after temporary errors.
 
     Args:
         action: The action.
         attempts: The maximum number of calls.
-        may_pass: Returns whether another call can succeed after an error, and prepares that call if necessary.
+        may_pass: A function that returns whether another call can succeed after an error. If necessary, it prepares
+            that call.
         first_pause_s: Seconds before the second call; each further pause is twice as long.
 
     Raises:

@@ -28,8 +28,8 @@ class LogdirBelow:
 
     Attributes:
         path: The directory.
-        num_runs: Number of its runs; None if it cannot be listed.
-        wall_time_ns: When it was changed last, in nanoseconds since 1970-01-01T00:00:00Z.
+        num_runs: Number of its runs; None if the runs cannot be listed.
+        wall_time_ns: Time of the last change, in nanoseconds since 1970-01-01T00:00:00Z.
     """
 
     path: Path
@@ -43,7 +43,7 @@ class LogdirsBelow:
 
     Attributes:
         path: The directory.
-        logdirs: The logdirs, the one that was changed last first.
+        logdirs: The logdirs, from the most recently changed one to the oldest.
         num_searched: Number of directories that were searched.
         is_cut: Whether the search ended at a limit before it had seen every directory up to the depth of MAX_DEPTH.
     """
@@ -62,17 +62,17 @@ def find_logdirs(
     max_depth: int = MAX_DEPTH,
     max_seconds: float = MAX_S,
 ) -> LogdirsBelow:
-    """Searches a directory for logdirs, near ones first.
+    """Searches a directory for logdirs, level by level.
 
     Directories whose name begins with a dot, directories inside a logdir, and directories that cannot be listed are
     not searched. Symbolic links are not followed.
 
     Args:
-        path: The directory. If it is a logdir itself, that is the only one.
-        max_directories: Number of directories to list at most.
-        max_entries: Number of their entries to look at at most.
+        path: The directory. If it is a logdir itself, only this logdir is returned.
+        max_directories: Maximum number of directories to list.
+        max_entries: Maximum number of directory entries to examine.
         max_depth: Depth of the deepest directories to list.
-        max_seconds: After this time, no further directory is listed. Slow disks need it.
+        max_seconds: After this number of seconds, no further directory is listed. Slow disks need this limit.
     """
     logdirs: list[LogdirBelow] = []
     unsearched = deque([(path, 0)])
@@ -106,7 +106,7 @@ def find_logdirs(
 
 
 def below_text(below: LogdirsBelow) -> str:
-    """Returns what to do with a directory that is not a logdir, as the end of a sentence."""
+    """Returns advice about a directory that is not a logdir, as the end of a sentence."""
     if not below.logdirs:
         cut = f" ({cut_text(below)})" if below.is_cut else ""
         return f"give the directory that a recording wrote{cut}."
@@ -118,7 +118,7 @@ def below_text(below: LogdirsBelow) -> str:
 
 
 def cut_text(below: LogdirsBelow) -> str:
-    """Returns that a search ended at a limit."""
+    """Returns the statement that a search ended at a limit."""
     return f"the search for logdirs below it stopped after {number_of(below.num_searched, 'directory', 'directories')}"
 
 

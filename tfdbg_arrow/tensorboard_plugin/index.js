@@ -1,4 +1,4 @@
-// TensorBoard loads this module in the frame of the tab, and calls render(). The pages then take over the frame.
+// TensorBoard loads this module in the frame of the tab, and calls render(). Then the pages replace the content of the frame.
 const isFramedByAnotherSite = () => {
   try {
     return top.location.origin !== location.origin;
@@ -13,7 +13,7 @@ export const render = () => {
     location.replace(url);
     return;
   }
-  // The browser refuses to show the pages here. A notebook, for example, shows TensorBoard in a frame.
+  // The browser refuses to show the pages in a frame of another site. A notebook, for example, has such a frame.
   const link = document.createElement("a");
   link.href = url;
   link.target = "_blank";

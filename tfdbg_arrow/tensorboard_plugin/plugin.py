@@ -1,4 +1,4 @@
-"""What TensorBoard loads at its start. This must be quick, and must import neither TensorFlow nor DuckDB."""
+"""The module that TensorBoard loads at its start. It must load quickly, and import neither TensorFlow nor DuckDB."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ _URL = re.compile(r"[A-Za-z][A-Za-z0-9.+-]*://")
 
 
 class Loader(base_plugin.TBLoader):  # type: ignore[misc]
-    """Defines the flag of the plugin, and makes the plugin. The entry point `tensorboard_plugins` names it."""
+    """Defines the plugin's flag, and creates the plugin. The entry point `tensorboard_plugins` names this class."""
 
     def define_flags(self, parser: argparse.ArgumentParser) -> None:
-        """Adds the flag to TensorBoard's."""
+        """Adds the flag of the plugin to TensorBoard's flags."""
         parser.add_argument_group(NAME).add_argument(
             "--tfdbg_arrow_hosts",
             metavar="NAME[,NAME...]",
@@ -50,7 +50,7 @@ class Loader(base_plugin.TBLoader):  # type: ignore[misc]
 
 
 class Plugin(base_plugin.TBPlugin):  # type: ignore[misc]
-    """The tab.
+    """The tab in TensorBoard.
 
     Args:
         context: TensorBoard's flags and logdir.
@@ -73,7 +73,7 @@ class Plugin(base_plugin.TBPlugin):  # type: ignore[misc]
         return bool(self._search.result(patience_s=_PATIENCE_S).paths)
 
     def frontend_metadata(self) -> base_plugin.FrontendMetadata:
-        """Returns how TensorBoard shows the tab. The pages reload themselves, so its button for this is off."""
+        """Returns how TensorBoard shows the tab. The pages reload themselves, so TensorBoard's reload is off."""
         return base_plugin.FrontendMetadata(es_module_path=_MODULE, tab_name=_TAB, disable_reload=True)
 
     def get_plugin_apps(self) -> dict[str, Callable[[WSGIEnvironment, StartResponse], Iterable[bytes]]]:
@@ -93,7 +93,7 @@ class Plugin(base_plugin.TBPlugin):  # type: ignore[misc]
             for url in self._urls
         )
         sites = Sites(self._search, notes=notes)
-        atexit.register(sites.close)  # otherwise DuckDB complains of its open connections when TensorBoard ends
+        atexit.register(sites.close)  # otherwise DuckDB reports its open connections when TensorBoard ends
         return Application(
             sites,
             prefix=f"/data/plugin/{NAME}",
@@ -113,7 +113,7 @@ class Plugin(base_plugin.TBPlugin):  # type: ignore[misc]
 
 
 def _module(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-    """Answers with the module of the tab. It holds no data, so that it also loads where the pages are refused."""
+    """Answers with the tab's JavaScript module. The module contains no data, so it loads even if pages are refused."""
     if Request(environ).method not in ("GET", "HEAD"):
         return _plain("Only GET and HEAD are answered.\n", status=405)(environ, start_response)
     text = (resources.files("tfdbg_arrow.tensorboard_plugin") / "index.js").read_text("utf-8")
@@ -139,7 +139,7 @@ def _flag(flags: argparse.Namespace | None, name: str) -> Any:
 def _places(logdir: str, logdir_spec: str) -> list[str]:
     """Returns the paths and URLs in `--logdir` or `--logdir_spec`.
 
-    The latter is a list separated by commas, in which a path may have a name and a colon before it.
+    `--logdir_spec` is a list separated by commas. In this list, a name and a colon may stand before a path.
     """
     if logdir:
         return [logdir]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """The response to a request, without the headers of `security`.
+    """The response to a request, without the headers that `security` defines.
 
     Attributes:
         status: The HTTP status.
@@ -26,7 +26,7 @@ class Answer:
     def of_text(
         cls, text: str, *, subtype: str = "plain", status: int = 200, headers: Mapping[str, str] | None = None
     ) -> Answer:
-        """Returns a text in UTF-8.
+        """Returns an answer whose body is a text in UTF-8.
 
         Args:
             text: The text.

@@ -1,4 +1,4 @@
-"""Computes answers in a thread, so that a page shows the answers that are ready while others are still computed."""
+"""Computes answers in a thread, so that a page can show the ready answers before all are ready."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from tfdbg_arrow.query import Logdir
 
 _LOG = logging.getLogger(__name__)
 _MAX_KEPT = 500
-"""Number of answers that are kept."""
+"""Maximum number of answers that are kept."""
 _CLOSE_S = 1.0
 _Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Known(Generic[_Result]):
-    """What is known of some answers.
+    """The state of some answers: ready, pending or failed.
 
     Attributes:
-        answers: The answers that are ready, by key. While a logdir grows, an answer may be of an earlier state.
+        answers: The answers that are ready, by key. While a logdir grows, an answer may come from an earlier state of
+            the logdir.
         pending: The keys whose answers are not ready for the current state of the logdir.
         failed: The keys whose answers could not be computed, for example because the time was up.
     """
@@ -36,7 +37,7 @@ class Known(Generic[_Result]):
 
 @dataclass(frozen=True)
 class _Kept:
-    """An answer (None if it could not be computed), and the logdir's state before it was computed."""
+    """An answer, or None if the computation failed, and the logdir's state before the computation."""
 
     answer: object
     state: str
@@ -62,7 +63,7 @@ class Background:
         self._is_closed = False
 
     def close(self) -> None:
-        """Computes nothing more. An answer that is being computed is given a moment to end."""
+        """Stops computing answers, and waits briefly for the answer that is being computed."""
         with self._condition:
             self._is_closed = True
             self._queued.clear()
@@ -74,14 +75,14 @@ class Background:
         """Returns the answers that are ready, and starts to compute the others.
 
         Args:
-            wanted: The functions that read the answers, by key, the most important first. The function of a key must
-                always be the same.
+            wanted: The functions that compute the answers, by key. The most important function comes first. A key must
+                always have the same function.
             wait_s: Maximum time to wait for answers that are not ready, in seconds.
         """
         end = time.monotonic() + wait_s
         state = self._state()
         with self._condition:
-            # The answers of the last request come first.
+            # The answers of the newest request are computed first.
             missing = {key: compute for key, compute in wanted.items() if self._is_missing(key, state)}
             self._queued = {**missing, **self._queued}
             if self._queued and self._thread is None and not self._is_closed:
@@ -120,7 +121,7 @@ class Background:
         state = self._state()
         try:
             return _Kept(self._read(key, compute), state)
-        except TfdbgArrowError as error:  # such as a time limit; the page names what could not be computed
+        except TfdbgArrowError as error:  # such as a time limit; the page names the failed answers
             _LOG.debug("%r could not be computed", key, exc_info=error)
         except Exception as error:  # a defect must not end the thread
             _LOG.error("%r could not be computed", key, exc_info=error)

@@ -1,4 +1,4 @@
-"""Drawings of one tensor: bars of a histogram, pills and shares of its health."""
+"""Drawings of one tensor: the bars of its histogram, and the pills and shares of its health."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _NUMERICS = (("min_finite", "min"), ("max_finite", "max"), ("mean_finite", "mean
 
 @dataclass(frozen=True)
 class Bar:
-    """One bar.
+    """One bar of a histogram.
 
     Attributes:
         kind: `finite`, `neg-inf`, `pos-inf` or `nan`.
-        text: Its label.
+        text: The label of the bar.
         start: Left edge, in percent of the width.
         width: Width, in percent of the total width.
         height: Height, in percent; at least a visible minimum unless the bar is empty.
@@ -38,7 +38,7 @@ class Bar:
 
 
 def bars(histogram: Histogram) -> tuple[Bar, ...]:
-    """Returns a histogram as bars from left to right, with bars for infinities and NaN only if there are any."""
+    """Returns the bars of a histogram from left to right. Infinities and NaN have bars only if the tensor has them."""
     before = [("neg-inf", "-Inf", histogram.num_neg_inf)] if histogram.num_neg_inf else []
     after = [one for one in (("pos-inf", "+Inf", histogram.num_pos_inf), ("nan", "NaN", histogram.num_nan)) if one[2]]
     num_slots = len(before) * (1 + _GAP) + max(1, len(histogram.bins)) + len(after) * (1 + _GAP)

@@ -1,7 +1,8 @@
-"""The colours of maps and distributions: a scale for magnitudes, a scale for numbers around 0, and one for bad cells.
+"""The colours of maps and distributions: a scale for magnitudes, a scale for numbers around 0, a colour for bad cells.
 
-Each element of a drawing has a light colour of its own, because a notebook has no style sheet, and a class. The style
-sheet `colours.css`, which pages and reports load, has the dark colours of these classes.
+Each element of a drawing has two attributes for its colour. The attribute `fill` contains the light colour, because a
+notebook has no style sheet. The attribute `class` selects the dark colour from the style sheet `colours.css`, which
+pages and reports load.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from markupsafe import Markup
 
 @dataclass(frozen=True, kw_only=True)
 class Colours:
-    """The colours on one ground.
+    """The colours on one background, light or dark.
 
     Attributes:
-        sequential: From the lowest to the greatest value, with evenly changing lightness.
-        diverging: From negative values over 0 to positive values.
-        bad: Bad cells. No colour of a scale is similar to it.
+        sequential: The colours from the lowest to the greatest value. Their lightness changes evenly.
+        diverging: The colours from negative values over 0 to positive values.
+        bad: The colour of bad cells. No colour of the scales is similar to it.
     """
 
     sequential: tuple[str, ...]
@@ -39,9 +40,9 @@ DARK = Colours(
     bad="#e04060",
 )
 BAD = "bad-cell"
-"""The class of bad cells."""
+"""The CSS class of bad cells."""
 _NUM_LEVELS = 24
-"""Number of colours of a scale, less one. Eyes can hardly tell neighbours apart."""
+"""Number of colours of a scale, minus one. Neighbouring colours are hard to tell apart."""
 
 
 def colour_at(stops: Sequence[str], place: float) -> str:
@@ -71,7 +72,7 @@ _LIGHT_FILLS = _fills(LIGHT)
 
 
 def paint(name: str) -> Markup:
-    """Returns the attributes of an element that has the colour of a class."""
+    """Returns the attributes that give an element the colour of a class."""
     return Markup(f'class="{name}" fill="{_LIGHT_FILLS[name]}"')
 
 

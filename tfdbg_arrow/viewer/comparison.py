@@ -38,10 +38,10 @@ class Comparison:
         storage_options: fsspec's arguments for a URL.
         run_a: Run A.
         run_b: Run B.
-        other_path: The path of B's logdir; None means that of A.
-        known: Ops that are known to diverge, as `tfdbg_arrow.query.diff` takes them.
+        other_path: The path of B's logdir; None means the path of A's logdir.
+        known: The ops that are known to diverge, as in the arguments of `tfdbg_arrow.query.diff`.
         last_step: The last training step that `diff` compares; None means all.
-        positions: The positions of the map, as `tfdbg_arrow.query.layer_differences` takes them.
+        positions: The positions of the map, as in the arguments of `tfdbg_arrow.query.layer_differences`.
     """
 
     path: str
@@ -65,12 +65,12 @@ class Comparison:
 
 @dataclass(frozen=True, kw_only=True)
 class Compared:
-    """The ops of two runs, compared.
+    """The comparison of the ops of two runs.
 
     Attributes:
-        diff: The comparison.
+        diff: The result of the comparison.
         source_a: The lines around the user's innermost frame at the divergence, in A.
-        source_b: The same in B.
+        source_b: The lines around the user's innermost frame at the divergence, in B.
     """
 
     diff: Diff
@@ -110,7 +110,8 @@ def compare(asked: Comparison, *, timeout_s: float) -> Compared:
         timeout_s: Time limit in seconds.
 
     Raises:
-        TookTooLongError: The comparison took longer; the message gives the command that has no time limit.
+        TookTooLongError: The comparison took longer than `timeout_s`. The message contains the command for a comparison
+            without a time limit.
         NoAnswerError: The process ended without an answer.
         TfdbgArrowError: The comparison raised this error.
     """
@@ -122,7 +123,7 @@ def compare(asked: Comparison, *, timeout_s: float) -> Compared:
 def compare_layers(asked: Comparison, *, timeout_s: float) -> LayerDifferences | None:
     """Compares the layers of two runs, as `tfdbg_arrow.query.layer_differences` does.
 
-    Arguments and errors are those of `compare`.
+    The arguments and errors are the same as for `compare`.
     """
     differences = _answer("layers", asked, timeout_s=timeout_s)
     assert differences is None or isinstance(differences, LayerDifferences)
@@ -134,7 +135,7 @@ def _answer(what: str, asked: Comparison, *, timeout_s: float) -> object:
     if not _running.acquire(timeout=timeout_s):
         raise TookTooLongError(f"another comparison is still running; try again, {instead}")
     try:
-        # DuckDB spills into this directory, which is removed even if the process is stopped and cannot clean up.
+        # DuckDB writes temporary files into this directory. The server removes it, because a stopped process cannot.
         with tempfile.TemporaryDirectory(prefix="tfdbg_arrow_view_diff_") as directory:
             done = subprocess.run(
                 [sys.executable, "-P", "-c", "from tfdbg_arrow.viewer.comparison import main; main()"],
@@ -185,7 +186,7 @@ _COMPARE: Mapping[str, Callable[[Logdir, Logdir, Comparison], object]] = {
 
 
 def end_with(parent: int) -> None:
-    """Ends this process once its parent has ended, because nobody waits for the answer then.
+    """Ends this process after its parent has ended, because then nobody waits for the answer.
 
     Args:
         parent: The process ID of the parent.
@@ -200,9 +201,10 @@ def end_with(parent: int) -> None:
 
 
 def main() -> None:
-    """Reads what to compare, a Comparison and the server's process ID from stdin; writes the answer to stdout.
+    """Reads a request from stdin, and writes the answer to stdout.
 
-    If an error of ours is raised, the answer is the error.
+    The request is a tuple: a key of `_COMPARE`, a Comparison, and the process ID of the server. If the comparison
+    raises a TfdbgArrowError, the answer is this error.
     """
     what, asked, parent = pickle.load(sys.stdin.buffer)
     end_with(parent)
@@ -219,5 +221,5 @@ def main() -> None:
     try:
         sys.stdout.buffer.write(pickle.dumps(answer))
         sys.stdout.buffer.flush()
-    except BrokenPipeError:  # the server ended meanwhile
+    except BrokenPipeError:  # the server has ended
         os._exit(1)

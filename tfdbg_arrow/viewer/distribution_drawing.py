@@ -1,6 +1,7 @@
-"""A picture of distributions: a cell for each magnitude and column, darker the more elements it has.
+"""A picture of distributions, a cell for each magnitude and column. A cell's colour shows its share of the elements.
 
-From the top: NaN, +Inf, positive magnitudes from large to small, zero, negative magnitudes from small to large, -Inf.
+The rows from top to bottom are: NaN, +Inf, positive magnitudes from large to small, zero, negative magnitudes from
+small to large, -Inf.
 """
 
 from __future__ import annotations
@@ -29,22 +30,22 @@ from tfdbg_arrow.viewer.svg import (
 )
 
 NUM_LEVELS = 10
-"""Number of colours."""
+"""Number of levels. A level is the colour of a cell."""
 _EXPONENT = 0.4
-"""Makes small shares visible: level 1 ends at 0.3 %, level 4 at 10 %."""
+"""Exponent that makes small shares visible: level 1 ends at 0.3 %, and level 4 ends at 10 %."""
 _PALEST = 0.12
-"""Where on the colour scale level 1 is, so that it is not the colour of the ground."""
+"""Place of level 1 on the colour scale. It is above 0, so that level 1 differs from the background."""
 _TAIL_SHARE = 0.005
-"""The smallest magnitudes share a row if they have at most this share of the elements of each column."""
+"""The smallest magnitudes are combined in one row if they are at most this share of the elements of each column."""
 _MAX_ROWS = 28
 """Maximum number of rows for the magnitudes of one sign."""
 _HEIGHT, _LEAST_ROW, _GREATEST_ROW = 340, 6, 18
-"""Pixels: of all rows of magnitudes, and of one of them."""
+"""Height of all rows of magnitudes, and the minimum and maximum height of one such row, in pixels."""
 _NAMED_ROW = 14
-"""Pixels of a row for zeros, NaN or an infinity, which has a label of its own."""
+"""Height in pixels of a row for zeros, NaN or an infinity. Such a row has its own label."""
 _LABELS, _CELLS, _FOOT = 54, 560, 30
 _LABEL_DISTANCE = 11
-"""Pixels that two labels need."""
+"""Minimum vertical distance between two labels, in pixels."""
 _MAX_DECADES = 5
 
 Counts = npt.NDArray[np.int64]
@@ -56,9 +57,9 @@ class DistributionRow:
 
     Attributes:
         kind: `nan`, `pos_inf`, `positive`, `zero`, `negative` or `neg_inf`.
-        text: The elements of the row, such as `from 0.25 to 0.5`.
-        top: Its distance from the top of the picture in pixels.
-        height: Its height in pixels.
+        text: The elements of the row in words, such as `from 0.25 to 0.5`.
+        top: The distance of the row from the top of the picture, in pixels.
+        height: The height of the row in pixels.
         counts: The number of elements in each column.
     """
 
@@ -71,7 +72,7 @@ class DistributionRow:
 
 @dataclass(frozen=True, kw_only=True)
 class DistributionPicture:
-    """What is drawn of distributions.
+    """The content of a picture of distributions.
 
     Attributes:
         axis: As in Distributions.
@@ -79,7 +80,7 @@ class DistributionPicture:
         rows: The rows, from the top.
         totals: Number of elements of each column.
         num_tensors: Number of tensors of each column.
-        labels: Distances from the top in pixels, and texts, of the labels beside the rows.
+        labels: The labels beside the rows. A label has a distance from the top in pixels, and a text.
         height: The height of all rows in pixels.
         sentence: As in Distributions.
         num_without: As in Distributions.
@@ -97,7 +98,7 @@ class DistributionPicture:
 
     @property
     def has_bad(self) -> bool:
-        """Whether an element is infinite or NaN."""
+        """Whether any element is infinite or NaN."""
         return any(row.kind in _BAD for row in self.rows)
 
 
@@ -106,7 +107,7 @@ _NAMES = {"nan": "NaN", "pos_inf": "+Inf", "zero": "0", "neg_inf": "-Inf"}
 
 
 def distribution_picture(distributions: Distributions) -> DistributionPicture | None:
-    """Returns what is drawn of distributions; None if nothing was measured."""
+    """Returns the content of a picture of distributions; None if nothing was measured."""
     if not distributions.is_known:
         return None
     sides = _Sides.of(distributions)
@@ -157,14 +158,14 @@ def distribution_picture(distributions: Distributions) -> DistributionPicture | 
 
 @dataclass(frozen=True)
 class _Sides:
-    """The magnitudes of both signs in the same rows. Row 0 has the smallest ones.
+    """The counts of negative and positive elements, in the same rows of magnitudes. Row 0 has the smallest magnitudes.
 
     Attributes:
-        first: The power of two at which row 0 begins, or 1 if it has all smaller magnitudes too.
-        width: How many powers of two a row covers, except for such a row 0.
+        first: The exponent of the power of two at which row 0 begins, or at which row 1 begins if `has_tail`.
+        width: Number of powers of two that a row covers. This does not apply to row 0 if `has_tail`.
         has_tail: Whether row 0 has all magnitudes below `first`.
-        negative: The counts of negative elements, of shape (columns, rows).
-        positive: The same of positive elements.
+        negative: The counts of negative elements, with shape (columns, rows).
+        positive: The counts of positive elements, with the same shape.
     """
 
     first: int
@@ -201,7 +202,7 @@ class _Sides:
 
     @property
     def low(self) -> float:
-        """The place of the smallest magnitude: places count rows, and `first` is at 0."""
+        """The place of the smallest magnitude. Places are counted in rows, and `first` is at place 0."""
         return -1.0 if self.has_tail else 0.0
 
     @property
@@ -217,7 +218,7 @@ class _Sides:
         return "from {} to {}".format(*(ends[::-1] if sign else ends))
 
     def ticks(self) -> Iterator[tuple[float, str]]:
-        """Yields places and magnitudes to write beside the rows: powers of ten, or else the ends."""
+        """Yields the place and text of each label for magnitudes: for powers of ten, or else for the two ends."""
         end = self.first + self.high * self.width
         least, greatest = math.ceil(self.first * math.log10(2)), math.floor(end * math.log10(2))
         if greatest <= least:
@@ -230,7 +231,7 @@ class _Sides:
 
 
 def level(count: int, total: int) -> int:
-    """Returns the colour of a cell, from 1 to NUM_LEVELS; 0 if it has no elements."""
+    """Returns the level of a cell, from 1 to NUM_LEVELS; 0 if the cell has no elements."""
     return 0 if not count else min(NUM_LEVELS, max(1, math.ceil((count / total) ** _EXPONENT * NUM_LEVELS)))
 
 
@@ -248,15 +249,15 @@ def _level_class(index: int) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class DistributionDrawing:
-    """A drawn picture.
+    """The drawing of a picture.
 
     Attributes:
         columns: The columns.
         labels: The labels beside the rows, 54 px wide.
         cells: The cells.
-        axis: The axis below them.
-        readouts: What chart.js shows of each row.
-        text: What it shows, for readers who do not see it.
+        axis: The axis below the cells.
+        readouts: The texts that chart.js shows for each row.
+        text: A description for readers who cannot see the drawing.
     """
 
     columns: Columns

@@ -51,12 +51,13 @@ class Box:
         head: The first line: the op type.
         lines: The other lines.
         title: The full text, shown when the pointer is over the box.
-        label: The texts of the box and the rest of the title on one line, for screen readers and control by voice.
+        label: The texts of the box and the rest of the title on one line, for screen readers and voice control.
         href: The URL that a click opens.
         into: The URL of the called graph.
         is_focus: Whether this is the op that the page shows.
-        level: Distance from that op in ops; inputs have negative levels.
-        num_hidden: Number of further inputs (of an input) or consumers (of a consumer) that are not shown.
+        level: Distance in ops from the op that the page shows; inputs have negative levels.
+        num_hidden: For an input, the number of its own inputs that are not shown. For a consumer, the number of its own
+            consumers that are not shown.
     """
 
     kind: str
@@ -87,7 +88,7 @@ class Line:
 
 @dataclass(frozen=True, kw_only=True)
 class Drawing:
-    """A picture: boxes, the focused one first, and lines."""
+    """A picture: boxes and lines. The box of the focused op is the first box."""
 
     boxes: tuple[Box, ...]
     lines: tuple[Line, ...]
@@ -95,11 +96,11 @@ class Drawing:
 
 @dataclass(frozen=True, kw_only=True)
 class ScopeBox(Box):
-    """A box of the model graph: an op (`op`, `call`), a folded scope (`scope`), or the `rest` of the ops of a scope.
+    """A box of the model graph: an op (`op`, `call`), a folded scope (`scope`), or the other ops of a scope (`rest`).
 
     Attributes:
         scope_id: The number of the folded scope; None if it cannot be unfolded.
-        outer: The position of the frame around it in `ModelDrawing.frames`; None for an outermost box.
+        outer: The position in `ModelDrawing.frames` of the frame around the box; None for an outermost box.
     """
 
     scope_id: int | None
@@ -112,12 +113,12 @@ class ScopeFrame:
 
     Attributes:
         scope_id: The number of the scope.
-        state: Its health, as in `Box`.
+        state: The health of the scope, as in `Box`.
         mark: A symbol that shows the state without colour.
-        head: Its name.
-        label: The name with the health, for screen readers.
-        href: The URL that folds it.
-        outer: The position of the frame around it in `ModelDrawing.frames`; None for an outermost one.
+        head: The name of the scope.
+        label: The name and the health of the scope, for screen readers.
+        href: The URL that folds the scope.
+        outer: The position in `ModelDrawing.frames` of the frame around this frame; None for an outermost frame.
     """
 
     scope_id: int
@@ -131,7 +132,7 @@ class ScopeFrame:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelDrawing:
-    """A picture of the model graph: boxes, the frames around them, the outer ones first, and lines."""
+    """A picture of the model graph: boxes, frames around boxes, and lines. Outer frames come before inner frames."""
 
     boxes: tuple[ScopeBox, ...]
     frames: tuple[ScopeFrame, ...]
@@ -139,7 +140,7 @@ class ModelDrawing:
 
 
 def draw_model(model: ScopeGraph, links: GraphLinks) -> ModelDrawing:
-    """Returns the picture of a graph by its scopes.
+    """Returns the picture of a graph whose ops are grouped by scope.
 
     Args:
         model: The graph.
@@ -217,7 +218,7 @@ def _scope_box(node: ScopeNode, model: ScopeGraph, links: GraphLinks, *, outer: 
 
 
 def scope_title(scope: ScopeNode | OpenScope) -> str:
-    """Returns the name of a scope: `gradient of digits` for the gradient side of an outermost layer."""
+    """Returns the title of a scope, such as `gradient of digits` for the gradient side of an outermost layer."""
     if scope.outer_id != ROOT:
         return scope.name
     if scope.is_layer and scope.side == GRADIENT:
@@ -277,11 +278,11 @@ def draw(around: Neighbourhood, links: GraphLinks) -> Drawing:
                 is_bad=output is not None and output.health is not None and output.health.num_bad > 0,
             )
         )
-    # Only the borders closest to the op, so that they do not crowd out ops of the graph itself.
+    # Draw only the borders closest to the op, so that enough room remains for the ops of the graph itself.
     near = sorted(around.borders, key=lambda border: abs(around.nodes[index_of_op[border.op_name]].level))
     for border in near[:_MAX_BORDERS]:
         index = index_of_op[border.op_name]
-        # Draw tensors that enter only above inputs, and results only below consumers; others would clutter the picture.
+        # Skip results at inputs of the op, and tensors that enter the graph at consumers, to keep the picture clear.
         is_result = border.kind == "result"
         if (around.nodes[index].level < 0 and is_result) or (around.nodes[index].level > 0 and not is_result):
             continue
@@ -374,7 +375,7 @@ def _inputs_text(edge: OpEdge) -> str:
 
 
 def _shortened(text: str, most: int = _MAX_LABEL) -> str:
-    """Returns a text for a box. A long text keeps its end, because that is where names differ."""
+    """Returns a text for a box. A long text keeps its end, because most names differ at the end."""
     most = max(most, _MAX_LABEL // 2)
     return printable(text) if len(text) <= most else f"…{printable(text[1 - most :])}"
 
@@ -384,13 +385,13 @@ def _cut(text: str) -> str:
 
 
 class GraphLinks:
-    """Links to ops and graphs that keep the depth and the call of a page.
+    """Links to ops and graphs. They keep the depth and the call that a page shows.
 
     Args:
         links: Links between pages.
         run_id: The run.
         view: The view that the page shows.
-        run: The single run of the graph that the page shows; None if it shows all of them.
+        run: The single run of the graph that the page shows; None if the page shows all runs of the graph.
     """
 
     def __init__(self, links: Links, run_id: str, view: GraphView, run: GraphRun | None) -> None:
@@ -440,10 +441,10 @@ class GraphLinks:
         return self._scopes((*model.open_ids, scope_id))
 
     def folded(self, model: ScopeGraph, scope_id: int) -> Url | None:
-        """Returns the link to the model graph with one scope, and those in it, folded."""
+        """Returns the link to the model graph with one scope and all scopes in it folded."""
         outer = {scope.scope_id: scope.outer_id for scope in model.open_scopes}
         closed = {scope_id}
-        for open_id in outer:  # a scope comes after the one that contains it
+        for open_id in outer:  # a scope comes after the scope that contains it
             if outer[open_id] in closed:
                 closed.add(open_id)
         return self._scopes(tuple(open_id for open_id in model.open_ids if open_id not in closed))
@@ -461,7 +462,7 @@ class GraphLinks:
         return self._to(graph=call.graph_id, op=call.entry_op_name, event=None)
 
     def border(self, border: Border) -> Url | None:
-        """Returns the link to the other side of a border, in the call that corresponds to the one shown."""
+        """Returns the link to the other side of a border, in the call that corresponds to the shown call."""
         event_index = None
         if self._run is not None and border.kind == "loop":
             event_index = self._run.previous_event_index if border.other_graph_id == self._run.graph_id else None

@@ -1,4 +1,4 @@
-"""Lines over the training: the curves of the overview, and the measures of an op on the page History."""
+"""Plots of lines over the training: the curves of the overview, and the measures of an op on the page History."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from tfdbg_arrow.viewer.svg import (
 
 _MAX_DECADES = 5
 _ROOM = 0.004
-"""Decades between the edges of a logarithmic scale and the values next to them, at least."""
+"""Minimum distance between the edges of a logarithmic scale and the nearest values, in decades."""
 _LEAST_SHARE = 1e-12
-"""A greatest share up to which a plot shows all shares, as for 0."""
+"""If no share is greater than this, the scale of shares ends at 1."""
 _UNITS = 1000
-"""Size of the area of the lines in their own coordinates."""
+"""Width and height of the plotted area in its own coordinates."""
 _MAX_DOTS = 60
-"""Number of columns up to which each point of a line is a dot."""
+"""If a plot has at most this number of columns, each point of a line has a dot."""
 _PER_ROW, _WIDE, _TALL, _LEFT, _TOP, _BELOW = 3, 300, 84, 46, 26, 24
 _COLOUR = "#2f6fb0"
-"""The colour of lines without a style sheet; visible on light and dark grounds."""
+"""The colour of lines without a style sheet; visible on light and dark backgrounds."""
 _BAD = f'fill="{DARK.bad}"'
-"""The attributes of a text about bad values."""
+"""The attributes of the text elements about bad values."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,8 +45,8 @@ class Line:
     """One line.
 
     Attributes:
-        name: What it is.
-        greatest: The greatest value of each column; None where it is not known, or not finite.
+        name: The name of the line.
+        greatest: The greatest value of each column; None where the value is unknown or not finite.
         least: The least value of each column.
         texts: The value of each column as text, for the box that shows numbers and for screen readers.
     """
@@ -62,14 +62,14 @@ class Plot:
     """Lines with one scale.
 
     Attributes:
-        title: What people call it.
+        title: The title.
         source: What the lines were computed from.
         scale: `share`, `log`, or anything else for a linear scale.
         columns: The columns.
         lines: The lines.
-        bad: Indices of the columns with bad values, which have crosses.
+        bad: Indices of the columns with bad values. Crosses mark these columns.
         bad_from: Index of the column in which the training went bad; None if it did not.
-        chosen: Index of a column to mark; None marks none.
+        chosen: Index of a column to mark; None means no column.
     """
 
     title: str
@@ -83,27 +83,27 @@ class Plot:
 
     @property
     def extent(self) -> Extent:
-        """The values that it covers."""
+        """The range of values that the plot covers."""
         sides = (side for line in self.lines for side in (line.greatest, line.least))
         values = [value for side in sides for value in side if value is not None]
         positive = [value for value in values if value > 0]
         low, high = min(values, default=0.0), max(values, default=1.0)
         if self.scale == "log" and positive:
-            # A logarithmic scale has no 0, so zeros are a decade below the lowest value. A constant does not lie on an
-            # edge, where its line would not be seen.
+            # A logarithmic scale has no 0, so zeros are drawn at the lower edge, at least a decade below the lowest
+            # value. A constant must not lie on an edge, because its line would not be visible there.
             least, most = math.log10(min(positive)), math.log10(high)
             first = math.floor(least - _ROOM if most < least + _ROOM else least) - (low <= 0)
             return Extent(low=first, high=max(first + 1, math.ceil(most + _ROOM)), scale="log")
         if self.scale == "share":
             return Extent(low=0.0, high=min(1.0, 1.15 * high) if high > _LEAST_SHARE else 1.0, scale="share")
         most = sys.float_info.max
-        # Halves, because the difference of two large numbers can be infinite.
+        # Subtract halves, because the difference of two large numbers can be infinite.
         room = 0.16 * (high / 2 - low / 2) or 0.08 * abs(high) or 0.08
         return Extent(low=max(-most, low - room), high=min(most, high + room), scale="linear")
 
     @property
     def text(self) -> str:
-        """What it shows, for readers who do not see it."""
+        """A description for readers who cannot see the plot."""
         parts = []
         for line in self.lines:
             finite_texts = [text for text, value in zip(line.texts, line.greatest, strict=True) if value is not None]
@@ -118,7 +118,7 @@ class Plot:
 
 @dataclass(frozen=True, kw_only=True)
 class Extent:
-    """The values that a plot covers, from its foot to its top; for the scale `log`, their decimal logarithms."""
+    """The range of values that a plot covers. For the scale `log`, `low` and `high` are decimal logarithms."""
 
     low: float
     high: float
@@ -132,7 +132,7 @@ class Extent:
 
     @property
     def ticks(self) -> Iterator[tuple[float, str]]:
-        """Heights and texts of round numbers."""
+        """The heights and texts of the labels, which are round numbers."""
         if self.scale == "log":
             by = -(-int(self.high - self.low) // _MAX_DECADES)
             for power in range(int(self.low), int(self.high) + 1, by):
@@ -149,7 +149,7 @@ class Extent:
 
 @dataclass(frozen=True, kw_only=True)
 class PlotDrawing:
-    """A drawn plot: the numbers at its left, 46 px wide; the lines; the numbers below; and what chart.js shows."""
+    """A drawn plot: the labels at its left (46 px wide), the lines, the labels below, and texts for chart.js."""
 
     plot: Plot
     values: Markup
@@ -181,7 +181,7 @@ def curve_plots(curves: TrainingCurves) -> tuple[PlotDrawing, ...]:
 
 
 def curves_svg(curves: TrainingCurves) -> Markup:
-    """Returns curves over the training as an SVG element that needs no style sheet, three beside each other."""
+    """Returns curves over the training as an SVG element that needs no style sheet, with three curves per row."""
     if not curves.columns or not curves.curves:
         return Markup("")
     per_row = min(_PER_ROW, len(curves.curves))
@@ -215,7 +215,7 @@ def curve_plot(curve: Curve, columns: Columns, *, bad_from: int | None) -> Plot:
 
 
 def _area(plot: Plot, ticks: list[str]) -> Markup:
-    """Returns the lines, on a grid, with marks."""
+    """Returns the lines on a grid, with the marks of bad columns and of the chosen column."""
     places = plot.columns.places
     grid = [f'<line x2="100%" y1="{y}" y2="{y}"/>' for y in ticks]
     grid += [f'<line x1="{x}" x2="{x}" y2="100%"/>' for x in (percent(place) for place, _ in plot.columns.ticks)]
@@ -248,7 +248,7 @@ def _area(plot: Plot, ticks: list[str]) -> Markup:
 
 
 def _line(plot: Plot, number: int) -> str:
-    """Returns a line, which ends where a value is missing, and the band down to its least values."""
+    """Returns a line with gaps where values are missing, and the band between its greatest and least values."""
     line, extent, xs = plot.lines[number], plot.extent, plot.columns.places
     pieces: list[list[tuple[str, str, str]]] = [[]]
     for place, greatest, least in zip(xs, line.greatest, line.least, strict=True):
@@ -259,7 +259,7 @@ def _line(plot: Plot, number: int) -> str:
         pieces[-1].append((f"{_UNITS * place:.1f}", top, foot))
     lines, band, dots = [], [], []
     for piece in filter(None, pieces):
-        # A single point becomes a line to itself, so that it is visible.
+        # A single point becomes a line from the point to itself, so that it is visible.
         lines.append("M" + "L".join(f"{x} {top}" for x, top, _ in (piece if len(piece) > 1 else piece * 2)))
         if any(top != foot for _, top, foot in piece):
             band.append("M" + "L".join([*(f"{x} {y}" for x, y, _ in piece), *(f"{x} {y}" for x, _, y in piece[::-1])]))

@@ -34,7 +34,7 @@ class ServerLinks:
         return Url(path + (f"?{urlencode(given, errors='backslashreplace')}" if given else ""))
 
     def of_logdir(self, key: str | None) -> ServerLinks:
-        """Returns the links to the pages of another logdir that the server shows; None means this one."""
+        """Returns the links to the pages of another logdir of the server; None means the logdir of this object."""
         return self if key is None else ServerLinks(f"../{key}/", logdirs=self.logdirs)
 
     def source(self, run_id: str, file_path: str, lineno: int | None = None) -> Url:
@@ -79,7 +79,7 @@ class ReportLinks:
 
 
 Links = ServerLinks | ReportLinks
-"""Returns links to pages, source files and tensors; None if the target is not available."""
+"""The links to pages, source files and tensors. The methods return None if the target is not available."""
 
 
 def filter_parameters(filter_: TensorFilter) -> dict[str, object]:

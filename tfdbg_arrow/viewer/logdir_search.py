@@ -22,7 +22,7 @@ class FoundLogdirs:
 
     Attributes:
         searches: The results for each directory.
-        paths: The logdirs, by key. The key of a logdir is made of its path, and can be part of an address.
+        paths: The logdirs, by key. The key of a logdir is computed from its path, and can be part of an address.
         state: A hash of the results; it changes when a logdir appears, disappears or changes.
     """
 
@@ -32,7 +32,7 @@ class FoundLogdirs:
 
     @classmethod
     def of(cls, searches: Sequence[LogdirsBelow]) -> FoundLogdirs:
-        """Returns the results of searches."""
+        """Returns the logdirs that the searches found."""
         facts = [(str(one.path), one.num_runs, one.wall_time_ns) for search in searches for one in search.logdirs]
         return cls(
             searches=tuple(searches),
@@ -42,7 +42,7 @@ class FoundLogdirs:
 
 
 class LogdirSearch:
-    """Finds the logdirs below directories. A thread of its own searches, at most once in `every_s`.
+    """Finds the logdirs below directories. A background thread searches at most once in `every_s` seconds.
 
     Args:
         directories: The directories.
@@ -66,11 +66,11 @@ class LogdirSearch:
         self._running: threading.Event | None = None
 
     def result(self, *, patience_s: float) -> FoundLogdirs:
-        """Returns the newest results; if they are too old, a search starts.
+        """Returns the newest results, and starts a search if they are too old.
 
         Args:
-            patience_s: How long to wait for a running search, in seconds. After this, the older results are returned;
-                they are empty if no search has ended.
+            patience_s: How long to wait for a running search, in seconds. After this time, the method returns the older
+                results, which are empty if no search has ended.
         """
         running = self._start()
         if running is not None and patience_s > 0:

@@ -1,7 +1,7 @@
-"""Maps of layers over the training: each row is a layer, each column a step or a range of steps.
+"""Maps of layers over the training: each row is a layer, and each column is a step or a range of steps.
 
-A row has a strip for its forward side and one for its gradient side. `map_drawing` returns the strips and what belongs
-to them, which the template charts.html arranges. `map_svg` arranges them for notebooks.
+A row has a strip for its forward side and a strip for its gradient side. `map_drawing` returns the strips with their
+axis, legend and texts, and the template charts.html arranges these parts. `map_svg` arranges the parts for notebooks.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from tfdbg_arrow.viewer.svg import (
 )
 
 _MAX_NUMBERS = 600_000
-"""Number of numbers of a map from which on the page has only those of the chosen measure."""
+"""If a map has more numbers than this, the page contains only the numbers of the chosen measure."""
 _MAX_COLUMNS = 100
 """Maximum number of columns of a map in a notebook."""
 _NUM_STRIPES = 80
-"""Number of stripes across a strip whose cells are all bad."""
+"""Maximum number of stripes across a strip whose cells are all bad."""
 _NARROW = 40
-"""Number of columns from which on the outline of a cell is wider than the cell, so that it is visible."""
+"""If a map has more columns than this, the outline of a cell is wider than the cell, so that the outline is visible."""
 _LABEL = 74
-"""Pixels of the words beside the outlined cell."""
+"""Width in pixels of the words beside the outlined cell."""
 _ROW, _NAME, _PANEL, _GAP, _HEAD, _FOOT = 14, 210, 360, 26, 34, 32
 _MAX_NAME = 32
 _DIGITS = 4
@@ -47,7 +47,7 @@ _DIGITS = 4
 
 @dataclass(frozen=True, kw_only=True)
 class MapWords:
-    """The words of a map: for the outlined cell, in the legend for it, and in the legend for bad cells."""
+    """The words of a map: beside the outlined cell, in the legend of the outline, and in the legend of bad cells."""
 
     origin: str
     outline: str
@@ -60,7 +60,7 @@ MAP_WORDS = {
     ),
     "LayerDifferences": MapWords(origin="parted here", outline="where the runs parted", bad="bad in one run only"),
 }
-"""By the name of the class of the map."""
+"""The words of maps, by the name of the map's class."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,11 +69,11 @@ class Strip:
 
     Attributes:
         side: `forward` or `gradient`.
-        note: What it consists of.
-        cells: Its cells, and the marks in them.
-        marks_inside: Marks in rows inside it, to show while these are folded.
-        readouts: The numbers of its cells.
-        start: The column of the outlined cell; None if it does not have it.
+        note: A description: the side, the role, and the number of op outputs.
+        cells: The cells of the strip, and the marks in them.
+        marks_inside: The marks of the rows inside this row, to show while those rows are folded.
+        readouts: The numbers of the cells.
+        start: The column of the outlined cell; None if this cell is not in the strip.
     """
 
     side: str
@@ -86,7 +86,7 @@ class Strip:
 
 @dataclass(frozen=True, kw_only=True)
 class DrawnRow:
-    """One row of a drawn map, with its sides and the rows inside it. A side is None if the layer does not have it."""
+    """One row of a drawn map, with its strips and the rows inside it. The strip of a missing side is None."""
 
     row: MapRow
     strips: tuple[Strip | None, ...]
@@ -94,7 +94,7 @@ class DrawnRow:
 
     @property
     def is_origin(self) -> bool:
-        """Whether it has the outlined cell."""
+        """Whether the row has the outlined cell."""
         return any(strip is not None and strip.start is not None for strip in self.strips)
 
 
@@ -104,10 +104,10 @@ class MapDrawing:
 
     Attributes:
         columns: The columns.
-        sides: The sides that any row has.
-        rows: The rows that are inside no other one.
-        axis: The axis of one side.
-        scale: The colours and what they mean, 28 px high.
+        sides: The sides of the map: `forward`, and `gradient` if any row has a gradient side.
+        rows: The rows that are not inside another row.
+        axis: The axis for the columns of one side.
+        scale: The legend of the colours, 28 px high.
         words: The words of the map.
         has_bad: Whether a cell is bad.
         has_origin: Whether a cell is outlined.
@@ -131,7 +131,7 @@ def map_drawing(layers: LayerMap, measure: Measure, *, max_numbers: int = _MAX_N
     Args:
         layers: The map.
         measure: The measure that the colours show.
-        max_numbers: Number of numbers from which on the drawing has only those of this measure.
+        max_numbers: If the map has more numbers than this, the drawing contains only the numbers of `measure`.
     """
     num_numbers = len(layers.rows) * len(layers.columns) * len(layers.measures)
     num_numbers *= 3 if isinstance(layers, LayerDifferences) else 1
@@ -182,9 +182,9 @@ def map_drawing(layers: LayerMap, measure: Measure, *, max_numbers: int = _MAX_N
 
 
 def map_svg(health: LayerMap) -> Markup:
-    """Returns a map of layers over steps as an SVG element that needs no style sheet, of at most about 200 kB.
+    """Returns a map of layers over steps as an SVG element that needs no style sheet. Its size is up to about 200 kB.
 
-    It has the rows that are not folded, and at most 100 columns.
+    The element has the rows that are not folded, and at most 100 columns.
     """
     shown = shown_measure(health)
     if not health.columns or not health.rows or shown is None:
@@ -242,7 +242,7 @@ def _columns(layers: LayerMap) -> Columns:
 
 
 def _cells(layers: LayerMap, measure: Measure, scale: ColourScale, row: int) -> Markup:
-    """Returns the cells of a row. Bad cells have stripes; a dotted line shows where nothing is known."""
+    """Returns the cells of a row. Bad cells have stripes; a dotted line marks cells without a known value."""
     num_columns = len(layers.columns)
     classes = [
         BAD
@@ -269,7 +269,7 @@ def _cells(layers: LayerMap, measure: Measure, scale: ColourScale, row: int) -> 
 
 
 def _marks(layers: LayerMap, rows: Sequence[MapRow]) -> tuple[dict[int, int], dict[int, int]]:
-    """Returns the numbers of rows on the way from the outlined cell, which is 1; and the least numbers inside rows."""
+    """Returns the numbers of the marks by row, and the smallest number inside each row. The outlined cell is 1."""
     if layers.origin is None:
         return {}, {}
     way = dict.fromkeys((layers.origin.row, *layers.path))
@@ -287,7 +287,7 @@ def _marks(layers: LayerMap, rows: Sequence[MapRow]) -> tuple[dict[int, int], di
 
 
 def _mark(layers: LayerMap, number: int | None) -> Markup:
-    """Returns the mark of a cell on the way: the outline of the first one, or its number."""
+    """Returns the mark with a number: the outline for number 1, or else a circle with the number."""
     if number is None or layers.origin is None:
         return Markup("")
     num_columns = len(layers.columns)
@@ -304,7 +304,8 @@ def _mark(layers: LayerMap, number: int | None) -> Markup:
         f'<rect x="{left}" y="-1" width="{width}" height="100%" fill="none" stroke="{colour}" stroke-width="{px}"/>'
         for colour, px in (("#fff", 4), ("#111", 2))
     )
-    # The words are in the cell, or else at its right; or at its left, where there is no room.
+    # The words are inside a wide cell, or else at the right of the cell, or at its left if there is no room at the
+    # right.
     is_inside, is_left = half > 0.15, middle > 0.65
     words_at = middle if is_inside else middle - half if is_left else middle + half
     x = -_LABEL / 2 if is_inside else -_LABEL - 7 if is_left else 7
@@ -318,7 +319,7 @@ def _mark(layers: LayerMap, number: int | None) -> Markup:
 
 
 def _readouts(layers: LayerMap, shown: Measure, measures: Sequence[Measure], row: int) -> Markup:
-    """Returns the numbers of a row: its bad tensors, and its measures."""
+    """Returns the texts of a row: its numbers of bad tensors, and the values of its measures."""
     compared = layers if isinstance(layers, LayerDifferences) else None
     if compared is not None:
         bad = [
@@ -355,7 +356,7 @@ def _texts(layers: LayerMap, compared: LayerDifferences | None, measure: Measure
 
 
 def _is_zero(layers: LayerMap, measure: Measure) -> bool:
-    """Returns whether a measure is 0 in each cell without a bad tensor, as the share of bad tensors is."""
+    """Returns whether a measure is 0 in all cells without bad tensors. The share of bad tensors is such a measure."""
     values = (
         pair for row in zip(layers.values[measure.name], layers.bad, strict=True) for pair in zip(*row, strict=True)
     )
@@ -363,7 +364,7 @@ def _is_zero(layers: LayerMap, measure: Measure) -> bool:
 
 
 def _zero_colour(scale: ColourScale) -> Markup:
-    """Returns the colour of 0 alone."""
+    """Returns a legend with only the colour of 0."""
     colour = paint(colour_class(scale.place(0.0), is_diverging=scale.kind == "signed"))
     return Markup('<rect y="4" width="18" height="12" {}/>').format(colour) + label("0", x=24, y=14)
 
@@ -385,7 +386,10 @@ def _scale_bar(scale: ColourScale) -> Markup:
 
 
 def _merged(health: LayerMap, measure: Measure) -> LayerMap:
-    """Returns the map with at most _MAX_COLUMNS columns: the value of the greatest magnitude of each, and all bad."""
+    """Returns the map with at most _MAX_COLUMNS columns.
+
+    A merged column has the value with the greatest magnitude, and the total number of bad tensors.
+    """
     by = -(-len(health.columns) // _MAX_COLUMNS)
     if by <= 1:
         return health

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from tfdbg_arrow.query.model_health import LayerMap
 
 MAX_SHOWN = 40
-"""Number of rows from which on deep rows are folded."""
+"""If a map has more rows than this, deep rows are folded."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,11 +18,11 @@ class MapRow:
         layer: As in LayerRow.
         kind: As in LayerRow.
         name: As in LayerRow.
-        role: The role of its forward side.
+        role: The role of its forward side, or else of its gradient side.
         depth: As in LayerRow.
-        parent: Index of the row around it; None if there is none.
-        has_children: Whether other rows are inside.
-        is_open: Whether the rows inside are shown at first.
+        parent: Index of the row that contains this row; None for an outermost row.
+        has_children: Whether this row contains other rows.
+        is_open: Whether the rows inside this row are shown at first.
         forward: Index in `LayerMap.rows`; None if the layer has no forward side.
         gradient: Index in `LayerMap.rows`; None if the layer has no gradient side.
     """
@@ -40,7 +40,7 @@ class MapRow:
 
 
 def map_rows(health: LayerMap) -> tuple[MapRow, ...]:
-    """Returns the rows of a drawn map. Deep rows are folded if there are many, but never those of the origin's way."""
+    """Returns the rows of a drawn map. If there are many rows, deep rows are folded, except on the origin's path."""
     sides: dict[tuple[str, str], dict[str, int]] = {}
     for index, row in enumerate(health.rows):
         sides.setdefault((row.kind, row.layer), {})[row.side] = index

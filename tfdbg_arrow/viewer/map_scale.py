@@ -1,4 +1,4 @@
-"""Which measure a map of layers shows, and how its values become places on a scale of colours."""
+"""The choice of the measure that a map of layers shows, and the scale that converts its values to colours."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from tfdbg_arrow.query.model_health import LayerMap, Measure
 from tfdbg_arrow.viewer.svg import number_text
 
 _MEASURES = ("difference", "max_abs", "norm", "bad_share")
-"""The measures to show first, if the recording has them."""
+"""The preferred measures, in order. A recording may not have all of them."""
 _LINEAR_SHARE = 1e-3
 _LINEAR = {"relative": 1e-6, "share_difference": 1e-3}
-"""The difference below which the scale of differences is linear, by `Measure.scale`. Rounding errors are below it."""
+"""The difference below which the scale of differences is linear, by `Measure.scale`. Rounding errors are smaller."""
 _SAME = 1e-7
-"""The difference below which two runs have the same colour."""
+"""Differences up to this value have the colour of equal values."""
 _NOTICEABLE = 1e-3
-"""A difference with a tick of its own."""
+"""A difference that has its own label on the scale."""
 
 
 def shown_measure(health: LayerMap, name: str | None = None) -> Measure | None:
-    """Returns the measure with a name, or else the one to show first; None if the recording has none."""
+    """Returns the measure with a name, or else the preferred measure; None if the recording has no measures."""
     measures = {measure.name: measure for measure in health.measures}
     return next((measures[candidate] for candidate in (name, *_MEASURES, *measures) if candidate in measures), None)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ColourScale:
-    """How values of a measure become places from 0 to 1 on a colour scale.
+    """A scale that converts values of a measure to places from 0 to 1. Each place has a colour.
 
     Attributes:
         kind: As in Measure.
-        low: The value at 0. For the scale `log` it is positive, and zeros are at 0 too.
-        high: The value at 1.
+        low: The value at place 0. For the scale `log`, this value is positive, and zeros are at place 0 too.
+        high: The value at place 1.
         linear: For the scale `signed`, the magnitude below which the scale is linear.
         is_difference: Whether the values are differences of two runs.
     """
@@ -56,7 +56,7 @@ class ColourScale:
 
     @property
     def ticks(self) -> tuple[tuple[float, str], ...]:
-        """The places and texts of the scale's labels."""
+        """The places and texts of the labels on the scale."""
         if self.kind == "share":
             return tuple((share / 4, f"{25 * share} %") for share in range(5))
         if self.is_difference and self.kind == "log":
@@ -77,8 +77,8 @@ class ColourScale:
 def colour_scale(health: LayerMap, measure: Measure) -> ColourScale:
     """Returns the scale of a measure over all rows of a map.
 
-    Of a run that went bad, it covers the columns until then: later values can be so large that they would hide what led
-    to it. They have the colours of the ends.
+    If the run went bad, the scale covers the columns up to the origin. Later values can be so large that the earlier
+    values would all have the same colour. Values outside the scale have the colours of its ends.
     """
     if measure.scale == "difference":
         return ColourScale(kind="log", low=_SAME, high=1.0, is_difference=True)
@@ -92,6 +92,6 @@ def colour_scale(health: LayerMap, measure: Measure) -> ColourScale:
     high = sizes[-1] if sizes else 1.0
     if measure.scale == "signed":
         return ColourScale(kind="signed", low=-high, high=high, linear=max(high * _LINEAR_SHARE, 1e-300))
-    # The lowest fiftieth shares a colour, so that single tiny numbers do not use up the scale.
+    # The lowest 2 % of the values share a colour, so that a few tiny numbers do not use up the scale.
     low = sizes[len(sizes) // 50] if sizes else 0.1
     return ColourScale(kind="log", low=low if low < high else high / 10, high=high)

@@ -32,11 +32,11 @@ ROLES = {
     "cause": "finite input",
     "infinite": "infinite input",
 }
-"""The role of a tensor on the path back from a bad one, by `Hop.role`."""
+"""The role of a tensor on the path back from a bad tensor, by `Hop.role`."""
 
 
 _MAX_NAME = 60
-"""Maximum number of characters of the name of a run, because the text of a logdir is untrusted."""
+"""Maximum number of characters of a run's name. It is limited because the text of a logdir is untrusted."""
 
 
 class NamedTensor(Protocol):
@@ -125,7 +125,7 @@ def command_text(command_line: str | None) -> str | None:
 
 
 def run_title(run: Run) -> str:
-    """Returns what people call a run: the name that its user gave it, or its worker, or its program, or its ID."""
+    """Returns the title of a run: the name that its user gave it, or else its worker, its program or its ID."""
     title = run.run_name or run.worker or program_name(run.command_line) or run.run_id
     return printable(title if len(title) <= _MAX_NAME else f"{title[: _MAX_NAME - 1]}…")
 
@@ -146,11 +146,12 @@ def program_name(command_line: str | None) -> str | None:
 def run_labels(runs: Sequence[Run], *, bad_steps: Mapping[str, int | None]) -> dict[str, str]:
     """Returns a label of each run by its ID, such as `newest · train.py · 01:08 · bad from step 211`.
 
-    Labels differ: if two would be equal, the IDs tell them apart.
+    All labels differ: labels that would be equal include the IDs of the runs.
 
     Args:
         runs: The runs, oldest first.
-        bad_steps: For runs with bad tensors, the training step of the first one; None if it has none.
+        bad_steps: For each run with bad tensors, the training step of the first bad tensor, by ID of the run; None if
+            this tensor has no step.
     """
     labels = {}
     for run in runs:

@@ -1,4 +1,4 @@
-"""What pages have in common: URL parameters, kind of page, shell around the content, choices of filters, errors."""
+"""The common parts of pages: URL parameters, kinds of pages, the shell around the content, filter choices, errors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MAX_TEXT = 10_000
 _MAX_INTEGER = 2**63 - 1
 MAX_CHOICES = 500
 NUM_ABOVE = 8
-"""Number of rows above the one that a page with a window opens at."""
+"""Number of rows that a page with a window shows above the row at which it opens."""
 
 
 class Parameters:
@@ -79,7 +79,7 @@ class Parameters:
         return text
 
     def flag(self, name: str) -> bool:
-        """Returns whether a switch is on: `1`."""
+        """Returns whether a switch is on, which means that its value is `1`."""
         return self.choice(name, ("0", "1")) == "1"
 
 
@@ -112,11 +112,11 @@ def status_of(error: Exception) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Gradual:
-    """How to read a page of which a part takes long.
+    """How to read a page if one part of it takes long.
 
     Attributes:
         start: Reads the quick part of the page.
-        complete: Adds what is known of the rest, and starts to compute in the background what is not.
+        complete: Adds the ready results of the slow part, and starts to compute its other results in the background.
     """
 
     start: Callable[[Logdir, Parameters], Any]
@@ -133,9 +133,9 @@ class PageKind:
         key: The letter that opens the page after `g`; None for a page that is not in the navigation.
         read: Reads a page's data and returns a frozen dataclass.
         assets: Styles and scripts under static/ that only this page loads, in this order.
-        version: Returns a value that changes if the page changes although the logdir does not.
-        gradual: How to read the page step by step; None if `read` is always quick. The HTML page asks again until
-            everything is known, unless it has the parameter `wait`.
+        version: Returns a value that changes when the page changes but the logdir does not.
+        gradual: How to read the page step by step; None if `read` is always quick. The HTML page reloads itself until
+            all results are ready, unless its URL has the parameter `wait`.
     """
 
     name: str
@@ -158,10 +158,10 @@ class Shell:
 
     Attributes:
         logdir: The logdir's path or URL.
-        runs: Its runs, oldest first.
+        runs: The runs of the logdir, oldest first.
         run_id: The selected run, or "all"; None means the newest run, with the other processes of its program.
-        about: Which runs these are.
-        labels: What a menu shows of each run, by its ID.
+        about: The selected runs, and a sentence that describes the selection.
+        labels: The label of each run in a menu, by ID of the run.
     """
 
     logdir: str
@@ -177,7 +177,7 @@ def read_shell(logdir: Logdir, parameters: Parameters) -> Shell:
 
 
 def make_shell(logdir: Logdir, *, run_id: str | None) -> Shell:
-    """Returns the shell of a page about a run, or "all" runs, or for None the newest."""
+    """Returns the shell of a page about a run, about "all" runs, or about the newest run if `run_id` is None."""
     return Shell(
         logdir=str(logdir.path),
         runs=logdir.runs(),
@@ -188,15 +188,15 @@ def make_shell(logdir: Logdir, *, run_id: str | None) -> Shell:
 
 
 def read_run_labels(logdir: Logdir) -> dict[str, str]:
-    """Returns the labels of the runs of a logdir, as `run_labels`. With a broken part, they do not say what is bad."""
+    """Returns the `run_labels` of a logdir. If a part is broken, the labels do not say which runs are bad."""
     bad_steps: dict[str, int | None] = {}
-    with contextlib.suppress(BrokenPartError):  # the pages that read the run tell it
+    with contextlib.suppress(BrokenPartError):  # the pages that read the run report the broken part
         bad_steps = logdir.lasting(BadRuns).first_steps()
     return run_labels(logdir.runs(), bad_steps=bad_steps)
 
 
 def chosen_run(logdir: Logdir, parameters: Parameters) -> str | None:
-    """Returns the ID of the run that a URL names, or "all"; None, which means the newest run, if it names none.
+    """Returns the ID of the run that a URL names, or "all"; None if the URL names no run, which means the newest run.
 
     Raises:
         NoSuchPageError: The logdir has no such run.
@@ -214,8 +214,8 @@ def one_run(logdir: Logdir, parameters: Parameters) -> str | None:
     """Returns the run that a page about one run shows.
 
     Returns:
-        The run that the URL names, else the newest run. Of several runs, it is the first with a bad tensor, else the
-        oldest. None if the logdir has no run.
+        The run that the URL names, else the newest run. If this means several runs, the first run with a bad tensor,
+        else the oldest run. None if the logdir has no run.
     """
     asked = asked_runs(logdir, chosen_run(logdir, parameters))
     if len(asked.run_ids) < 2:

@@ -151,7 +151,7 @@ class Reader:
 
 
 def state_of(path: str | Path) -> Hashable:
-    """Returns a value that changes with a logdir: sizes and times of its manifests; for a URL, a 30 s clock."""
+    """Returns a value that changes with a logdir: its manifests' sizes and times. For a URL, it changes every 30 s."""
     if "://" in str(path):
         return int(time.monotonic() / _REMOTE_REFRESH_S)
     try:
@@ -164,14 +164,14 @@ def state_of(path: str | Path) -> Hashable:
 
 @contextlib.contextmanager
 def bounded(logdir: Logdir, timeout_s: float) -> Iterator[None]:
-    """Limits the time of the logdir's queries in the body.
+    """Limits the time of the logdir's queries in the body of a `with` statement.
 
     Args:
         logdir: The logdir; only one thread may use it at a time.
         timeout_s: Time limit for all queries together, in seconds.
 
     Raises:
-        TookTooLongError: The queries took longer.
+        TookTooLongError: The queries took longer than `timeout_s`.
     """
     try:
         with logdir.within(timeout_s):

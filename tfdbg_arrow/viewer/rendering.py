@@ -50,7 +50,7 @@ _CONTENT_TYPES = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+
 
 
 def _with_code(text: str) -> Markup:
-    """Returns a sentence with the code between its backticks marked up."""
+    """Returns a sentence as HTML, with the text between backticks marked up as code."""
     parts = text.split("`")
     if len(parts) % 2 == 0:
         return escape(text)
@@ -151,8 +151,8 @@ def render_page(
 
     Args:
         kind: The kind of page.
-        page: Its data, as returned by `kind.read`.
-        shell: The data shown around it.
+        page: The data of the page, as returned by `kind.read`.
+        shell: The data shown around the content of the page.
         links: Links to other pages.
         kinds: The pages of the navigation.
         questions: The queries that were run for the page.

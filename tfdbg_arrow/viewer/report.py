@@ -1,7 +1,8 @@
 """The report: the overview, the alerts, their tensors and their source code as one file, or in a frame of a notebook.
 
-The file loads nothing. Style and script are inline, and its content security policy allows only these two, by hash. The
-data of the pages is included a second time as JSON, for programs, escaped so that it cannot end its HTML element.
+The file loads no other files. Its style and its script are inline, and its content security policy allows only these
+two, by their hashes. The file also contains the data of the pages as JSON, for programs. The JSON is escaped so that it
+cannot close its HTML element.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ class Report:
         model: The map of layers over steps; None if there was no time to read it.
         alerts: The first alerts of each rule.
         tensors: The tensors on the path to the origin, and the first tensor of each finding.
-        sources: The source files of these, if the run recorded their text.
+        sources: The source files of the other parts, if the run recorded their text.
         left_out: Omitted content, one text for each item.
     """
 
@@ -180,7 +181,7 @@ def render_report(
         report: The content.
         max_bytes: Maximum size in bytes. If the report is larger, it omits first the JSON, then source files and
             tensors, starting with the last. The overview and the alerts are always included.
-        has_data: Whether it has the JSON.
+        has_data: Whether the report includes the JSON.
     """
     tensors, sources = list(report.tensors), list(report.sources)
     left_out = list(report.left_out)
@@ -300,7 +301,7 @@ def frame(logdir: Logdir, *, run_id: str | None, height: int) -> str:
 
 
 def _without_libraries(report: Report) -> Report:
-    """Returns a report whose stacks have the frames of the program alone; the others are most of its bytes."""
+    """Returns a report whose stacks have only the program's frames, because other frames take most of the space."""
     num_others = sum(not frame.is_user for section in report.tensors for frame in section.page.stack)
     tensors = tuple(
         replace(
@@ -313,8 +314,8 @@ def _without_libraries(report: Report) -> Report:
 
 
 def _frame(document: str, *, height: int) -> str:
-    # Scripts may run in the frame, but it has its own origin, so they cannot reach the notebook's cells or cookies.
-    # In single quotes, because the document is full of double quotes, which would each take six bytes.
+    # Scripts may run in the frame, but it has its own origin, so they cannot reach the notebook's cells or cookies. The
+    # attribute is in single quotes, because the document has many double quotes, and each would take six bytes.
     quoted = document.replace("&", "&amp;").replace("'", "&#39;").replace("<", "&lt;")
     return (
         f'<iframe sandbox="allow-scripts" srcdoc=\'{quoted}\' title="tfdbg_arrow report" '

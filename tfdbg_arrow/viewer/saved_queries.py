@@ -14,12 +14,14 @@ from tfdbg_arrow.storage.disk import written_whole
 
 _SUFFIX = ".sql"
 NAME_PATTERN = r"[A-Za-z0-9_\(\),+\-]([A-Za-z0-9_ .\(\),+\-]{0,78}[A-Za-z0-9_\(\),+\-])?"
-"""Names that are file names on every system, for Python and for browsers: up to 80 characters, no `/`, no `.` first."""
+"""Pattern for names that are valid file names on every system, for Python and browsers: up to 80 characters, no `/`, no
+leading `.`."""
 _NAME = re.compile(NAME_PATTERN)
 _MAX_LISTED = 200
 """Number of saved queries in the list; more would make the page long."""
 _MAX_BYTES = 10_000
-"""A longer query would not fit into the address of the page, in which a byte can take three characters."""
+"""Maximum size of a query. A longer query would not fit into the page's address, where a byte can take three
+characters."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,20 +36,20 @@ class SavedQueries:
     """The queries in a directory of the user. Other programs may write and remove files there.
 
     Args:
-        directory: Holds one file NAME.sql for each query. It is made when the first query is saved.
+        directory: The directory, with one file NAME.sql for each query. It is created when the first query is saved.
     """
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
 
     def read(self) -> tuple[SavedQuery, ...]:
-        """Returns the saved queries by their names. Files that cannot be read, or are too large, are left out."""
+        """Returns the saved queries by name. Files that cannot be read, or are too large, are left out."""
         return tuple(
             SavedQuery(name=path.stem, query=text) for path in self._paths() if (text := _text(path)) is not None
         )
 
     def state(self) -> tuple[tuple[str, int], ...]:
-        """Returns what changes when a query is saved or deleted: the name and the time of each file."""
+        """Returns the name and the time of each file. The result changes when a query is saved or deleted."""
         stated = []
         for path in self._paths():
             with contextlib.suppress(OSError):
@@ -55,10 +57,10 @@ class SavedQueries:
         return tuple(stated)
 
     def save(self, name: str, query: str) -> None:
-        """Saves a query, in place of the one of the same name.
+        """Saves a query, and replaces a saved query with the same name.
 
         Raises:
-            QueryError: The name cannot be the name of a file, the query is too long, or it cannot be written.
+            QueryError: The name cannot be the name of a file, the query is too long, or the file cannot be written.
         """
         path, data = self._path(name), query.replace("\r\n", "\n").encode()
         if len(data) > _MAX_BYTES:
@@ -69,7 +71,7 @@ class SavedQueries:
                 temporary.write_bytes(data)
 
     def delete(self, name: str) -> None:
-        """Deletes a saved query, if there is one of that name.
+        """Deletes a saved query, if there is a query with this name.
 
         Raises:
             QueryError: The name cannot be the name of a file, or the file cannot be deleted.
@@ -105,7 +107,7 @@ def _text(path: Path) -> str | None:
     try:
         with path.open("rb") as file:
             data = file.read(_MAX_BYTES + 1)
-    except OSError:  # it was deleted since, or is a directory
+    except OSError:  # the file was deleted meanwhile, or the path is a directory
         return None
     return None if len(data) > _MAX_BYTES else data.decode("utf-8", "replace")
 

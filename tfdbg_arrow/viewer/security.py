@@ -2,8 +2,8 @@
 
 The user's browser also shows untrusted pages, and the content of a logdir is untrusted. Therefore a request must use a
 host name of this machine (this prevents DNS rebinding), and must not come from another site. The guard of the server
-also needs the token of this start. The headers of every answer forbid the browser to load, run or send anything
-elsewhere.
+also requires the token of the current start of the server. The headers of every answer forbid the browser to load or
+run content from other sites, and to send data to other sites.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ HEADERS = {
     "content-security-policy": CONTENT_SECURITY_POLICY,
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
-    # To no other site. With `no-referrer`, a form of a page would come from the origin `null`.
+    # Send the referrer to no other site. With `no-referrer`, a form of a page would come from the origin `null`.
     "referrer-policy": "same-origin",
     "cache-control": "no-store",
     "cross-origin-opener-policy": "same-origin",
@@ -73,7 +73,7 @@ class Hosts:
 
     Attributes:
         names: Names and addresses in lower case.
-        has_addresses: Whether every numeric address is one of them. DNS rebinding needs a name.
+        has_addresses: Whether every numeric address is allowed. This is safe, because DNS rebinding needs a name.
     """
 
     names: frozenset[str]
@@ -84,8 +84,9 @@ class Hosts:
         """Returns the hosts of a server.
 
         Args:
-            address: The name or address on which it listens; `0.0.0.0` or `::` means all addresses of this machine.
-            *other_names: Further names under which it is reached.
+            address: The name or address on which the server listens; `0.0.0.0` or `::` means all addresses of this
+                machine.
+            *other_names: Further names under which the server is reached.
         """
         if address in _LOOPBACK or address == "::1":
             names = {*_LOOPBACK}
@@ -96,13 +97,13 @@ class Hosts:
         return cls(names=frozenset(name.lower() for name in (*names, *other_names)), has_addresses=address in _ANY)
 
     def allow(self, host: str) -> bool:
-        """Returns whether the value of a header Host is one of them."""
+        """Returns whether a request may name a host, given the value of its header Host."""
         name = _host_name(host)
         return name in self.names or (self.has_addresses and _is_address(name))
 
 
 def shown_host(address: str) -> str:
-    """Returns the host of the URL under which a server on an address is reached."""
+    """Returns the host in the URL of a server that listens on an address."""
     if address in _ANY:
         return socket.gethostname().lower()
     return f"[{address}]" if ":" in address else address
@@ -110,13 +111,13 @@ def shown_host(address: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """What the checks look at in a request.
+    """The parts of a request that the checks use.
 
     Attributes:
         method: The HTTP method.
         path: The path.
         query: The query, without `?`.
-        hosts: The values of the headers Host.
+        hosts: The values of all headers Host.
         fetch_site: The header Sec-Fetch-Site; None if it is missing.
         origin: The header Origin; None if it is missing.
     """
@@ -134,8 +135,8 @@ def refusal_of(asked: Asked, hosts: Hosts, *, way_in: str, is_change: bool = Fal
 
     Args:
         asked: The request.
-        hosts: The hosts that it may name.
-        way_in: What the user should do instead, for the message.
+        hosts: The hosts that the request may name.
+        way_in: What the user should do instead. The message contains this text.
         is_change: Whether the path changes something, so that only POST is answered.
     """
     methods = _METHODS_OF_CHANGES if is_change else _METHODS
@@ -159,9 +160,9 @@ class Guard:
         app: The application.
         token: The secret that the printed address contains.
         hosts: The hosts that requests may name.
-        changes: The names of the pages that change something, which are the last parts of their paths.
-        cookie_name: Name of the cookie of the session. Cookies are shared between the ports of a host, so each server
-            needs a different name.
+        changes: The names of the pages that change something. The name of a page is the last part of its path.
+        cookie_name: Name of the session cookie. Cookies are shared between the ports of a host, so each server needs a
+            different name.
         on_admission: Called for each request that gets the cookie in exchange for the token.
     """
 
@@ -177,7 +178,7 @@ class Guard:
     ) -> None:
         self._app = app
         self._token = token
-        # The cookie is not the token: browsers send it to the servers on all ports of the host.
+        # The cookie differs from the token, because browsers send the cookie to the servers on all ports of the host.
         self._session = new_token()
         self._hosts = hosts
         self._changes = frozenset(name.encode() for name in changes)
@@ -218,7 +219,8 @@ class Guard:
         query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         given = [value for name, value in query if name == TOKEN_PARAMETER]
         has_token = len(given) == 1 and _is_same(given[0], self._token)
-        # To the browser, a file that opens the printed address is another site, but no other site knows the token.
+        # The browser treats a file that opens the printed address as another site. The token shows that this file is
+        # allowed, because other sites do not know the token.
         is_outside = asked.fetch_site not in _OWN_SITES
         if has_token and is_outside and headers.get("sec-fetch-mode") == "navigate":
             asked = replace(asked, fetch_site=None)
@@ -241,13 +243,14 @@ class Guard:
         return None
 
     def _admitted(self, scope: Scope, query: list[tuple[str, str]], *, is_outside: bool) -> Response:
-        """Returns the response that turns the token into a cookie and leads to the address without the token.
+        """Returns the response that sets the cookie and leads to the address without the token.
 
         Args:
             scope: The request.
             query: The query of the request without the token.
             is_outside: Whether the request came from outside of this server's pages. After such a request, a browser
-                does not send the cookie (SameSite=Strict) when it follows a redirect, but it does when a page leads on.
+                does not send the cookie (SameSite=Strict) when it follows a redirect. It sends the cookie when a page
+                leads to the address.
         """
         # The path begins with exactly one slash (_is_plain), so it cannot lead to another host.
         url = scope["path"] + (f"?{urlencode(query)}" if query else "")
@@ -323,9 +326,9 @@ def _refused(status: int, text: str, **headers: str) -> Answer:
 class RedirectFile(contextlib.AbstractContextManager["RedirectFile"]):
     """An HTML file that opens the viewer in a browser, so that no command line contains the token.
 
-    Every user of a machine can see the command lines of all processes. The browser therefore gets the path of a file in
-    a directory of its own that only its user can read, and the file leads to the address. It is removed at the end of a
-    with block.
+    Every user of a machine can see the command lines of all processes. Therefore the browser gets the path of a file
+    that leads to the address. The file is in its own directory, which only the user can read. The directory is removed
+    at the end of a `with` block.
     """
 
     def __init__(self) -> None:

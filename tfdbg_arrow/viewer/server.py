@@ -33,7 +33,7 @@ def _behind_guard(
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
-        # In a thread, so that other pages are answered while this one is read.
+        # Read the page in a thread, so that the server can answer other requests at the same time.
         if request.method == "POST":
             form = await _form(request)
             answer = _TOO_LARGE if form is None else await run_in_threadpool(site.change, scope["path"], form)
@@ -93,7 +93,7 @@ def listen(
     """Binds a server's socket.
 
     Args:
-        reader: Reads the logdir; or the sites of several logdirs.
+        reader: The reader of one logdir, or the sites of several logdirs.
         token: The secret that requests need.
         host: The address to listen on; `0.0.0.0` or `::` means all addresses of this machine.
         port: The port; 0 means any free port.

@@ -1,4 +1,4 @@
-"""What each address of a viewer answers, independent of the server around it."""
+"""The answers of a viewer to requests, independent of the server around it."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Site:
             return failed(error, path, query)
 
     def change(self, path: str, form: Mapping[str, str]) -> Answer:
-        """Does what a form of a page asks for, and returns the response, which leads on to a page.
+        """Makes the change that a form of a page requests, and returns the response, which redirects to a page.
 
         Args:
             path: The path below the site's root. It begins with `/`.
@@ -72,7 +72,8 @@ class Site:
             if name not in (SAVE, DELETE) or self._sql_box is None:
                 raise NoSuchPageError(f"there is no page {path}")
             parameters = change_saved(self._sql_box.saved, name, Parameters(form))
-            # Relative to the form's address, because the site may be below an address that it does not know.
+            # The address is relative to the form's address, because the site may be below an address that it does not
+            # know.
             return moved_to(ServerLinks("./").page("sql", **parameters))
         except Exception as error:
             return failed(error, path, form)
@@ -100,7 +101,7 @@ class Site:
 
         is_json = _is_json(path, query)
         gradual = None if is_json or parameters.flag("wait") else kind.gradual
-        state = self.reader.state()  # before the page is read, so the page shows this state or a newer one
+        state = self.reader.state()  # before the page is read, so the page shows this state or a newer state
         page, questions = self.reader.read((kind.name, kind.version(), gradual is None, parameters.key), read)
         if is_json:
             return json_answer(page)
@@ -114,7 +115,7 @@ class Site:
 
 
 def moved_to(url: str) -> Answer:
-    """Returns an answer that leads on to another address."""
+    """Returns an answer that redirects to another address."""
     return Answer.of_text("", status=303, headers={"location": url})
 
 

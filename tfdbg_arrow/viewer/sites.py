@@ -1,6 +1,6 @@
-"""The pages of several logdirs: a list of them, and below it the site of each.
+"""The pages of several logdirs: a list of the logdirs, and a site for each logdir.
 
-/logdirs, /logdirs.json     the list; if there is one logdir, the way to its pages
+/logdirs, /logdirs.json     the list; for a single logdir, a redirect to its pages
 /state.json                 changes with the list
 /<key>/…                    the site of a logdir
 """
@@ -34,7 +34,8 @@ from tfdbg_arrow.viewer.site import Site, failed, json_answer, moved_to, static_
 _LIST = "logdirs"
 _MAX_OPEN = 4
 _MAX_OTHERS = 100
-"""Number of logdirs below each directory whose runs are offered for a comparison, those that were changed last."""
+"""Maximum number of logdirs below each directory whose runs are offered for a comparison. These are the logdirs that
+were changed last."""
 _PATIENCE_S = 20.0
 
 
@@ -43,9 +44,9 @@ class LogdirRow:
     """A logdir in the list.
 
     Attributes:
-        name: Its path relative to the directory that was searched.
-        url: The address of its pages, relative to the list.
-        summary: What it is about.
+        name: The path of the logdir. It is relative to the searched directory if only one directory was searched.
+        url: The address of the logdir's pages, relative to the list.
+        summary: The summary of the logdir.
     """
 
     name: str
@@ -59,9 +60,9 @@ class LogdirsPage:
 
     Attributes:
         directories: The directories that were searched.
-        rows: The logdirs, for each directory the one that was changed last first.
-        comparison: The address that compares the only runs of the only two logdirs; None if there are others.
-        notes: What was not searched.
+        rows: The logdirs by directory. In each directory, the logdir that was changed last comes first.
+        comparison: The address of the comparison of two runs; None unless there are two logdirs with one run each.
+        notes: Sentences about what was not searched.
     """
 
     directories: tuple[str, ...]
@@ -73,13 +74,13 @@ class LogdirsPage:
 class Sites:
     """The sites of the logdirs below some directories.
 
-    At most `_MAX_OPEN` logdirs are open at a time, except while requests still use others.
+    At most `_MAX_OPEN` logdirs are open at a time, except while requests still use more of them.
 
     Args:
         search: Finds the logdirs.
-        notes: What is not searched, for the list.
+        notes: Sentences for the list about what is not searched.
         open_reader: Opens a logdir.
-        sql_box_of: Returns what runs SQL over a logdir; None means that there are no SQL pages.
+        sql_box_of: Returns the SqlBox of a logdir; None means that there are no SQL pages.
         home: The address of the first page, relative to the root.
     """
 
@@ -95,7 +96,7 @@ class Sites:
         self._home = home
         self._search = search
         self._open_reader = open_reader
-        # One for each logdir, since it answers one query at a time.
+        # Each logdir has its own SqlBox, because a SqlBox answers one query at a time.
         self._sql_box_of = None if sql_box_of is None else cache(sql_box_of)
         self._notes = notes
         self._lock = threading.Lock()
@@ -104,7 +105,7 @@ class Sites:
         self._page: tuple[str, LogdirsPage] | None = None
 
     def close(self) -> None:
-        """Closes the open logdirs; those that a request still uses, when the request ends."""
+        """Closes the open logdirs. If a request still uses a logdir, the logdir is closed when the request ends."""
         with self._lock:
             self._is_closed = True
             unused = [self._dropped() for _ in range(len(self._readers))]
@@ -125,7 +126,7 @@ class Sites:
             return failed(error, path, query, home=_LIST)
 
     def change(self, path: str, form: Mapping[str, str]) -> Answer:
-        """Does what a form of a page asks for, and returns the response, which leads on to a page.
+        """Makes the change that a form of a page requests, and returns the response, which redirects to a page.
 
         Args:
             path: The path below the root of the sites. It begins with `/`.
@@ -210,7 +211,7 @@ class Sites:
         with self._lock:
             shared = self._taken(logdir)
         if shared is None:
-            # Opened without the lock, so that a slow disk holds up only the pages of this logdir.
+            # Open the logdir without the lock, so that a slow disk delays only the pages of this logdir.
             opened = self._open_reader(logdir)
             with self._lock:
                 shared = self._taken(logdir)
@@ -242,7 +243,7 @@ class Sites:
         return shared
 
     def _dropped(self) -> Reader | None:
-        """Takes out the logdir that was used least recently, and returns its reader; None if it is still in use."""
+        """Removes the least recently used logdir, and returns its reader; None if the reader is still in use."""
         _, shared = self._readers.popitem(last=False)
         shared.is_dropped = True
         return None if shared.num_users else shared.reader
@@ -255,7 +256,7 @@ class _Shared:
     Attributes:
         reader: Its reader.
         num_users: Number of requests that use it.
-        is_dropped: Whether the last user closes it.
+        is_dropped: Whether the last request that uses the logdir closes it.
     """
 
     reader: Reader
@@ -274,7 +275,7 @@ def pair_of(
 
     Args:
         logdir: A logdir.
-        other: Another one.
+        other: The other logdir.
         open_reader: Opens a logdir.
         sql_box_of: As for `Sites`.
 

@@ -57,13 +57,13 @@ def read_excerpt(logdir: Logdir, frame: Frame | None, *, run_id: str, context: i
 
 
 def highlighted(lines: Sequence[SourceLine], frame: Frame | None = None) -> list[Markup]:
-    """Returns each line of a Python source as HTML. Very long lines are cut, with the number of omitted characters.
+    """Returns each line of a Python source as HTML. Very long lines are cut, and show the number of omitted characters.
 
     The source is always escaped: the result is text in <span> and <mark> elements, never markup from the source.
 
     Args:
         lines: The lines.
-        frame: A frame; the part of its line that it executes is marked.
+        frame: A frame. In its line, the part that the frame executes is marked.
     """
     span_of = {} if frame is None else {frame.lineno: frame}
     spans = [executed_span(span_of[line.lineno], line.text) if line.lineno in span_of else None for line in lines]

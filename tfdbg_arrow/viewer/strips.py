@@ -1,4 +1,4 @@
-"""Strips: a run from left to right in buckets of equal length, with what is bad in each.
+"""Strips: a run from left to right in buckets of equal length. Each bucket shows how much of it is bad.
 
 `Strip` shows the tensors of a run, `ExecutionStrip` its executions. `AlignedStrips` shows many runs one below the other
 along a common axis of steps or time.
@@ -20,8 +20,8 @@ class Bucket:
     """One stretch of a run.
 
     Attributes:
-        bucket: Its position, from 0.
-        first_event_index: Its first tensor.
+        bucket: The position of the stretch, counted from 0.
+        first_event_index: The first tensor of the stretch.
         first_step: The lowest marked training step.
         last_step: The highest marked training step.
         num_tensors: Number of recorded tensors.
@@ -37,7 +37,7 @@ class Bucket:
 
     @property
     def bad_percent(self) -> float:
-        """The bad share of the stretch; if anything is bad, at least a visible minimum."""
+        """The bad share of the stretch in percent; at least a visible minimum if anything is bad."""
         return _bad_percent(self.num_bad, self.num_tensors)
 
 
@@ -50,7 +50,7 @@ class Strip:
         num_buckets: Number of stretches of equal length that the run is divided into.
         buckets: The stretches that contain tensors, in order.
         first_bad_event_index: The first bad tensor by arrival; None if none is bad.
-        first_bad_step: Its training step, as marked.
+        first_bad_step: The marked training step of this tensor.
     """
 
     run_id: str
@@ -92,9 +92,9 @@ class ExecutionBucket:
     """One stretch of a run.
 
     Attributes:
-        bucket: Its position, from 0.
-        first_execution_index: Its first execution.
-        last_execution_index: Its last execution.
+        bucket: The position of the stretch, counted from 0.
+        first_execution_index: The first execution of the stretch.
+        last_execution_index: The last execution of the stretch.
         first_step: The lowest marked training step.
         last_step: The highest marked training step.
         num_executions: Number of executions.
@@ -113,7 +113,7 @@ class ExecutionBucket:
 
     @property
     def bad_percent(self) -> float:
-        """The bad share of the stretch; if anything is bad, at least a visible minimum."""
+        """The bad share of the stretch in percent; at least a visible minimum if anything is bad."""
         return _bad_percent(self.num_bad, self.num_executions)
 
 
@@ -181,7 +181,7 @@ class Stretch:
     """A part of a run: adjacent healthy buckets, or one bucket with bad tensors.
 
     Attributes:
-        first: Its first bucket, from 0.
+        first: The first bucket of the part, counted from 0.
         num_buckets: Number of buckets.
         num_tensors: Number of recorded tensors.
         num_bad: Number of tensors with an infinity or a NaN.
@@ -204,7 +204,7 @@ class AlignedStrips:
         low: The lowest step, or time in nanoseconds since 1970-01-01T00:00:00Z; None if nothing is recorded.
         high: The highest step or time.
         num_buckets: Number of buckets of equal length on the axis.
-        strips: The stretches of each run in order, by run ID; without runs that have no steps on an axis of steps.
+        strips: The stretches of each run in order, by run ID. On an axis of steps, runs without steps are left out.
     """
 
     axis: str
@@ -222,8 +222,8 @@ def read_aligned_strips(logdir: Logdir, run_ids: Sequence[str], *, steps: tuple[
     Args:
         logdir: The logdir.
         run_ids: The runs.
-        steps: The lowest and highest training step of the axis, which may include other runs; None means an axis of
-            time.
+        steps: The lowest and highest training step of the axis. The range may include steps of other runs. None means
+            an axis of time.
     """
     runs = f"run_id IN ({', '.join('?' * len(run_ids))})" if run_ids else "1 = 0"
     if steps is None:

@@ -1,7 +1,7 @@
-"""What the drawings of charts are made of.
+"""The parts of the drawings of charts.
 
-Places are percentages, so a drawing fits an area of any size: a page lets its style sheet choose the size, and
-`placed` gives it one in a drawing of fixed size, which notebooks show without a style sheet.
+Coordinates are percentages, so a drawing fits an area of any size. On a page, the style sheet sets the size of the
+area. A notebook has no style sheet. There, `placed` sets the size of the area in a drawing of fixed size.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from tfdbg_arrow.safe_text import printable_line
 from tfdbg_arrow.viewer.colours import paint
 
 _LEAST_TICKS_APART = 0.16
-"""Distance of two numbers of an axis from which their texts do not meet, as a share of the width of a small chart."""
+"""Minimum distance between two labels of an axis, so that their texts do not overlap, as a share of the width of a
+small chart."""
 _LARGE = 6
-"""The power of ten from which on numbers are written with a power of ten."""
+"""Numbers from 10 to this power on are written with an exponent."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,9 +28,9 @@ class Columns:
 
     Attributes:
         axis: What the positions are: `step`, `execution` or `event`.
-        ranges: The first and the last position of each.
-        is_cells: Whether they are cells of equal width. Otherwise, they are points at their first positions.
-        queries: The part of an address that selects each; empty for one without tensors.
+        ranges: The first and the last position of each column.
+        is_cells: Whether the columns are cells of equal width. Otherwise, they are points at their first positions.
+        queries: The part of an address that selects each column; empty for a column without tensors.
     """
 
     axis: str
@@ -39,7 +40,7 @@ class Columns:
 
     @property
     def places(self) -> tuple[float, ...]:
-        """Where they are, from 0 to 1; the middles of cells."""
+        """The places of the columns, from 0 to 1. The place of a cell is its middle."""
         if self.is_cells:
             return tuple((index + 0.5) / len(self.ranges) for index in range(len(self.ranges)))
         (start, _), (end, _) = self.ranges[0], self.ranges[-1]
@@ -47,7 +48,7 @@ class Columns:
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """What a reader calls them."""
+        """The names of the columns, as readers see them."""
         return tuple(
             f"{self.axis} {first:,}" if first == last else f"{self.axis}s {first:,} to {last:,}"
             for first, last in self.ranges
@@ -55,7 +56,7 @@ class Columns:
 
     @property
     def ticks(self) -> tuple[tuple[float, str], ...]:
-        """Places and texts of the first column, and of round numbers at a distance at which their texts do not meet."""
+        """The places and texts of the labels: the first column, and round numbers at distances without overlaps."""
         places = self.places
         ticks = [(0.0 if self.is_cells else places[0], f"{self.axis} {self.ranges[0][0]:,}")]
         by = max(1.0, round_step(_LEAST_TICKS_APART * (self.ranges[-1][1] - self.ranges[0][0] + 1)))
@@ -69,7 +70,7 @@ class Columns:
 
     @property
     def attributes(self) -> Markup:
-        """What the script chart.js reads of them."""
+        """The HTML attributes from which the script chart.js reads the columns."""
         lists = {
             "columns": self.texts,
             "places": () if self.is_cells else [f"{place:.4f}" for place in self.places],
@@ -80,13 +81,13 @@ class Columns:
 
 
 def round_step(least: float) -> float:
-    """Returns the smallest of 1, 2 and 5 times a power of ten that is not below a positive number."""
+    """Returns the smallest number that is 1, 2 or 5 times a power of ten, and not below the positive number `least`."""
     power = 10.0 ** math.floor(math.log10(least))
     return next((times * power for times in (1, 2, 5) if times * power >= least), 10 * power)
 
 
 def axis_labels(columns: Columns) -> Markup:
-    """Returns the numbers of an axis, with a small line above each. They need 16 px."""
+    """Returns the labels of an axis, with a small line above each. They need a height of 16 px."""
     return Markup("").join(
         Markup('<line x1="{0}" x2="{0}" y2="4" stroke="currentColor" stroke-opacity="0.5"/>').format(percent(place))
         + label(text, x=percent(place), y=14, anchor="start" if place < 0.02 else "end" if place > 0.95 else "middle")
@@ -95,17 +96,18 @@ def axis_labels(columns: Columns) -> Markup:
 
 
 def label(text: str, *, x: str | float, y: str | float, anchor: str = "start", more: str = "") -> Markup:
-    """Returns a text."""
+    """Returns an SVG element with a text."""
     return Markup('<text x="{}" y="{}" text-anchor="{}"{}>{}</text>').format(
         x, y, anchor, Markup(more and f" {more}"), printable_line(text)
     )
 
 
 def cells(rows: Iterable[tuple[float, float, Sequence[str | None]]]) -> Markup:
-    """Returns the cells of rows, one path for each colour. A column is 1 wide.
+    """Returns the cells of rows, with one path for each colour. Each column has the width 1.
 
     Args:
-        rows: The top, the height and the class of each column's colour; None means that a column has no cell.
+        rows: For each row: its top, its height, and the colour class of each column. None means that a column has no
+            cell.
     """
     paths: dict[str, list[str]] = {}
     for top, height, names in rows:
@@ -123,7 +125,7 @@ def cells(rows: Iterable[tuple[float, float, Sequence[str | None]]]) -> Markup:
 
 
 def stretched(width: float, height: float, content: str) -> Markup:
-    """Returns content with coordinates of its own that fills the area around it."""
+    """Returns content with its own coordinates, stretched to fill the area around it."""
     return Markup(f'<svg viewBox="0 0 {width:g} {height:g}" preserveAspectRatio="none">{content}</svg>')
 
 
@@ -134,7 +136,7 @@ def placed(content: str, *, x: float, y: float, width: float, height: float) -> 
 
 
 def standalone(parts: Iterable[str], *, width: float, height: float, text: str) -> Markup:
-    """Returns a drawing that needs no style sheet. Its texts have the colour of the text around it."""
+    """Returns a drawing that needs no style sheet. Its texts have the colour of the text around the drawing."""
     return Markup(
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" width="{width:g}" '
         f'height="{height:g}" role="img" aria-label="{escape(printable_line(text))}" '
@@ -143,12 +145,12 @@ def standalone(parts: Iterable[str], *, width: float, height: float, text: str) 
 
 
 def readout(name: str, texts: Iterable[str], kind: str = "") -> Markup:
-    """Returns what the script chart.js shows of a row in each column; nothing for an empty text.
+    """Returns the texts that the script chart.js shows for a row, one for each column. Empty texts are not shown.
 
     Args:
-        name: What it is.
+        name: The name that is shown beside each text.
         texts: One text for each column.
-        kind: `shown` for what the drawing shows, `bad` for bad values.
+        kind: `shown` for the values that the drawing shows, `bad` for bad values, or empty for other values.
     """
     return Markup('<metadata data-name="{}" data-values="{}"{}/>').format(
         name, "|".join(texts), Markup(kind and f' data-kind="{kind}"')
@@ -156,7 +158,7 @@ def readout(name: str, texts: Iterable[str], kind: str = "") -> Markup:
 
 
 def percent(place: float) -> str:
-    """Returns a place from 0 to 1 as a coordinate."""
+    """Returns a place from 0 to 1 as a coordinate in percent."""
     return f"{100 * place:.4g}%"
 
 

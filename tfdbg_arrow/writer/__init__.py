@@ -1,14 +1,14 @@
 """Recording: from TensorFlow to the Parquet files of a logdir.
 
 Two modules start a recording: `active_recording.py` (enable, disable, capture, mark) and `launch.py` (for a program
-without any calls of its own, or with calls of TensorFlow's own entry points). `settings.py` declares and checks the
-settings. The other modules, in the order of the data flow:
+that does not call tfdbg_arrow, or that calls TensorFlow's own entry points). `settings.py` declares and checks the
+settings. The other modules are, in the order of the data flow:
 
 * `hooks`: wraps TensorFlow's private API; no other package uses it.
 * `recording`: one recording and its reactions to the hooks.
 * `graphs`: converts graphs into rows, and adds the ops that make graphs record.
-* `backend.py`: measures tensors in the compiled core, and is the core's spool, whose records are those of
-  `tfdbg_arrow.spool`. `tensorflow_backend` counts tensors on a GPU with TensorFlow's ops.
+* `backend.py`: measures tensors in the compiled core, and gives access to the core's spool. `tfdbg_arrow.spool` defines
+  the records of the spool. `tensorflow_backend` counts the elements of tensors on a GPU with TensorFlow's ops.
 * `sink`: writes the spool into sealed Parquet parts; `remote` sends them to a URL.
 * `recover.py`: converts the spool that a killed process left into parts.
 * `live_stop`: reacts to bad values while the program runs.
@@ -16,4 +16,4 @@ settings. The other modules, in the order of the data flow:
 
 from tfdbg_arrow.writer.address_space import load_pyarrow_sparingly
 
-load_pyarrow_sparingly()  # before a module of this package imports it
+load_pyarrow_sparingly()  # before a module of this package imports pyarrow

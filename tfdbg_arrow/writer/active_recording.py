@@ -46,15 +46,15 @@ if TYPE_CHECKING:
 _lock = threading.RLock()
 
 _ending: Ending | None = None
-"""The end of the newest recording: it is still to come, another thread writes it, or it is written."""
+"""The end of the newest recording. It has not begun, another thread is writing it, or it is complete."""
 
 _is_registered_at_exit = False
 
 _has_exit_code = False
-"""Whether the process ends with an exit code that is ours, whatever ended the program."""
+"""Whether tfdbg_arrow chooses the exit code of the process, however the program ended."""
 
 _INTERRUPTED_END_S = 5.0
-"""How long disable() waits, if the calling thread may hold what the thread that writes the end waits for."""
+"""How many seconds disable() waits if the calling thread may hold a lock that the writing thread needs."""
 
 
 _PACKAGE = os.path.dirname(os.path.dirname(__file__))
@@ -115,33 +115,33 @@ def enable(
             does not exist, and may hold other runs. Parts are uploaded to a URL in the background during the recording.
         tensor_debug_mode: How much is recorded of each tensor: NO_TENSOR, CURT_HEALTH, CONCISE_HEALTH, FULL_HEALTH,
             FULL_NUMERICS, SHAPE or FULL_TENSOR. spec/README.md lists the columns that each mode fills.
-        circular_buffer_size: Keep only this many of the last executions and graph tensors, and the events around bad
-            values: what this buffer holds when an infinity or a NaN occurs, and `dump_after` events after it. 0 or
-            less keeps all. flush() writes what the buffer holds.
+        circular_buffer_size: Keep only this many of the last executions and of the last graph tensors, and the events
+            around bad values. When an infinity or a NaN occurs, the content of the buffer and the next `dump_after`
+            events are kept. 0 or less keeps all events. flush() writes the content of the buffer.
         op_regex: Record tensors only of ops whose type matches (`re.match`). None records all ops.
         tensor_dtypes: Record only tensors of these dtypes, or of dtypes for which the callable returns True. None
             means the dtypes of the mode: floating and complex dtypes for the health modes.
         health_backend: Where the elements of tensors are counted. "native" counts in the compiled core on the host.
             "tensorflow" counts with TensorFlow's own ops on the device where the tensor is. "auto" is "tensorflow" if
             there is a GPU, and "native" otherwise. Both need the native core.
-        max_memory_bytes: How much memory the recording may use, from 192 MiB to 16 GiB. A quarter of it is the spool,
-            the file that events pass through. Not included are the description of the program, the events of a
-            circular buffer, and tensors of many MiB that are kept whole.
+        max_memory_bytes: How much memory the recording may use, from 192 MiB to 16 GiB. A quarter of it is for the
+            spool, the file that events pass through. The limit does not include the description of the program, the
+            events of a circular buffer, or tensors of many MiB that are kept whole.
         when_full: What happens when the program records events faster than they are written and the spool is full.
             "wait" makes the program wait for room. If nothing can be written for five seconds, events are dropped from
             then on. "drop" drops events that find no room. `capture_stat` counts the dropped events.
-        xla: How to treat functions with jit_compile=True. "inside" keeps them compiled and records them; of a loop in
-            them, it records the first iteration with a bad value and the last iteration. "observe" runs them without
-            XLA and records them. "keep" keeps them compiled and does not record them; `Logdir.coverage()` lists their
-            ops. "auto" is "inside", and "observe" if TensorFlow sees a GPU, if elements of tensors are kept (`values`,
-            FULL_TENSOR) or with `histograms`. In sessions of `tf.compat.v1` and in functions of tf.data, "inside" does
-            the same as "observe" (docs/xla.md).
-        graphs: Which ops of functions are recorded. "executed" records the ops that TensorFlow's optimizer makes of
-            yours and that run. The numbers are those of an unrecorded run, and ops that TensorFlow fuses are recorded
-            as one. "traced" switches off TensorFlow's passes that fuse, fold or reorder ops, so that each of your ops
-            is recorded. It does so for the recorded functions and for sessions created while recording. Numbers can
-            then differ from those of an unrecorded run. "auto" is "executed", and "traced" with `op_regex` or `values`,
-            because these choose among your ops. docs/executed_graphs.md has details.
+        xla: How to treat functions with jit_compile=True. "inside" keeps them compiled and records them; in their
+            loops, it records only the first iteration with a bad value and the last iteration. "observe" runs them
+            without XLA and records them. "keep" keeps them compiled and does not record them; `Logdir.coverage()` lists
+            their ops. "auto" is "observe" if TensorFlow sees a GPU, if elements of tensors are kept (`values`,
+            FULL_TENSOR) or with `histograms`, and "inside" otherwise. In sessions of `tf.compat.v1` and in functions of
+            tf.data, "inside" does the same as "observe" (docs/xla.md).
+        graphs: Which ops of functions are recorded. "executed" records the ops that run after TensorFlow's optimizer
+            has changed your graphs. The numbers are the same as in an unrecorded run. Ops that TensorFlow fuses are
+            recorded as one op. "traced" switches off TensorFlow's passes that fuse, fold or reorder ops, so that each
+            of your ops is recorded. It does so for the recorded functions and for sessions created while recording.
+            Numbers can then differ from those of an unrecorded run. "auto" is "traced" with `op_regex` or `values`,
+            because these settings choose among your ops, and "executed" otherwise. docs/executed_graphs.md has details.
         storage_options: fsspec's arguments for the URL, such as `{"endpoint_url": …}`. None uses the configuration of
             fsspec and of the store's client.
         local_dir: The directory for the local files of recordings to URLs. Each recording creates a directory of its
@@ -152,39 +152,41 @@ def enable(
         max_local_bytes: How many bytes of parts a recording to a URL keeps locally. Beyond this limit, the oldest
             events that could not be sent are dropped, and `capture_stat` counts them. The spool and a part that is
             being merged are not included.
-        values: Keep the elements of the tensors of these ops, and only the health of all others: a regular expression
-            that matches the op's name or type (`re.match`), or a callable that takes (op_type, op_name). The op_name
-            of eager ops is None, and the callable is called once for each type of them. Chosen ops are recorded even
-            if another filter excludes them.
-        steps: Record only these training steps, which mark(step=...) or Keras's fit sets: a number k for every k-th
-            step, a range or slice, text such as "0:100,1000:,::10" (where a single number is that one step), or a
-            list of these. Events before the first mark are recorded. None records all steps.
+        values: Keep the elements of the tensors of chosen ops, and only the health of all other tensors. The value is a
+            regular expression that matches the op's name or type (`re.match`), or a callable that takes (op_type,
+            op_name). For eager ops, op_name is None, and the callable is called once for each op type. Chosen ops are
+            recorded even if another filter excludes them.
+        steps: Record only these training steps. mark(step=...) or Keras's fit sets the current step. The value is a
+            number k for every k-th step, a range or slice, text such as "0:100,1000:,::10" (in which a single number
+            means that one step), or a list of these. Events before the first mark are recorded. None records all steps.
         max_bytes: How much disk space the parts of executions and tensors may use, at least 1 MiB. Beyond this limit,
             the middle of the run is dropped: half of these bytes holds the beginning of the run and half its end. The
             events around the first infinity and the first NaN are kept too. None means no limit.
-        dump_on: "nonfinite" writes what a circular buffer holds only when a bad value occurs. A healthy run then has
-            no executions and no tensors on disk. None writes it also at the end.
-        dump_after: With a circular buffer, how many executions and graph tensors to keep after a bad one. None means
+        dump_on: "nonfinite" writes the content of a circular buffer only when a bad value occurs. A healthy run then
+            has no executions and no tensors on disk. None also writes the content at the end.
+        dump_after: With a circular buffer, how many executions and graph tensors to keep after a bad value. None means
             as many as the buffer holds.
         on_nonfinite: What happens at a NaN or an infinity. "record" only records it. "keep" also keeps the inputs of
-            the op that created it, from which `tfdbg-arrow repro` writes a script that shows the bad value (table
-            `input_value`; 256 MiB at most, ops on a CPU). "raise" stops the program with a
-            NonFiniteError at the op that created it. A callable is called with the NonFinite, in the thread that runs
-            the program, once for each origin and at most 100 times; errors that it raises go to the program. Values
-            that no op computes with, such as those that `tf.where` does not select, do not count (docs/live_stop.md).
+            the op that created it (in the table `input_value`; at most 256 MiB, only for ops on a CPU). From these
+            inputs, `tfdbg-arrow repro` writes a script that shows the bad value. "raise" stops the program with a
+            NonFiniteError at the op that created the bad value. A callable is called with the NonFinite, in the thread
+            that runs the program, once for each origin and at most 100 times. Errors that the callable raises go to the
+            program. Values that no op computes with, such as those that `tf.where` does not select, do not count
+            (docs/live_stop.md).
         redact: What to leave out of the logdir: "paths", "source" or a list of both. "paths" makes file paths relative
-            to the working directory or to the installed packages, or replaces them by a hash and the file's name; host
-            name, command line and working directory are NULL. "source" leaves out the text of the program and keeps
-            line numbers. Names of ops, functions and variables, marks and tensors stay unchanged (SECURITY.md).
+            to the working directory or to the installed packages, or replaces them by a hash and the file's name. The
+            host name, the command line and the working directory are then NULL. "source" leaves out the text of the
+            program and keeps line numbers. Names of ops, functions and variables, marks and tensors stay unchanged
+            (SECURITY.md).
         histograms: Whether to count the finite elements of each floating-point tensor by their sign and power of two.
             The counts are columns of `tensor_health`. Needs FULL_HEALTH, FULL_NUMERICS or FULL_TENSOR
             (docs/recording.md).
-        exact_subnormals: Whether tensors that are counted on a GPU count as on a CPU, where no subnormal number is a
-            zero. This takes more ops for each tensor. FULL_NUMERICS always counts them exactly.
+        exact_subnormals: Whether to count tensors on a GPU exactly as on a CPU, where a subnormal number does not count
+            as zero. This takes more ops for each tensor. FULL_NUMERICS always counts subnormal numbers exactly.
         run_name: A name for the run, at most 200 characters in one line. The viewer shows it, and you can use it in
             place of the ID of the run, if no other run of the logdir has the same name.
-        tags: Texts that describe the run, at most 100 of 200 characters each; or a mapping, such as `{"lr": 0.1}`,
-            whose items become `lr=0.1`. They are in the table `run`.
+        tags: At most 100 texts that describe the run, each of at most 200 characters. The items of a mapping, such as
+            `{"lr": 0.1}`, become texts such as `lr=0.1`. The tags are in the table `run`.
         notes: A longer text about the run, at most 10,000 characters.
 
     Returns:
@@ -210,7 +212,7 @@ def check(request: Request) -> Settings:
 
 
 def as_dtype(value: object) -> Any:
-    """Returns the dtype of TensorFlow that a value stands for; raises a TypeError if it stands for none."""
+    """Returns the TensorFlow dtype that a value stands for; raises a TypeError if it stands for no dtype."""
     return _tensorflow().as_dtype(value)
 
 
@@ -225,7 +227,7 @@ def _tensorflow() -> Any:
 
 
 def start(request: Request) -> str | None:
-    """Starts a recording; returns and raises the same as enable(). Whatever interrupts it undoes all of it."""
+    """Starts a recording; returns and raises the same as enable(). An interruption undoes the whole start."""
     global _ending
     if is_turned_off():
         return None
@@ -271,20 +273,21 @@ def _forget() -> None:
 def disable(*, wait: bool = True) -> None:
     """Ends the active recording and writes the remaining events.
 
-    If there is no active recording, it waits until the one before is written, or does nothing.
+    If no recording is active, disable() waits until the previous recording is written, or does nothing.
 
-    Functions that were traced during the recording are traced again, without recording, at their next call.
-    A thread of the recording writes the remaining events, and disable() waits for it. A KeyboardInterrupt meanwhile
-    reaches the program, and the thread goes on. The next enable() and the end of the process wait for that thread.
+    Functions that were traced during the recording are traced again, without recording, at their next call. A thread of
+    the recording writes the remaining events, and disable() waits for it. If a KeyboardInterrupt occurs meanwhile, it
+    reaches the program, and the thread continues. The next enable() and the end of the process wait for that thread.
     disable() may be called from anywhere, also from a signal handler, a finalizer or a function that is being traced.
-    If it interrupted the recorder itself, it waits for five seconds at most.
+    If the caller interrupted the recorder itself, disable() waits for five seconds at most.
 
     After many events, this can take long. If it takes more than ten seconds, a line on stderr says how much is done.
 
     Args:
-        wait: Whether to wait until everything is written. If False, it stops the recording and returns at once, and
-            another thread writes. Until is_writing() returns False, the logdir lacks the last events and the run counts
-            as unfinished. The next disable(), the next enable() and the end of the process wait for that thread.
+        wait: Whether to wait until everything is written. If False, disable() stops the recording and returns at once,
+            and another thread writes the remaining events. Until is_writing() returns False, the logdir lacks the last
+            events and the run counts as unfinished. The next disable(), the next enable() and the end of the process
+            wait for that thread.
 
     Raises:
         NonFiniteError: With `on_nonfinite="raise"`, there is a bad value that no op has used yet.
@@ -310,8 +313,8 @@ def end(*, wait: bool = True) -> None:
         ending.begin()
     if recording is None:
         return
-    # If a signal handler or a finalizer interrupted the recorder, or a function that is being traced called, this
-    # thread may hold what the end waits for.
+    # This thread may hold a lock that the end needs, if a signal handler or a finalizer interrupted the recorder, or if
+    # a function that is being traced called end().
     is_in_core = recording.is_in_core()
     is_interrupted = is_in_core or _is_in_recorder()
     ending.wait_for_hooks()
@@ -327,7 +330,7 @@ def _active() -> Recording | None:
 
 
 def _is_in_recorder() -> bool:
-    """Returns True if the calling thread runs code of the recorder that called the program or was interrupted by it.
+    """Returns True if the stack has code of the recorder, which called the program or was interrupted by the program.
 
     The hooks do not count: they call the program all the time, and hold no locks.
     """
@@ -350,7 +353,7 @@ def _wait_for_end() -> None:
 
 
 def stop_error() -> NonFiniteError | None:
-    """Returns the first error that the active recording stopped the program with; None if there is none."""
+    """Returns the first error with which the active recording stopped the program; None if there is none."""
     recording = _active()
     return None if recording is None or recording.stop is None else recording.stop.first_error
 
@@ -413,7 +416,7 @@ def mark(step: int | None = None, **labels: object) -> None:
 
 
 def end_step() -> None:
-    """Ends the training step: the events that follow have none, until the next mark with a step."""
+    """Ends the training step: the following events have no step until the next mark with a step."""
     recording = _active()
     if recording is not None:
         recording.end_step()
@@ -458,7 +461,7 @@ def _end_at_exit() -> None:
 
 
 def note_exit_code() -> None:
-    """Notes that the caller ends the process with an exit code of its own, whatever ended the program."""
+    """Notes that the caller chooses the exit code of the process, however the program ended."""
     global _has_exit_code
     _has_exit_code = True
 
@@ -478,7 +481,8 @@ def _keep_exit_status() -> None:
 def _register_at_exit() -> None:
     global _is_registered_at_exit
     if not _is_registered_at_exit:
-        # Python runs them in reverse order. A signal can interrupt one; then its second run does what is left.
+        # Python runs these functions in reverse order. If a signal interrupts one of them, its second run does the
+        # rest.
         for function in (_keep_exit_status, _keep_exit_status, _end_at_exit, _end_at_exit):
             atexit.register(function)
         os.register_at_fork(after_in_child=_after_fork_in_child, after_in_parent=_after_fork_in_parent)

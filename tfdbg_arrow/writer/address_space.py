@@ -1,6 +1,6 @@
-"""Limits of address space (`ulimit -v`), under which a recording leaves room for the program.
+"""Respects a limit of the address space (`ulimit -v`): a recording leaves room for the program.
 
-A thread or a mapping that TensorFlow cannot create aborts the process, so a recording must not use up the space.
+The process aborts if TensorFlow cannot create a thread or a memory mapping. So a recording must not use up the space.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from tfdbg_arrow.errors import RecordingError
 
 _POOL_VARIABLE = "ARROW_DEFAULT_MEMORY_POOL"
 _RESERVED_BYTES = 1 << 30
-"""Address space that pyarrow's default allocator reserves when it is used first."""
+"""Address space that pyarrow's default allocator reserves when it is first used."""
 _FIXED_BYTES = 240 << 20
-"""What a recording maps in addition to the spool: libraries, and the stacks and heaps of two threads."""
+"""Address space that a recording uses in addition to the spool: libraries, and the stacks and heaps of two threads."""
 
 
 _PROGRAM_BYTES = 1 << 30
-"""What must be left to the program, which maps the stacks and heaps of TensorFlow's threads later."""
+"""Address space that must be left to the program, which maps the stacks and heaps of TensorFlow's threads later."""
 _has_had_room = False
-"""Whether a recording has fitted into this process, whose threads then exist."""
+"""Whether an earlier recording fitted into this process. TensorFlow's threads then exist already."""
 
 
 def limit_bytes() -> int | None:
@@ -32,7 +32,7 @@ def limit_bytes() -> int | None:
 
 
 def load_pyarrow_sparingly() -> None:
-    """Loads pyarrow so that it reserves no address space, if that is limited.
+    """If the address space is limited, loads pyarrow so that it reserves no address space.
 
     It does nothing if the program has used pyarrow already, or has chosen an allocator.
     """
@@ -44,7 +44,7 @@ def load_pyarrow_sparingly() -> None:
 
         pa.default_memory_pool()  # reads the variable
     finally:
-        del os.environ[_POOL_VARIABLE]  # for the program and its children
+        del os.environ[_POOL_VARIABLE]  # the program and its children must not see it
 
 
 def check_room(*, spool_bytes: int) -> None:
@@ -54,7 +54,7 @@ def check_room(*, spool_bytes: int) -> None:
         spool_bytes: The size of the spool.
 
     Raises:
-        RecordingError: It does not fit. Without this, the process would be aborted later.
+        RecordingError: The recording does not fit. Without this error, the process would be aborted later.
     """
     global _has_had_room
     limit = limit_bytes()

@@ -1,6 +1,7 @@
 """Backend: measures tensors in the compiled core, and spools events.
 
-The one of `tensorflow_backend` counts large tensors with TensorFlow's own ops, on the device where a tensor is.
+The backend of `tensorflow_backend` counts the elements of large tensors with TensorFlow's own ops, on the tensor's
+device.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class OnNonFinite(IntEnum):
-    """What happens at a bad tensor of a graph that is not masked; the native core uses the same values."""
+    """What happens at a bad tensor of a graph, unless it is masked; the native core uses the same values."""
 
     RECORD = 0
     NOTE = 1
@@ -42,13 +43,14 @@ class Handlers:
     """The callbacks of a backend. Only `on_nonfinite` and `on_error` may raise an error.
 
     Attributes:
-        covers_op: `(op_type)`: returns what is recorded of the tensors of eager ops of this type: 0 nothing, 1 their
-            facts, 2 also their elements, for all dtypes. None means 1 for all.
-        on_error: `(what, error)`: called when something could not be recorded. It raises an error of the program again.
+        covers_op: `(op_type)`: returns what to record of the tensors of eager ops of this type: 0 for nothing, 1 for
+            their facts, 2 for their facts and elements, whatever the dtype. None means 1 for all ops.
+        on_error: `(what, error)`: called when something could not be recorded. If the program raised the error, the
+            callback raises it again.
         on_nonfinite: `(op_type, inputs, bad)`: called after an eager op or call. `bad` lists the bad tensors since the
-            last call, as (tensor id, output slot or -1 for an external tensor, event index or -1). It is called if
-            there are bad tensors, and for all ops while set_watching() is on. Errors that it raises go to the program.
-            None means no callback.
+            last call, as (tensor id, output slot or -1 for an external tensor, event index or -1). The callback is
+            called if there are bad tensors, and after all ops while set_watching() is on. Errors that it raises go to
+            the program. None means no callback.
     """
 
     covers_op: Callable[[str | bytes], int] | None
@@ -100,8 +102,9 @@ class Backend:
     `with_variables` if the op takes a variable of the given class."""
 
     begin_call: Callable[[bytes, Sequence[Any], int, bytes], int]
-    """`(function_name, inputs, num_outputs, runs_as)`: records that a call of a function begins. `runs_as` is the
-    function that TensorFlow runs: this one or a copy of it. Returns the execution index; -1 if it is not recorded."""
+    """`(function_name, inputs, num_outputs, runs_as)`: records that a call of a function begins. `runs_as` names the
+    function that TensorFlow runs: the same function or a copy. Returns the execution index, or -1 if the call is not
+    recorded."""
     end_call: Callable[[int, Sequence[Any] | None, str | None], None]
     """`(execution_index, outputs, error_type)`: records that the call returned its outputs, or raised an error of the
     class with this name."""
@@ -112,15 +115,15 @@ class Backend:
 
     set_scope: Callable[[int, int, int, int], None]
     """`(layer, role, forward_execution, part_stack)`: sets the scope of the calling thread's executions: an interned
-    layer (0 for none) and role (0 for `forward`), the execution whose gradient is computed, and the stack that made the
-    Keras part (-1 for none)."""
+    layer (0 for none), an interned role (0 for `forward`), the execution whose gradient is computed, and the stack
+    where the Keras part was made (-1 for none)."""
     current_scope: Callable[[], EagerScope]
     """Returns the scope of the calling thread's executions."""
     restore_scope: Callable[[Any], None]
     """`(scope)`: restores a scope that current_scope() returned."""
     enter_gradient: Callable[[str, object], bool]
-    """`(op_type, attrs)`: enters the scope of the gradient function of an execution, which is known by the attributes
-    object that the op callback and the gradient tape got. Returns False if the execution is unknown."""
+    """`(op_type, attrs)`: enters the scope of the gradient function of an execution. `attrs` identifies the execution:
+    the op callback and the gradient tape got the same object. Returns False if the execution is unknown."""
     forget_forward: Callable[[object], None]
     """`(attrs)`: forgets the execution with these attributes, because they now belong to an op of a graph."""
 
@@ -171,7 +174,7 @@ class Backend:
 
     def start(self, handlers: Handlers) -> None:
         """Starts to record events."""
-        # The hooks report the ops of graphs, so the core need not.
+        # The hooks report the ops of graphs, so the core need not report them.
         self.core.set_handlers(handlers.covers_op, handlers.on_error, on_nonfinite=handlers.on_nonfinite)
         self.core.set_watching(False)
         self.open()
@@ -240,7 +243,7 @@ class Backend:
         """
         return int(self.core.intern_stack(1 + skip))
 
-    # What the sink drains
+    # Methods with which the sink drains the spool
 
     def drain(self, max_records: int) -> Records:
         """Returns a copy of the next committed records, in order; their slots stay in use until release()."""
@@ -268,7 +271,7 @@ class Backend:
         return list(self.core.strings(start))
 
     def write_names(self) -> int:
-        """Writes the strings to the journal that could not be written before; returns how many are still missing."""
+        """Writes to the journal the strings that it could not take before; returns how many are still missing."""
         return int(self.core.write_unwritten_strings())
 
     def read_value(self, offset: int, size: int) -> bytes:
@@ -306,7 +309,7 @@ class Backend:
         self.recording.set_step(step)
 
     def set_paused(self, paused: bool) -> None:
-        """Stops recording ops, at almost no cost, or resumes it."""
+        """Pauses the recording of ops, which then costs almost nothing, or resumes it."""
         self.recording.set_paused(paused)
 
     def set_on_nonfinite(self, reaction: OnNonFinite, run_id: str) -> None:
@@ -314,7 +317,7 @@ class Backend:
         self.recording.set_on_nonfinite(int(reaction), run_id)
 
     def take_nonfinite_notes(self) -> list[int]:
-        """Returns the event indexes of the bad tensors of graphs noted since the last call, one for each node."""
+        """Returns the event indexes of bad graph tensors that were noted since the last call, one for each node."""
         return list(self.recording.take_nonfinite_notes())
 
     def set_watching(self, is_watching: bool) -> None:
@@ -324,7 +327,7 @@ class Backend:
     def set_local_task(self, task: str) -> None:
         """Sets the address of this process, such as `/job:chief/replica:0/task:0`.
 
-        Eager tensors of other processes are then not fetched.
+        Then eager tensors of other processes are not fetched.
         """
         self.core.set_local_task(task)
 

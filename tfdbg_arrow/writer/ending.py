@@ -1,4 +1,4 @@
-"""Ending: the end of a recording, which writes what is left in a thread of its own."""
+"""Ending: the end of a recording, which writes the remaining events in a thread of its own."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.0005, 0.02
 
 
 class Ending:
-    """The end of one recording, in a thread that exists from start() on: none can be started while the process exits.
+    """The end of one recording, in a thread of its own.
 
-    Whatever interrupts a thread that calls begin() or wait(), the end goes on.
+    start() starts the thread early, because no thread can be started while the process exits. If a thread that calls
+    begin() or wait() is interrupted, the end continues.
 
     Args:
         recording: The recording.
@@ -38,12 +39,12 @@ class Ending:
         self.recording: Recording | None = recording
         self.has_begun = self.outlived_program = False
         self._what = f"the recording to {recording.settings.shown_logdir}"
-        self._orders: queue.SimpleQueue[bool] = queue.SimpleQueue()  # a signal handler may put while its thread does
+        self._orders: queue.SimpleQueue[bool] = queue.SimpleQueue()  # a signal handler may put during another put()
         self._are_hooks_removed = self._is_stopped = self._is_over = False
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="tfdbg_arrow-end", daemon=True)
         self._waits: list[float] = []
-        """Since when each of those who wait does so."""
+        """The times at which the current waits began."""
         self._told_at: float | None = None
 
     def start(self) -> None:
@@ -69,7 +70,7 @@ class Ending:
         return self.has_begun and not self._is_over
 
     def wait(self, timeout_s: float | None = None) -> None:
-        """Waits until everything is written. Raises the error of the end, once."""
+        """Waits until everything is written. Raises the error of the end, but only once."""
         with self._waiting():
             self._wait(lambda: self._is_over, timeout_s)
         error, self._error = self._error, None
@@ -81,17 +82,17 @@ class Ending:
         self._wait(lambda: self._is_stopped, None)
 
     def wait_for_hooks(self) -> None:
-        """Waits until the hooks are removed, which never has to wait for the calling thread."""
+        """Waits until the hooks are removed. Their removal never waits for the calling thread."""
         self._wait(lambda: self._are_hooks_removed, None)
 
     def outlast(self) -> None:
-        """Waits until everything is written, whatever interrupts the calling thread."""
+        """Waits until everything is written, even if the calling thread is interrupted."""
         while self.is_running():
             with contextlib.suppress(BaseException):
                 self.wait()
 
     def _wait(self, is_done: Callable[[], bool], timeout_s: float | None) -> None:
-        """Waits in naps: when an error interrupts Thread.join(), Python takes the thread for ended (bpo-45274)."""
+        """Waits by sleeping: if an error interrupts Thread.join(), Python assumes that the thread ended (bpo-45274)."""
         if self._thread is threading.current_thread():
             return
         since, pause_s = time.monotonic(), _FIRST_PAUSE_S
@@ -117,7 +118,7 @@ class Ending:
                 self.has_begun = True
                 self._write()
         except BaseException as error:
-            self._error = error  # for the one who waits
+            self._error = error  # wait() raises it
         finally:
             self.recording = None
             self.outlived_program |= not threading.main_thread().is_alive()
@@ -127,7 +128,7 @@ class Ending:
         recording = self.recording
         if recording is None:
             return
-        with ExitStack() as steps:  # it takes each step, the last one first, even if one fails
+        with ExitStack() as steps:  # runs each step, the last one first, even if a step fails
             steps.callback(recording.write_rest, self._note)
             steps.callback(setattr, self, "_is_stopped", True)
             steps.callback(recording.stop_recording)
@@ -137,7 +138,7 @@ class Ending:
             _tell(f"\rtfdbg_arrow: wrote {self._what}.\033[K\n")
 
     def _note(self, share: float) -> None:
-        """Says what somebody waits for, if it takes long: once, or on a terminal again and again in the same line."""
+        """Says what is being written if a wait takes long: once, or on a terminal repeatedly in the same line."""
         now = time.monotonic()
         if not self._waits or now - min(self._waits) < PATIENCE_S:
             return
@@ -151,7 +152,7 @@ class Ending:
 
 
 def _is_terminal() -> bool:
-    with contextlib.suppress(Exception):  # the program may have replaced or closed it
+    with contextlib.suppress(Exception):  # the program may have replaced or closed stderr
         return sys.stderr.isatty()
     return False
 

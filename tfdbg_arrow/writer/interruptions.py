@@ -1,4 +1,7 @@
-"""What no interruption may leave half done. A signal handler can raise an error at any line of the main thread."""
+"""Functions for actions that an interruption must not leave half done.
+
+A signal handler can raise an error at any line of the main thread.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ _PAUSE_S = 0.0005
 
 
 def at_once(*actions: Callable[[], object]) -> None:
-    """Calls functions of C code one after the other. Nothing interrupts them, because Python runs no line in between.
+    """Calls C functions one after the other. Nothing interrupts them, because Python runs no line between them.
 
     Args:
         *actions: Functions such as methods of lists and dictionaries, or partials of them. They must not fail.
@@ -23,7 +26,7 @@ def at_once(*actions: Callable[[], object]) -> None:
 def finish(action: Callable[[], object]) -> None:
     """Runs an action to its end in another thread, and waits for it.
 
-    What interrupts the calling thread meanwhile is raised afterwards, as are the errors of the action.
+    An error that interrupts the calling thread meanwhile is raised afterwards, and so is an error of the action.
     """
     raised: list[BaseException] = []
     started: list[int] = []
@@ -39,7 +42,7 @@ def finish(action: Callable[[], object]) -> None:
 
     while not is_over:
         try:
-            if not started:  # one call of C code starts the thread and notes it, so it never starts twice
+            if not started:  # one call of C code starts the thread and notes it, so the thread never starts twice
                 started.extend(map(_thread.start_new_thread, [run], [()]))
             time.sleep(_PAUSE_S)
         except RuntimeError as error:

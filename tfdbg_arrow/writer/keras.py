@@ -17,7 +17,7 @@ class MarkCallback(keras.callbacks.Callback):  # type: ignore[misc]
     want to label evaluation and prediction outside fit.
 
     `step` counts the training batches of all epochs, from 0. With `steps_per_execution` above 1, Keras calls the
-    callback once for several batches, which share the mark of the first one.
+    callback once for several batches, which share the mark of the first batch.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
 """Records an unchanged program from its import of TensorFlow to its end.
 
-Recording starts when the program has imported TensorFlow, and not earlier, so that its own set-up works as usual (for
-example environment variables that TensorFlow reads, and imports). A program that calls TensorFlow's
+Recording starts only when the program has imported TensorFlow. So the program's own set-up works as usual, for example
+its imports and the environment variables that it sets for TensorFlow. A program that calls TensorFlow's
 `tf.debugging.experimental.enable_dump_debug_info` is recorded with the settings of that call; TensorFlow's own dumping
 never starts.
 """
@@ -50,7 +50,7 @@ class Outcome:
     Attributes:
         exit_code: The exit code that `python` would return: 1 for an exception, 130 for Ctrl-C.
         run_ids: The recorded runs, in order; empty if nothing was recorded.
-        is_child: Whether this process was forked by the program, so that it has no recording to report.
+        is_child: Whether the program forked this process, which then has no recording to report.
         stop: The first error with which the recording stopped the program; None if it did not.
     """
 
@@ -66,8 +66,8 @@ def record_program(program: Program, request: Request, *, seed: int | None = Non
     Args:
         program: The program to run.
         request: The settings of the recording, unless the program calls enable_dump_debug_info.
-        seed: Seeds Python's and NumPy's generators before the program starts, and TensorFlow's when it is imported;
-            None leaves them alone. From 0 to 2**32 - 1.
+        seed: A number from 0 to 2**32 - 1. It seeds Python's and NumPy's random generators before the program starts,
+            and TensorFlow's generator when TensorFlow is imported. None leaves the generators alone.
 
     Raises:
         RecordingError: The program does not exist, or cannot be recorded.
@@ -103,7 +103,7 @@ def record_program(program: Program, request: Request, *, seed: int | None = Non
         if seed is not None:
             tensorflow.random.set_seed(seed)
 
-    # A program that imports Keras first imports TensorFlow in the middle of that.
+    # If a program imports Keras first, Keras imports TensorFlow during its own import.
     finder = AfterImport([_TENSORFLOW, *KERAS_PACKAGES], start)
     finder.install()
     active_recording.note_exit_code()
@@ -117,7 +117,7 @@ def record_program(program: Program, request: Request, *, seed: int | None = Non
             launch.end()
             _follow(None)
             if logdir is not None and is_new and not launch.run_ids:
-                with contextlib.suppress(OSError):  # it is not empty
+                with contextlib.suppress(OSError):  # the logdir is not empty
                     logdir.rmdir()
     if launch.failure is not None:
         raise launch.failure
@@ -152,16 +152,16 @@ def enable_dump_debug_info(
 ) -> DumpWriter:
     """Records this process, with the arguments and defaults of tf.debugging.experimental.enable_dump_debug_info.
 
-    A second call with the same settings does nothing, except that another `dump_root` ends the recording and begins a
-    new one there. The content of the circular buffers is written when the writer is flushed, when a bad value occurs,
-    and when the recording ends.
+    A second call with the same settings and the same `dump_root` does nothing. With another `dump_root`, it ends the
+    recording and begins a new one there. The content of the circular buffers is written when the writer is flushed,
+    when a bad value occurs, and when the recording ends.
 
     Args:
         dump_root: The logdir. Under `tfdbg-arrow run` it is ignored, because that command chooses the logdir.
         tensor_debug_mode: How much of each tensor to record. FULL_NUMERICS, which TensorFlow only declares, is also
             supported.
-        circular_buffer_size: Keep only this many of the last executions and of the last graph tensors, and those
-            around bad values; 0 or less means all.
+        circular_buffer_size: Keep only this many of the last executions and of the last graph tensors, and the events
+            around bad values; 0 or less means all events.
         op_regex: Record tensors only of ops whose type matches (`re.match`).
         tensor_dtypes: Record tensors only of these dtypes (a list or tuple of dtypes or their names), or of dtypes for
             which the callable returns True; None or an empty list means the dtypes of the mode.
@@ -170,8 +170,8 @@ def enable_dump_debug_info(
         A writer with `FlushNonExecutionFiles()`, `FlushExecutionFiles()` and `dump_root`.
 
     Raises:
-        SettingError: A setting is not valid, or differs from the earlier call. It is a ValueError.
-        TypeError: An element of tensor_dtypes is not a dtype, as in TensorFlow. It is a SettingError as well.
+        SettingError: A setting is not valid, or differs from the earlier call. The error is also a ValueError.
+        TypeError: An element of tensor_dtypes is not a dtype, as in TensorFlow. The error is also a SettingError.
         LogdirError: The dump_root cannot be written.
         RecordingError: A recording that enable() began is active, or recording cannot start.
         MissingDependencyError: TensorFlow is not installed.
@@ -234,7 +234,7 @@ def disable_dump_debug_info() -> None:
 
 
 class _Launch:
-    """The recordings of one program, first with the settings of the launch, then with those that it requests itself.
+    """The recordings of one program: first with the settings of the launch, then with those that the program requests.
 
     Attributes:
         request: The logdir, and the settings that the program cannot choose.
@@ -287,7 +287,7 @@ class _Launch:
         if not self.run_ids:
             return
         if not isinstance(logdir, Path):
-            # A run that remains is complete and empty, which is no reason to stop the program.
+            # If the run cannot be removed, it remains as a complete, empty run. That is no reason to stop the program.
             with contextlib.suppress(LogdirError):
                 if remove_run_if_empty(logdir.open(self.request.storage_options), run_id=self.run_ids[-1]):
                     self.run_ids.pop()
@@ -327,7 +327,7 @@ _state = _State()
 
 
 def _follow(launch: _Launch | None) -> None:
-    """Directs later calls of enable_dump_debug_info() to the logdir of a launch, or with None to their dump_root."""
+    """Makes later calls of enable_dump_debug_info() use the logdir of a launch, or with None their own dump_root."""
     with _state.lock:
         _state.launch, _state.in_force = launch, None
 
@@ -347,7 +347,7 @@ def _in_force() -> _InForce | None:
 
 
 def _check_same(before: _InForce, now: _InForce) -> None:
-    """Raises an error if settings differ from those of the active recording; TensorFlow ignores another filter."""
+    """Raises an error if settings differ from those of the active recording; TensorFlow would ignore a new filter."""
     for name, old, new in (
         ("tensor_debug_mode", before.settings.mode, now.settings.mode),
         ("circular_buffer_size", before.settings.circular_buffer_size, now.settings.circular_buffer_size),

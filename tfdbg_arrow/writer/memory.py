@@ -1,7 +1,7 @@
 """MemoryShares: divides the memory that a recording may take.
 
-`benchmarks/memory.py` measures the memory for a flood of events with several limits, and with a disk on which all
-writes fail.
+`benchmarks/memory.py` measures the memory that a flood of events takes with several limits, and with a disk on which
+all writes fail.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class MemoryShares:
 
     @property
     def spool_records(self) -> int:
-        """Number of records that the spool holds, a power of two; its file is mapped into memory, so it counts."""
+        """Number of records that the spool holds, a power of two. The spool counts because it is mapped into memory."""
         return int(1 << ((self.max_memory_bytes // 4 // RECORD_SIZE).bit_length() - 1))
 
     @property
@@ -44,7 +44,7 @@ class MemoryShares:
 
     @property
     def waiting_bytes(self) -> int:
-        """Maximum bytes of events that wait while parts cannot be written, and also of other waiting rows."""
+        """Maximum bytes of events that wait while parts cannot be written. Other waiting rows have the same limit."""
         return self._third
 
     @property
@@ -54,12 +54,12 @@ class MemoryShares:
 
     @property
     def batch_value_bytes(self) -> int:
-        """Maximum bytes of kept elements in a batch, which are in memory raw, in Arrow and in Parquet."""
+        """Maximum bytes of kept elements in a batch. Memory holds the elements raw, in Arrow and in Parquet."""
         return self._third // 4
 
     @property
     def row_group_bytes(self) -> int:
-        """Arrow bytes of a merged row group. The rows read ahead and the buffers of the writer have equal shares."""
+        """Arrow bytes of a merged row group. The rows read ahead and the writer's buffers have shares of this size."""
         return self._third // 3
 
 

@@ -1,4 +1,4 @@
-"""Keeps our frames out of what the program sees: out of its tracebacks, and of the depth that it may recurse to."""
+"""Hides our frames from the program: they are not in its tracebacks, and do not limit its recursion depth."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import sys
 from types import TracebackType
 
 PACKAGE_DIRECTORY = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
-"""The directory of this package, as code objects of it name it."""
+"""The directory of this package, as its code objects spell it."""
 _OURS, _ALL = 2, 7
-"""At most this share of the frames is ours: nested layers of Keras have two frames of ours and five others each."""
+"""At most 2 of 7 frames are ours: each nested layer of Keras has two frames of ours and five other frames."""
 _ROOM = 100
-"""What the recorder itself uses on top, to describe a graph or to import a module."""
+"""Additional frames for the recorder itself, which describes graphs and imports modules."""
 _MAX_LIMIT = 2**31 - 1
 """The greatest limit that Python accepts."""
 
 
 def without_own_frames(traceback: TracebackType | None) -> TracebackType | None:
-    """Returns a traceback that starts at the outermost frame that is not ours; None if there is none."""
+    """Returns a traceback that starts at the outermost frame that is not ours; None if all frames are ours."""
     while traceback is not None and traceback.tb_frame.f_code.co_filename.startswith(PACKAGE_DIRECTORY):
         traceback = traceback.tb_next
     return traceback
@@ -41,11 +41,11 @@ class _OwnFramesLeftOut:
 
 
 own_frames_left_out = _OwnFramesLeftOut()
-"""A context manager that does the same for all exceptions that leave its block. Leaving it adds no frame."""
+"""A context manager that calls leave_out_own_frames() for exceptions that leave its block. It adds no frame."""
 
 
 class RecursionRoom:
-    """Raises Python's recursion limit during a recording, so that the program can recurse as deep as without one."""
+    """Raises Python's recursion limit during a recording, so that the program can recurse as deep as in other runs."""
 
     def __init__(self) -> None:
         self._before = sys.getrecursionlimit()
@@ -56,7 +56,7 @@ class RecursionRoom:
         sys.setrecursionlimit(self._raised)
 
     def give_back(self) -> None:
-        """Restores the limit, unless the program changed it, or is deeper than that."""
+        """Restores the limit, unless the program changed it or its recursion is now deeper than the old limit."""
         if sys.getrecursionlimit() == self._raised:
             try:
                 sys.setrecursionlimit(self._before)

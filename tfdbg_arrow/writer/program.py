@@ -39,7 +39,7 @@ class Program:
 
     Attributes:
         name: Path of a script, or of a directory or zip file with a `__main__.py`; or a module's dotted name.
-        is_module: Whether it is a module, as with `python -m`.
+        is_module: Whether `name` is a module, as with `python -m`.
         args: The arguments of the program, without its own name.
     """
 
@@ -72,7 +72,7 @@ def check_program(program: Program) -> None:
     if not program.is_module:
         path = os.path.abspath(program.name)
         try:
-            if os.path.isfile(path) or not os.path.exists(path):  # whoever fills a pipe would see it closed
+            if os.path.isfile(path) or not os.path.exists(path):  # do not open a pipe: its writer would see it closed
                 io.open_code(path).close()
         except OSError as error:
             raise RecordingError(
@@ -112,7 +112,7 @@ def run_program(program: Program) -> int:
     except BaseException as error:
         return _uncaught(error)
     exit_code = _run(main)
-    wait_for_threads = getattr(threading, "_shutdown", None)  # multiprocessing also does this when its processes end
+    wait_for_threads = getattr(threading, "_shutdown", None)  # multiprocessing also calls it when its processes end
     if wait_for_threads is not None:
         try:
             wait_for_threads()
@@ -122,7 +122,7 @@ def run_program(program: Program) -> int:
 
 
 def execute_main(code: CodeType, namespace: dict[str, Any]) -> None:
-    """Executes a program. In its stacks, frames outside this function belong to the command line."""
+    """Executes a program. In the program's stacks, frames outside this function belong to the command line."""
     exec(code, namespace)
 
 
@@ -190,12 +190,12 @@ def _search_directory(program: Program) -> str:
 
 
 def _is_search_path(path: str) -> bool:
-    """Returns whether a path contains modules including `__main__`, and is not itself a script."""
+    """Returns whether a path is a directory or a zip file of modules, and not a script."""
     return os.path.isdir(path) or (os.path.isfile(path) and zipfile.is_zipfile(path))  # reading a pipe would empty it
 
 
 def _exit_code(error: SystemExit) -> int:
-    """Returns the exit code of a sys.exit(); writes a text to stderr and returns 1."""
+    """Returns the exit code of a sys.exit(). If the program passed a text, writes it to stderr and returns 1."""
     if error.code is None:
         return 0
     if isinstance(error.code, int):
@@ -220,8 +220,8 @@ def _uncaught(error: BaseException) -> int:
         sys.stderr.write("\nOriginal exception was:\n")
         sys.__excepthook__(type(error), error, error.__traceback__)
     if isinstance(error, KeyboardInterrupt):
-        # Python would end with the status of SIGINT, and not with an exit code, because the last code that was compiled
-        # from text, the program, raised KeyboardInterrupt.
+        # The program is the last code that was compiled from text, and raised KeyboardInterrupt. Python would therefore
+        # end with the status of SIGINT, and not with an exit code. Compiling other text prevents this.
         exec("")
         return EXIT_INTERRUPTED
     return 1

@@ -1,4 +1,4 @@
-"""The end of a spool: its files are removed once everything is in parts, or what a dead process left is converted."""
+"""The end of a spool: removes its files once everything is in parts, and converts the spool of a dead process."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class RecoveredRun:
 
 
 def recover(logdir: str | Path, *, other_machines: bool = False) -> tuple[RecoveredRun, ...]:
-    """Converts the spool that dead processes left in a logdir into parts, and removes it.
+    """Converts the spools that dead processes left in a logdir into parts, and removes the spools.
 
     You can call this while other processes record into the logdir, and repeat it at any time.
 
@@ -56,7 +56,7 @@ def recover(logdir: str | Path, *, other_machines: bool = False) -> tuple[Recove
             minutes.
 
     Returns:
-        The runs that had files in the spool, oldest first.
+        The runs that had spool files, oldest first.
 
     Raises:
         LogdirError: The path is a URL or not a logdir, or cannot be listed.
@@ -117,7 +117,7 @@ class EventFiles(Protocol):
 def remove_spool_files(events: EventFiles, files: RunFiles, *, is_all_written: bool) -> str | None:
     """Closes the files of a recording that has ended, and removes them if everything is in parts.
 
-    recover() later converts files that remain for any reason, or removes them.
+    If files remain for any reason, recover() converts or removes them later.
 
     Returns:
         The reason why the files could not be removed; None if they were removed or must stay.
@@ -141,7 +141,7 @@ def remove_spool_files(events: EventFiles, files: RunFiles, *, is_all_written: b
 
 
 def remove_run(logdir: Path, *, run_id: str) -> None:
-    """Removes all files of a run, as far as possible: nothing happened in it, or it could not begin."""
+    """Removes all files of a run that is empty or that could not begin, as far as possible."""
     for path in (*spool_paths(logdir, run_id=run_id).all(), logdir / manifest_path(run_id)):
         with contextlib.suppress(OSError):
             path.unlink()

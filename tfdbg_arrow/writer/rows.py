@@ -1,4 +1,4 @@
-"""Rows that are passed as dictionaries or columns: their types, the conversion of values to JSON, and redaction.
+"""Rows as dictionaries or as columns: their types, the conversion of values to JSON, and redaction.
 
 The setting `redact=` leaves facts about the program's text and its machine out of the logdir. Rows are redacted before
 they are written to any file, including the journal of rows in the spool.
@@ -40,8 +40,9 @@ class AppendColumns(Protocol):
 class Append(Protocol):
     """Adds rows to write.
 
-    Notes are functions of C code, such as partials of `dict.update`, that note the rows' IDs or that the rows exist.
-    Nothing interrupts the program between them and the rows. So there is no ID without its row, and no row twice.
+    Notes are C functions, such as partials of `dict.update`. They note the IDs of the rows, or that the rows exist.
+    Nothing interrupts the program between adding the rows and calling the notes. So each ID has its row, and no row is
+    added twice.
     """
 
     def __call__(self, table: str, rows: Sequence[Row], /, *notes: Callable[[], object]) -> None:
@@ -126,8 +127,8 @@ class Redaction:
     def path(self, path: str) -> str:
         """Returns the replacement for a file's path.
 
-        It is relative to the working directory or to the packages' directory, or consists of a hash and the file's
-        name.
+        The replacement is relative to the working directory or to the packages' directory, or consists of a hash and
+        the file's name.
         """
         if path.startswith("<") or not (path.startswith("/") or ".." in path.split("/")):
             return path
@@ -168,7 +169,7 @@ class Redaction:
     def _sentence(self, text: object) -> object:
         """Returns a sentence, such as an exception message, without paths, the host's name and quoted code.
 
-        Each is removed only if the settings ask for it.
+        Each of these is removed only if the settings ask for it.
         """
         if not isinstance(text, str):
             return text

@@ -29,7 +29,8 @@ class Scope:
         forward_op: Graph id and name of the graph op whose gradient function runs; None if there is none.
         forward_execution: The execution whose gradient function runs; NO_VALUE if there is none.
         owner: id() of the innermost layer or module; 0 if there is none.
-        part_stack: The stack that made the innermost part of Keras; NO_VALUE if there is none, or if it is unknown.
+        part_stack: The stack where the innermost part of Keras was made; NO_VALUE if there is no such part, or if its
+            stack is unknown.
     """
 
     layer: str | None = None
@@ -62,7 +63,7 @@ class Graphs(Protocol):
         """Returns the ForwardOp of an op whose gradient is computed; None if its graph is not recorded."""
 
     def op_of_attrs(self, attrs: object, graph: Any, /) -> Any:
-        """Returns the op of a graph or of its outer graphs that gave a tape these attributes; None if there is none."""
+        """Returns the op of a graph or its outer graphs that passed these attributes to a tape; None if unknown."""
 
 
 class _Thread(threading.local):
@@ -96,7 +97,7 @@ class Scopes:
         return Scope(role=GRADIENT, layer=self._texts.get(eager.layer), forward_execution=eager.forward_execution)
 
     def here(self) -> Entered:
-        """Returns the argument for a leave() that restores what holds now."""
+        """Returns the calling thread's current scope, as the argument for leave()."""
         return Entered(self._thread.scope, self._backend.current_scope())
 
     def enter(self, scope: Scope) -> None:
@@ -122,7 +123,7 @@ class Scopes:
         return self._backend.enter_gradient(op_type, attrs)
 
     def in_layer(self, owner: object, name: str) -> Scope:
-        """Returns the scope of a layer or module that is called here; a layer that calls itself keeps its scope."""
+        """Returns the scope of a layer or module that is called now; a layer that calls itself keeps its scope."""
         scope = self.current()
         if scope.owner == id(owner):
             return scope
@@ -135,14 +136,14 @@ class Scopes:
         return scope if scope.role in (role, GRADIENT) else replace(scope, role=role)
 
     def of_graph_op(self, op: Any) -> Scope:
-        """Returns the scope of the gradient of a graph op."""
+        """Returns the scope for the gradient of a graph op."""
         forward = self._graphs.forward_op(op)
         if forward is None:
             return Scope(role=GRADIENT)
         return Scope(role=GRADIENT, layer=forward.layer, forward_op=(forward.graph_id, forward.op_name))
 
     def of_taped_op(self, attrs: object, graph: Any) -> Scope:
-        """Returns the scope of the gradient of an op of a graph that is on a gradient tape.
+        """Returns the scope for the gradient of a graph op that is on a gradient tape.
 
         Args:
             attrs: The same object that was passed to the tape.
@@ -152,7 +153,7 @@ class Scopes:
         return Scope(role=GRADIENT) if op is None else self.of_graph_op(op)
 
     def of_results(self, outputs: Sequence[Any]) -> Scope:
-        """Returns the scope of the gradient of the function call or custom gradient that has just made some tensors."""
+        """Returns the scope for the gradient of the function call or `tf.custom_gradient` that has made the tensors."""
         layer = self.current().layer
         if not outputs:
             return Scope(role=GRADIENT, layer=layer)

@@ -1,4 +1,4 @@
-"""The settings of a recording: declared in Request, and checked once, when it starts."""
+"""The settings of a recording: declared in Request, and checked once, when the recording starts."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class TensorDebugMode(IntEnum):
 
     @property
     def dtypes(self) -> frozenset[str]:
-        """Names of the dtypes that the mode records unless the user chooses others."""
+        """Names of the dtypes that the mode records unless the user chooses other dtypes."""
         if self is TensorDebugMode.NO_TENSOR:
             return frozenset()
         if self is TensorDebugMode.SHAPE:
@@ -83,19 +83,20 @@ class TensorDebugMode(IntEnum):
 
     @property
     def recordable(self) -> frozenset[str]:
-        """Names of the dtypes that the mode can record: those with a health, and in FULL_TENSOR also strings."""
+        """Names of the dtypes that the mode can record: dtypes that have a health, and in FULL_TENSOR also strings."""
         return _KEEPABLE if self is TensorDebugMode.FULL_TENSOR else _MEASURABLE
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """The checked settings of a recording; enable() documents those that are not listed here.
+    """The checked settings of a recording; enable() documents the settings that are not listed here.
 
     Attributes:
         logdir: The directory to write to.
         mode: How much is recorded of each tensor.
         dtypes: Names of the dtypes that are recorded.
-        tensor_dtypes_text: The user's choice of dtypes, as the `run` table stores it; None means those of the mode.
+        tensor_dtypes_text: The user's choice of dtypes, as the `run` table stores it; None means the dtypes of the
+            mode.
         memory: How much memory the recording may use.
         keeps_ops: Whether TensorFlow's optimizer leaves the ops of graphs unchanged, so that each op has its rows.
         remote: Where to upload the parts of `logdir`, which then holds only this run; None means no upload.
@@ -162,7 +163,7 @@ class Settings:
         return self.op_regex is None or self.op_regex.match(op_type) is not None
 
     def reason_not_recorded(self, op_type: str, dtype_number: int, *, is_chosen: bool = False) -> str | None:
-        """Returns None for a tensor to record, otherwise the `not_recorded_reason` of graph_op_output.
+        """Returns the `not_recorded_reason` of graph_op_output for a tensor; None if the tensor is recorded.
 
         Args:
             op_type: The type of the tensor's op.
@@ -184,8 +185,8 @@ class Settings:
 class Request:
     """The user's settings before they are checked, and their defaults.
 
-    This is the declaration of the settings. The arguments of enable(), which documents them, and the options of
-    `tfdbg-arrow run` must agree with it (tests/writer/test_settings.py).
+    This is the declaration of the settings. The arguments of enable() and the options of `tfdbg-arrow run` must agree
+    with it (tests/writer/test_settings.py). enable() documents the settings.
     """
 
     logdir: str | os.PathLike[str]
@@ -313,7 +314,7 @@ class Request:
         return self.op_regex is not None or self.values is not None
 
     def _check_retention(self, mode: TensorDebugMode) -> Retention | None:
-        """Returns which events a circular buffer keeps; None without one."""
+        """Returns which events a circular buffer keeps; None without a circular buffer."""
         if self.dump_on not in (None, "nonfinite"):
             raise SettingError(f"dump_on is {self.dump_on!r}; expected 'nonfinite', or None to keep the last events")
         if self.circular_buffer_size < 1:
@@ -444,7 +445,7 @@ def _name_of(function: Callable[..., object]) -> str:
 
 
 def _check_logdir(path: Path) -> Path:
-    """Creates the directory of a logdir, and checks that it can be written and is not of another format."""
+    """Creates the directory of a logdir, and checks that it can be written and has no other format."""
     try:
         path = path.expanduser().absolute()
         if path.exists() and not path.is_dir():

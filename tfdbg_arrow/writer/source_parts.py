@@ -11,17 +11,18 @@ from types import CodeType
 from typing import NamedTuple
 
 Columns = tuple[int, int] | None
-"""The first character of an expression in its line, from 1, and the character behind its last one; None if unknown."""
+"""The columns of an expression in its line, from 1: its first character, and the character after its last one. None if
+they are unknown."""
 
 
 class Span(NamedTuple):
     """Where an expression lies in a file, as in `CodeType.co_positions`.
 
     Attributes:
-        lineno: Its first line, from 1.
-        end_lineno: Its last line.
-        start: Its first byte (UTF-8) in its first line, from 0.
-        end: The byte behind its last one in its last line.
+        lineno: The first line of the expression, from 1.
+        end_lineno: The last line of the expression.
+        start: The byte (UTF-8) in the first line where the expression starts, from 0.
+        end: The byte in the last line that follows the expression.
     """
 
     lineno: int
@@ -31,7 +32,7 @@ class Span(NamedTuple):
 
 
 def span_of(code: CodeType, instruction: int) -> Span | None:
-    """Returns the span of the expression of the instruction at a byte offset; None if Python does not know it."""
+    """Returns the span of the expression that the instruction at a byte offset executes; None if it is unknown."""
     positions = itertools.islice(code.co_positions(), instruction // 2, None)
     lineno, end_lineno, start, end = next(positions, (None, None, None, None))
     if lineno is None or end_lineno is None or start is None or end is None:
@@ -42,12 +43,12 @@ def span_of(code: CodeType, instruction: int) -> Span | None:
 def executed_part(span: Span, lines: Sequence[str]) -> tuple[int, Columns]:
     """Returns the line of an expression, and its part in this line.
 
-    The line of an expression over several lines is the one of its operator or of the method that it calls, because
-    other operations can be on its first line. The part begins there.
+    If the expression has several lines, this is the line of its operator or of the name of the method that it calls,
+    because its first line can contain other operations. The part begins at the operator or name.
 
     Args:
         span: Where the expression lies.
-        lines: The lines of its file.
+        lines: The lines of the file.
     """
     lineno, start = span.lineno, span.start
     expression = parse_span(span, lines) if span.end_lineno > span.lineno else None
@@ -65,7 +66,10 @@ def executed_part(span: Span, lines: Sequence[str]) -> tuple[int, Columns]:
 
 
 def parse_span(span: Span, lines: Sequence[str]) -> ast.expr | None:
-    """Returns the expression at a span, or None if it is none. Its lines begin at 1, as do the columns of its first."""
+    """Returns the expression at a span; None if the text there is not an expression.
+
+    In the result, lines count from 1, and so do the columns of the first line.
+    """
     if not 1 <= span.lineno <= span.end_lineno <= len(lines):
         return None
     text = [_encoded(line) for line in lines[span.lineno - 1 : span.end_lineno]]
@@ -95,7 +99,7 @@ def _operation(expression: ast.expr, span: Span, lines: Sequence[str]) -> tuple[
     for lineno in range(first, last + 1):
         line = _encoded(lines[lineno - 1])
         between = line[: end if lineno == last else len(line)]
-        # There are only parentheses, comments and the operator.
+        # Between the operands, there are only parentheses, comments and the operator.
         match = re.compile(rb"[\s()\\]*([^\s()\\#])").match(between, start if lineno == first else 0)
         if match is not None:
             return lineno, match.start(1)

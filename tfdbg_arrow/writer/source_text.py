@@ -17,7 +17,7 @@ _MAX_SOURCE_BYTES = 8 << 20
 
 
 class SourceText(Sequence[str]):
-    """The lines of a source file, with their ends.
+    """The lines of a source file, with their line ends.
 
     A list of the lines of TensorFlow's and Keras's files would take twice the memory of their text.
 
@@ -47,7 +47,7 @@ def cell_name(path: str) -> str | None:
     """Returns the name of a notebook's cell, such as `Cell In[2]`, as in IPython's tracebacks; None for other code.
 
     Args:
-        path: The file's name in a code object, which IPython makes up for a cell.
+        path: The file's name in a code object. IPython makes up such a name for each cell.
     """
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
@@ -57,10 +57,10 @@ def cell_name(path: str) -> str | None:
 
 
 def source_text(path: str) -> SourceText:
-    """Returns the lines of a source file; none if it cannot be read.
+    """Returns the lines of a source file; no lines if it cannot be read.
 
-    The cells of notebooks, and other code that is in no file, are in linecache. It is not asked to read a file: reading
-    a pipe could wait forever, or take what the program is about to read.
+    linecache holds the cells of notebooks and other code that is in no file. It is not used to read files: reading a
+    pipe could wait forever, or take data that the program is about to read.
 
     Args:
         path: The file's name in a code object. As in a traceback, a relative name is also sought in `sys.path`.

@@ -1,7 +1,7 @@
 """Converts Python frames into interned stack traces, frames and source files.
 
-The native core interns a stack as a sequence of (code object, instruction). This module converts each new one into
-rows, once per run. The `owner` of a frame follows from its path.
+The native core interns a stack as a sequence of (code object, instruction). This module converts each new stack into
+rows, once per run. The path of a frame determines its `owner`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _FIRST_TRACEBACK_ID = 1 << 40
 """Far above the ids that a recorder assigns to the stacks that it observes itself."""
 _FRAMEWORK_PACKAGES = ("tensorflow", "keras", "tf_keras", "tensorflow_core")
 _INSTALLED = re.compile(r".*/(?:site|dist)-packages/")
-"""Directories in which packages are installed, also those of a base interpreter or environment."""
+"""Directories in which packages are installed, including those of a base interpreter or environment."""
 
 
 def _library_directories() -> tuple[str, ...]:
@@ -45,13 +45,13 @@ def _library_directories() -> tuple[str, ...]:
 
 
 def _framework_directories() -> tuple[str, ...]:
-    """Returns the directories from which the framework's packages were loaded; not always library directories."""
+    """Returns the directories from which the framework's packages were loaded, inside or outside of the libraries."""
     loaded = [getattr(sys.modules.get(name), "__file__", None) for name in _FRAMEWORK_PACKAGES]
     return tuple(os.path.join(os.path.dirname(path), "") for path in loaded if path)
 
 
 class FrameOwners:
-    """Distinguishes the user's frames from those of the framework and of other libraries."""
+    """Distinguishes frames of the user, of the framework and of other libraries."""
 
     def __init__(self) -> None:
         self._libraries = _library_directories()
@@ -74,7 +74,7 @@ class FrameOwners:
 
 
 def lineno_of(code: CodeType, instruction: int) -> int:
-    """Returns the line number, from 1, of the instruction at a byte offset, or that of its function if it has none."""
+    """Returns the line number, from 1, of the instruction at a byte offset; without one, the line of its function."""
     for start, end, lineno in code.co_lines():
         if start <= instruction < end and lineno:  # a module's first instruction has line 0
             return lineno
@@ -83,11 +83,11 @@ def lineno_of(code: CodeType, instruction: int) -> int:
 
 @dataclass(slots=True)
 class _Instruction:
-    """The location of an instruction; it holds a reference to the code object, so that its id stays valid.
+    """The location of an instruction. It keeps the code object alive, so that the id of the code object stays valid.
 
     Attributes:
         location: The location; None for tfdbg_arrow's own code.
-        columns: The part of the line; None unless it is the user's code.
+        columns: The part of the line; None unless the code is the user's.
         statement: The file and a line of the user's statement that generated code was made from; None for other code.
         frame_id: The id of its frame; None if no stack has contained it yet.
     """
@@ -101,7 +101,7 @@ class _Instruction:
 
 @dataclass
 class _NewRows:
-    """Rows that stacks refer to and that are written before the stacks, and the IDs that are noted with them."""
+    """New rows, which are written before the stacks that refer to them, and the IDs that are noted with the rows."""
 
     files: list[Row] = field(default_factory=list)
     frames: list[Row] = field(default_factory=list)
@@ -117,8 +117,8 @@ class StackTable:
         append_columns: Does the same for many rows, given as columns.
         original_location: Maps a line of generated code (file path, lineno) to the user's line that it
             was made from; returns None for an unknown file.
-        original_span: Maps the span of a generated expression (file path, span) to that of the user's
-            expression; returns None if it is not known.
+        original_span: Maps the span of a generated expression (file path, span) to the span of the user's expression;
+            returns None if it is not known.
     """
 
     def __init__(
@@ -137,9 +137,9 @@ class StackTable:
         self._frame_ids: dict[tuple[Location, Columns], int] = {}
         self._file_ids: dict[str, int] = {}
         self._stack_ids: dict[tuple[int, ...], int] = {}
-        """Stacks by the ids of their frames. Two stacks of instructions can have the same frames: AutoGraph converts a
-        function once more, or Python specializes an instruction, which then has another offset."""
-        # An ID is never used again, even if an interruption kept it from being noted.
+        """Stack ids by the ids of the frames. Two sequences of instructions can have the same frames, if AutoGraph
+        converts a function again, or if Python specializes an instruction, which changes its offset."""
+        # An ID is never used again, even if an interruption came before it was noted.
         self._next_frame_id, self._next_file_id = itertools.count(), itertools.count()
         self._next_traceback_id = itertools.count(_FIRST_TRACEBACK_ID)
         self._lock = threading.RLock()  # a finalizer may add a stack while the same thread does
@@ -147,7 +147,7 @@ class StackTable:
         """The text of each file when it was first seen, because a file can change while the program runs."""
 
     def add(self, stack_id: int, codes: Sequence[CodeType], instructions: Sequence[int], /) -> int:
-        """Writes the rows of a stack unless one with the same frames was written before; returns the id of that one.
+        """Writes the rows of a stack unless a stack with the same frames is written; returns the written stack's id.
 
         Args:
             stack_id: The id of a new stack.
@@ -203,7 +203,7 @@ class StackTable:
     def _located(self, codes: Sequence[CodeType], instructions: Sequence[int]) -> list[_Instruction]:
         """Returns the instructions with their locations, innermost first, and reads the files that are new.
 
-        It may not hold the lock: reading a file can take long.
+        The caller must not hold the lock, because reading a file can take long.
         """
         located: list[_Instruction] = []
         for code, instruction in zip(codes, instructions, strict=True):
@@ -234,7 +234,7 @@ class StackTable:
         return frame_ids
 
     def _location(self, code: CodeType, instruction: int) -> tuple[Location | None, Columns, tuple[str, int] | None]:
-        """Returns the location of an instruction (None for our own code), its columns, and its statement if mapped."""
+        """Returns an instruction's location (None for our own code), columns, and the statement of generated code."""
         path = code.co_filename
         if path.startswith(PACKAGE_DIRECTORY) or path.endswith(_CALLBACK_FILE):
             return None, None, None
@@ -249,7 +249,7 @@ class StackTable:
         lines = self._lines[location[0]]
         if span is not None and original is not None:
             span = self._original_span(path, span)
-            # AutoGraph finds the text of some functions by a search, which can find another one.
+            # AutoGraph searches for the text of some functions, and can find the text of another function.
             span = span if span is not None and parse_span(span, lines) is not None else None
         if span is None:
             return location, None, statement
@@ -257,7 +257,7 @@ class StackTable:
         return location if columns is None else (location[0], lineno, location[2]), columns, statement
 
     def _with_source(self, location: Location) -> Location:
-        """Returns a location, after its file was read; a notebook's cell is named as the user knows it."""
+        """Reads the file of a location, and returns the location; notebook cells get the names that the user knows."""
         path, lineno, func = location
         name = cell_name(path) or path
         if name not in self._lines:

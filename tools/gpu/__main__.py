@@ -1,7 +1,7 @@
 """Checks tfdbg_arrow on the GPU of this machine.
 
-`python -m tools.gpu --only record,identical` selects checks. They run one after the other, each in a process of its own
-with a time limit:
+`python -m tools.gpu --only record,identical` selects checks. The checks run one after the other, each in its own
+process with a time limit:
 
 * record: programs with a bug, in each way to run them and each mode: does the answer name the op and the line?
 * identical: three trainings: are all their numbers bit-identical with and without a recording?
@@ -52,7 +52,7 @@ def table(check: CheckResult) -> Table:
     title = f"{check.check}: {'passed' if check.is_passed else 'FAILED'} in {check.seconds:.0f} s"
     shown = Table("", "", "", title=title, title_justify="left", show_header=False)
     for result in check.results:
-        # As Text, because brackets in what was told are no markup.
+        # As Text, so that brackets in the text are not read as markup.
         cells = ("ok" if result.is_right else "WRONG", result.item, result.told)
         shown.add_row(*map(Text, cells), style=None if result.is_right else "red")
     return shown
@@ -82,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         log = options.output.with_name(f"{options.output.stem}_{name}.log")
         checks.append(run_check(name, CHECKS[name], is_cpu=options.cpu, log=log))
         console.print(table(checks[-1]))
-        # After each check, so that an interruption loses no result.
+        # The file is written after each check, so that an interruption loses no result.
         options.output.write_text(document(machine, checks), encoding="utf-8")
     failed = [check.check for check in checks if not check.is_passed]
     console.print(f"failed: {', '.join(failed)}" if failed else "All checks passed.", highlight=False)
@@ -91,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _check_names(text: str) -> list[str]:
-    """Parses the names of checks, with commas between."""
+    """Parses the names of checks, which are separated by commas."""
     names = text.split(",")
     if unknown := [name for name in names if name not in CHECKS]:
         raise argparse.ArgumentTypeError(f"no check is named {unknown[0]!r}; the checks are {', '.join(CHECKS)}")
@@ -99,6 +99,6 @@ def _check_names(text: str) -> list[str]:
 
 
 if __name__ == "__main__":
-    # So that a program that ends this one also ends its check.
+    # A program that ends this process must also end its check.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     sys.exit(main())

@@ -21,7 +21,7 @@ NUM_STEPS, NUM_STEPS_ON_CPU = 20, 4
 
 
 def identical(*, is_cpu: bool) -> Iterator[Result]:
-    """Runs each program without a recording, with one, and without one again."""
+    """Runs each program three times: without a recording, with a recording, and without a recording again."""
     # The benchmarks are scripts, which import each other from their own directory.
     sys.path.append(str(REPOSITORY / "benchmarks"))
     benchmarks = importlib.import_module("programs")
@@ -49,7 +49,7 @@ def identical(*, is_cpu: bool) -> Iterator[Result]:
 def _numbers(run: Callable[[int], object], num_steps: int) -> list[bytes]:
     """Runs a training, and returns the bytes of each variable that it creates, in the order of their creation.
 
-    These are the weights, the moments of the optimizer, and the sums of losses and metrics.
+    The variables are the weights, the moments of the optimizer, and the sums of losses and metrics.
     """
     variables: list[tf.Variable] = []
 

@@ -1,4 +1,4 @@
-"""Describes the machine in a process of its own, because TensorFlow keeps a GPU's memory until its process ends."""
+"""Describes the machine in a separate process, because TensorFlow keeps a GPU's memory until its process ends."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ def environment(*, is_cpu: bool) -> dict[str, str]:
     """Returns the environment of a process that uses TensorFlow.
 
     Args:
-        is_cpu: Whether GPUs are hidden. Otherwise the process sees the first one, or those in CUDA_VISIBLE_DEVICES.
+        is_cpu: Whether GPUs are hidden. Otherwise, the process sees the GPUs in CUDA_VISIBLE_DEVICES, or the first GPU.
     """
     # The corpus and the tests hide the GPUs if the variable is not set.
     devices = "-1" if is_cpu else os.environ.get("CUDA_VISIBLE_DEVICES", "0")
-    # A check may use the GPU in its own process and in one that it starts.
+    # A check may use the GPU in its own process and in a process that it starts.
     settings = {"CUDA_VISIBLE_DEVICES": devices, "TF_FORCE_GPU_ALLOW_GROWTH": "true"}
     return {"TF_CPP_MIN_LOG_LEVEL": "1", **os.environ, **settings}
 
 
 def find_machine(*, is_cpu: bool) -> Machine:
-    """Returns what TensorFlow and the driver say about this machine. TensorFlow writes to stderr why it uses no GPU."""
+    """Returns what TensorFlow and the driver report. If TensorFlow uses no GPU, it writes the reason to stderr."""
     command = [sys.executable, "-m", "tools.gpu.machine"]
     variables = environment(is_cpu=is_cpu)
     done = subprocess.run(command, cwd=REPOSITORY, env=variables, stdout=subprocess.PIPE, text=True, check=True)
@@ -38,7 +38,7 @@ def find_machine(*, is_cpu: bool) -> Machine:
 
 
 def advice(machine: Machine) -> str:
-    """Returns what to install if TensorFlow sees no GPU."""
+    """Returns a text that says what to install if TensorFlow sees no GPU."""
     if machine.cuda is None:
         missing = "This TensorFlow has no kernels for GPUs. Install tensorflow[and-cuda], as `make gpu` does."
     elif machine.driver is None:
@@ -49,7 +49,7 @@ def advice(machine: Machine) -> str:
 
 
 def _driver() -> str | None:
-    """Returns the version of NVIDIA's driver; None if there is none that works."""
+    """Returns the version of NVIDIA's driver, or None if there is no working driver."""
     if shutil.which("nvidia-smi") is None:
         return None
     command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]

@@ -1,4 +1,4 @@
-"""Runs a check in a process of its own, until it ends or its time is over."""
+"""Runs a check in its own process, until the process ends or the time limit is reached."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ class Check:
 
     Attributes:
         function: Module and name of a generator function of Results, which takes the argument `is_cpu`.
-        limit_s: Time limit of its process in seconds. A process that hangs is killed; a slow machine has enough time.
+        limit_s: Time limit of its process in seconds. It stops a process that hangs, but is long enough for slow
+            machines.
     """
 
     function: str
@@ -34,13 +35,13 @@ class Check:
 
 
 def run_check(name: str, check: Check, *, is_cpu: bool, log: Path) -> CheckResult:
-    """Runs a check. If its process fails or takes too long, that is a wrong result, beside those that it gave.
+    """Runs a check. If its process fails or takes too long, a wrong result is added to the results of the check.
 
     Args:
         name: Name of the check.
         check: The check.
         is_cpu: Whether it runs without a GPU.
-        log: The file for what its processes print.
+        log: The file for the output of its processes.
     """
     start = time.monotonic()
     failure = None
@@ -48,9 +49,9 @@ def run_check(name: str, check: Check, *, is_cpu: bool, log: Path) -> CheckResul
         answers = Path(directory, "results.jsonl")
         answers.touch()
         command = [sys.executable, "-m", "tools.gpu.processes", check.function, str(answers), str(int(is_cpu))]
-        # What a killed process leaves behind is removed with the directory.
+        # Temporary files of a killed process are removed with the directory.
         variables = {**environment(is_cpu=is_cpu), "TMPDIR": directory}
-        # In a session of its own, so that the processes that it starts are killed with it.
+        # The process gets its own session, so that the processes that it starts are killed with it.
         process = subprocess.Popen(
             command, cwd=REPOSITORY, env=variables, stdout=log_file, stderr=subprocess.STDOUT, start_new_session=True
         )
@@ -60,7 +61,7 @@ def run_check(name: str, check: Check, *, is_cpu: bool, log: Path) -> CheckResul
         except subprocess.TimeoutExpired:
             failure = f"took more than {check.limit_s:g} s"
         finally:
-            with contextlib.suppress(ProcessLookupError):  # none is left after a normal end
+            with contextlib.suppress(ProcessLookupError):  # no process is left after a normal end
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
         # The last line of a killed process may be cut off.

@@ -27,7 +27,7 @@ from tools.gpu.results import Result
 Function = Callable[[Any], Any]
 
 SMALL, LARGE, LARGE_EAGER = 8, 20_000, 1 << 21
-"""Numbers of elements: copied to the host; counted on the GPU in graphs; counted there also of an eager tensor."""
+"""Numbers of elements. The host counts SMALL. The GPU counts LARGE in graphs, and LARGE_EAGER also in eager code."""
 
 
 def logarithm(x: Any) -> Any:
@@ -71,7 +71,7 @@ OP_TYPES: dict[Function, str | None] = {
     branch: "Log",
     healthy: None,
 }
-"""The op to name for each program; None if it has no bug."""
+"""The op to name for each program, or None if the program has no bug."""
 
 
 def eager(function: Function, values: np.ndarray) -> None:
@@ -117,7 +117,7 @@ def stopped(function: Function, values: np.ndarray) -> None:
 
 @dataclass(frozen=True)
 class Program:
-    """A program: what it computes, how it runs, its number of elements, and the arguments of enable()."""
+    """A program: its function, how it runs, its number of elements, and the arguments of enable()."""
 
     function: Function
     run: Callable[[Function, np.ndarray], None] = graph
@@ -126,7 +126,7 @@ class Program:
 
     @property
     def name(self) -> str:
-        """Its name in the results, with the number of elements."""
+        """The name of the program in the results, with the number of elements."""
         texts = (f"{name}={value!r}" for name, value in self.settings.items())
         return ", ".join([f"{self.function.__name__}, {self.run.__name__}, {self.size:,}", *texts])
 
@@ -157,20 +157,20 @@ def record(*, is_cpu: bool) -> Iterator[Result]:
             try:
                 yield _result(program, is_cpu=is_cpu)
             except Exception as error:
-                # The other programs still run.
+                # The remaining programs still run.
                 traceback.print_exc()
                 yield Result(item=program.name, is_right=False, told=f"{type(error).__name__}: {str(error)[:500]}")
 
 
 def pretended_accelerator(*, is_cpu: bool) -> contextlib.AbstractContextManager[object]:
-    """Lets recordings on a CPU go the ways that they go beside a GPU, as far as a CPU can. On a GPU, does nothing."""
+    """Makes recordings on a CPU use the same code as with a GPU, as far as possible. On a GPU, does nothing."""
     if not is_cpu:
         return contextlib.nullcontext()
     return mock.patch.object(runtime, "has_accelerator", return_value=True)
 
 
 def backend(*, is_cpu: bool) -> dict[str, Any]:
-    """Returns the argument of enable() that lets TensorFlow's ops count, which is the default with a GPU."""
+    """Returns the argument of enable() with which TensorFlow's ops count elements. This is the default with a GPU."""
     return {"health_backend": "tensorflow"} if is_cpu else {}
 
 

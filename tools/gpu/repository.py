@@ -18,20 +18,20 @@ from tools.gpu.results import Result
 BENCHMARKS = ("mlp", "cnn", "transformer", "eager_loop")
 NONE, OURS, DEBUGGER_V2 = "none", "tfdbg_arrow-tensorflow/FULL_HEALTH", "debugger_v2/FULL_HEALTH"
 NUM_STEPS, NUM_STEPS_ON_CPU = 60, 12
-"""Debugger V2 takes up to a second for a step on a GPU."""
+"""The numbers are small, because Debugger V2 takes up to a second for a step on a GPU."""
 CPU_SAMPLE_STEP = 25
-"""`--cpu` records only each 25th program of the corpus; `make slow` records all on a CPU."""
+"""`--cpu` records only every 25th program of the corpus. `make slow` records all programs on a CPU."""
 TESTS = ("tests/writer/test_device_summaries.py", "-k", "gpu")
 
 
 def overhead(*, is_cpu: bool) -> Iterator[Result]:
-    """Measures steps without a recording, with one, and with Debugger V2, and then yields a result for each program."""
+    """Measures steps without a recorder, with tfdbg_arrow and with Debugger V2. Yields a result for each program."""
     with tempfile.TemporaryDirectory() as directory:
         output = Path(directory, "overhead.json")
         command = [sys.executable, "benchmarks/overhead.py", "--repeats", "1", "--output", str(output)]
         command += ["--steps", str(NUM_STEPS_ON_CPU if is_cpu else NUM_STEPS)]
         command += ["--programs", *BENCHMARKS, "--configs", NONE, OURS, DEBUGGER_V2]
-        # The exit code says whether a measurement failed, and the JSON, which.
+        # The exit code says whether a measurement failed. The JSON says which measurement.
         subprocess.run(command, cwd=REPOSITORY, check=False)
         measured = json.loads(output.read_text())
     errors = {run["program"]: run["error"] for run in measured["runs"] if run["error"] is not None}
@@ -43,7 +43,7 @@ def overhead(*, is_cpu: bool) -> Iterator[Result]:
         none, ours, theirs = (step_ms[program, config] for config in (NONE, OURS, DEBUGGER_V2))
         yield Result(
             item=program,
-            # The times of a few steps on a CPU that also runs other work show no difference.
+            # A few steps on a busy CPU are not enough to show a difference.
             is_right=is_cpu or ours < theirs,
             told=f"{none:.1f} ms a step; {ours / none:.2f} times that with tfdbg_arrow, {theirs / none:.1f} times with"
             f" Debugger V2{' (not judged on a CPU)' if is_cpu else ''}",

@@ -1,4 +1,4 @@
-"""What the checks found, and where."""
+"""The results of the checks, and the machine on which they ran."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """One thing that a check looked at.
+    """The result for one item of a check.
 
     Attributes:
-        item: What it is, such as the name of a program.
-        is_right: Whether it is as it should be.
-        told: What the check saw, in words.
-        facts: The same as values for JSON.
+        item: The item, such as the name of a program.
+        is_right: Whether the item is as expected.
+        told: The observation, as text for people.
+        facts: The observation, as values for JSON.
     """
 
     item: str
@@ -25,7 +25,7 @@ class Result:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckResult:
-    """The results of one check: its name, how long it took in seconds, and what it looked at; never empty."""
+    """The results of one check: its name, its duration in seconds, and the result for each of its items."""
 
     check: str
     seconds: float
@@ -33,19 +33,19 @@ class CheckResult:
 
     @property
     def is_passed(self) -> bool:
-        """Whether all is as it should be."""
+        """Whether all results are right."""
         return all(result.is_right for result in self.results)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """Where the checks ran. A field is None if it is not available.
+    """The machine on which the checks ran. A field is None if it is not available.
 
     Attributes:
-        device: Name of the GPU; None if TensorFlow sees none.
+        device: Name of the GPU. None if TensorFlow sees no GPU.
         driver: Version of NVIDIA's driver.
         tensorflow: Version of TensorFlow.
-        cuda: Version of CUDA for which this TensorFlow was built; None if it was built without kernels for GPUs.
+        cuda: Version of CUDA for which this TensorFlow was built. None if it was built without kernels for GPUs.
         python: Version of Python.
         num_cpus: Number of processor cores.
     """

@@ -1,4 +1,4 @@
-"""An intended or harmless bad value precedes a real bug: the bug must be named."""
+"""Programs in which an intended or harmless bad value precedes a real bug. The answer must name the bug."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _data() -> tuple[Any, Any]:
 
 @bug(op_type="Log", effect="variable")
 def metric_that_was_bad_from_the_start() -> None:
-    """A metric is NaN in every batch; in the second epoch, the loss becomes bad, too."""
+    """A metric is NaN in every batch. In the second epoch, the loss becomes bad, too."""
 
     def ratio(y_true: Any, y_pred: Any) -> Any:
         return tf.reduce_mean((y_true - y_true) / (y_true - y_true))
@@ -36,7 +36,7 @@ def metric_that_was_bad_from_the_start() -> None:
 
 @bug(op_type="RealDiv", effect="variable")
 def causal_mask_beside_a_division() -> None:
-    """An attention mask of -Inf in every step; the last batch has no token."""
+    """Every step uses an attention mask of -Inf. The last batch has no token, so a division by 0 follows."""
     weights = tf.Variable(tf.eye(2))
     mask = tf.constant([[0.0, -np.inf], [0.0, 0.0]])
 
@@ -56,7 +56,7 @@ def causal_mask_beside_a_division() -> None:
 
 @bug(op_type="Log", effect="variable")
 def best_loss_tracker_beside_a_logarithm() -> None:
-    """best = Variable(inf) is intended; the loss then takes log(0)."""
+    """The infinity in best = Variable(inf) is intended. The loss then takes log(0)."""
     best = tf.Variable(float("inf"), trainable=False)
     weight = tf.Variable(1.0)
     for value in (1.0, 0.5, 0.0):
@@ -68,7 +68,7 @@ def best_loss_tracker_beside_a_logarithm() -> None:
 
 @bug(op_type="RealDiv", effect="variable")
 def cleaned_input_beside_a_division() -> None:
-    """Missing values are replaced in every batch; then a batch without variation is standardised."""
+    """Missing values are replaced in every batch. Later, a batch without variation is standardised."""
     weights = tf.Variable(tf.ones([2]))
 
     @tf.function
@@ -86,7 +86,7 @@ def cleaned_input_beside_a_division() -> None:
 
 @bug(op_type="Exp", effect="variable")
 def infinite_clip_bounds_beside_an_exponential() -> None:
-    """Infinite bounds switch clipping off; the loss overflows."""
+    """Infinite bounds turn clipping off, which is intended. The loss overflows."""
     weight = tf.Variable([10.0])
     optimizer = keras.optimizers.SGD(1.0)
 
@@ -106,7 +106,7 @@ def infinite_clip_bounds_beside_an_exponential() -> None:
 
 @bug(op_type="RealDiv", effect="variable")
 def warmup_schedule_beside_a_unit_vector() -> None:
-    """rsqrt(0) before a minimum in the learning rate's schedule; a zero vector divided by its norm in the loss."""
+    """The schedule takes the minimum of rsqrt(0) and a number. The loss divides a zero vector by its norm."""
 
     class Warmup(keras.optimizers.schedules.LearningRateSchedule):
         def __call__(self, step: Any) -> Any:
@@ -128,7 +128,7 @@ def warmup_schedule_beside_a_unit_vector() -> None:
 
 @bug(op_type="Softmax", effect="result")
 def mask_that_is_right_in_one_row_only() -> None:
-    """The same mask of -Inf is intended in the first row, and leaves nothing in the second."""
+    """A mask of -Inf is as intended in the first row. In the second row, it masks all elements."""
     weights = tf.Variable(tf.eye(3))
     keep = tf.constant([[True, True, False], [False, False, False]])
     with tf.GradientTape() as tape:
@@ -140,7 +140,7 @@ def mask_that_is_right_in_one_row_only() -> None:
 
 @bug(op_type="Log", effect="variable")
 def loss_scaling_beside_a_logarithm() -> None:
-    """The first scale is so large that gradients overflow, which is intended; later the loss is log(0)."""
+    """The first scale is so large that gradients overflow, which is intended. Later, the loss is log(0)."""
 
     def loss(y_true: Any, y_pred: Any) -> Any:
         return tf.reduce_mean(y_pred * tf.math.log(y_true), axis=-1)  # culprit
@@ -181,7 +181,7 @@ def gradient_penalty_beside_loss_scaling() -> None:
 
 @bug(op_type="Log", effect="result")
 def division_that_is_guarded_beside_a_logarithm() -> Any:
-    """The result of divide is guarded by where; the logarithm is returned."""
+    """The program guards the result of divide with where. It returns the logarithm without a guard."""
 
     @tf.function
     def score(hits: Any, total: Any) -> Any:
@@ -193,7 +193,7 @@ def division_that_is_guarded_beside_a_logarithm() -> Any:
 
 @bug(op_type="Sqrt", effect="variable")
 def statistics_that_nobody_reads_beside_a_root() -> None:
-    """A summary that is only printed is 0/0; the update takes the root of a negative number."""
+    """A summary that is only printed is 0/0. The update takes the root of a negative number."""
     weight = tf.Variable(2.0)
 
     @tf.function
@@ -211,7 +211,7 @@ def statistics_that_nobody_reads_beside_a_root() -> None:
 
 @bug(op_type="Log", effect="variable")
 def skipped_steps_beside_one_that_is_not() -> None:
-    """One update is guarded by is_finite, the other is not."""
+    """One update is guarded by is_finite, and the other update is not guarded."""
     first, second = tf.Variable(1.0), tf.Variable(1.0)
 
     @tf.function
@@ -256,7 +256,7 @@ def checked_but_applied_all_the_same() -> None:
 
 @bug(op_type="Log", effect="variable")
 def constant_nan_beside_a_logarithm() -> None:
-    """The loss of an invalid label is a constant NaN that is never chosen; the last batch takes log(0)."""
+    """The loss of an invalid label is a constant NaN that is never chosen. The last batch takes log(0)."""
     weights = tf.Variable([[1.0, 0.5], [0.5, 1.0]])
 
     @tf.function

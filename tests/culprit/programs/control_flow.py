@@ -14,7 +14,7 @@ tf1 = tf.compat.v1
 
 @bug(op_type="Log", effect="result")
 def loop_in_a_loop() -> Any:
-    """The outer loop computes nothing itself."""
+    """The inner loop makes the bad value. The outer loop computes nothing itself."""
 
     @tf.function
     def settle(values: Any, times: Any) -> Any:
@@ -28,7 +28,7 @@ def loop_in_a_loop() -> Any:
 
 @bug(op_type="Exp", effect="variable")
 def loop_in_a_loop_of_a_training_step() -> None:
-    """The gradient of both loops is bad, too."""
+    """The gradients of two nested loops are bad, too."""
     weights = tf.Variable([0.1, 0.2])
 
     @tf.function
@@ -46,7 +46,7 @@ def loop_in_a_loop_of_a_training_step() -> None:
 
 @bug(op_type="Log", effect="result")
 def branch_in_a_loop() -> Any:
-    """The branch is the last statement of the body."""
+    """The branch is the last statement of the loop's body."""
 
     @tf.function
     def settle(values: Any) -> Any:
@@ -62,7 +62,7 @@ def branch_in_a_loop() -> Any:
 
 @bug(op_type="Log", effect="variable")
 def branch_that_another_one_hands_on() -> None:
-    """One branch creates a bad value, the other multiplies it in a later iteration, and then it is assigned."""
+    """One branch creates a bad value. In a later iteration, the other branch multiplies it. The result is assigned."""
     total = tf.Variable(1.0)
 
     @tf.function
@@ -99,7 +99,7 @@ def branch_in_a_loop_of_a_training_step() -> None:
 
 @bug(op_type="Log", effect="result")
 def function_with_a_loop_called_in_a_loop() -> Any:
-    """The inner loop belongs to another function."""
+    """The outer loop calls a function that contains the inner loop."""
 
     @tf.function
     def shrink(values: Any, times: Any) -> Any:
@@ -119,7 +119,7 @@ def function_with_a_loop_called_in_a_loop() -> Any:
 
 @bug(op_type="RealDiv", effect="result")
 def function_of_two_others() -> Any:
-    """Both call it at call sites of the same name; only the argument of the second caller makes it bad."""
+    """Two functions call a third at call sites of the same name. Only the second caller passes a bad argument."""
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.float32)])
     def score(values: Any) -> Any:
@@ -138,7 +138,7 @@ def function_of_two_others() -> Any:
 
 @bug(op_type="Rsqrt", effect="result")
 def op_that_is_fused_with_one_of_a_called_function() -> Any:
-    """The caller is traced for two shapes, the function that it calls is traced once for all shapes."""
+    """The caller is traced for two shapes. The function that it calls is traced once for all shapes."""
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.float32)])
     def positive(values: Any) -> Any:
@@ -154,7 +154,7 @@ def op_that_is_fused_with_one_of_a_called_function() -> Any:
 
 @bug(op_type="Exp", effect="variable")
 def loop_of_a_compiled_training_step() -> None:
-    """XLA would have compiled the loop."""
+    """Without the recording, XLA would compile the loop."""
     weights = tf.Variable([1.0, 2.0])
 
     @tf.function(jit_compile=True)
@@ -171,7 +171,7 @@ def loop_of_a_compiled_training_step() -> None:
 
 @bug(op_type="Log", effect="result")
 def branch_of_a_compiled_function() -> Any:
-    """XLA would have compiled the branch."""
+    """Without the recording, XLA would compile the branch."""
 
     @tf.function(jit_compile=True)
     def scale(values: Any) -> Any:
@@ -186,7 +186,7 @@ def branch_of_a_compiled_function() -> Any:
 
 @bug(op_type="Log", effect="result")
 def branch_of_one_op_in_a_session() -> Any:
-    """The branch is so small that TensorFlow does not optimize it on its own."""
+    """The branch is so small that TensorFlow does not optimize it separately."""
     tf1.enable_control_flow_v2()
     with tf.Graph().as_default(), tf1.Session() as session:
         values = tf1.placeholder(tf.float32, [None])
@@ -223,7 +223,7 @@ def saved_graph_with_a_branch(directory: Path) -> Any:
 
 @bug(op_type="Softmax", effect="variable")
 def row_that_is_masked_altogether() -> None:
-    """The infinities are intended; the NaN that the softmax creates from them is not."""
+    """The infinities are intended. The NaN that the softmax creates from them is not intended."""
     attention = tf.Variable(tf.ones([2, 3]))
 
     @tf.function

@@ -1,4 +1,4 @@
-"""Bad values from outside: files, generators, arrays, constants, preprocessing."""
+"""Programs with bad values from outside: files, generators, arrays, constants, preprocessing."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def missing_token() -> None:
 
 @bug(op_type="RealDiv", effect="result")
 def class_numbers_of_a_constant_feature() -> Any:
-    """All scores are NaN, so that every example is of the first class. The program only sees the number."""
+    """All scores are NaN, so every example gets the first class. The program only sees the number of the class."""
 
     @tf.function
     def classify(features: Any, weights: Any) -> Any:
@@ -80,7 +80,7 @@ def csv_record_with_an_infinity() -> Any:
 
 @bug(op_type="Const", effect="variable")
 def csv_field_that_is_missing() -> None:
-    """The default of tf.io.decode_csv is NaN, and a field of a record is missing."""
+    """tf.io.decode_csv has the default NaN, and a field of a record is missing."""
 
     def parse(line: Any) -> Any:
         columns = tf.io.decode_csv(line, record_defaults=[float("nan")] * 3)  # culprit
@@ -92,7 +92,7 @@ def csv_field_that_is_missing() -> None:
 
 @bug(op_type="RealDiv", effect="variable")
 def standardise_a_constant_column() -> None:
-    """(x - mean) / deviation of a constant column, in a map of tf.data."""
+    """A map of tf.data computes (x - mean) / deviation of a constant column."""
     values = np.ones((8, 2), "float32")
     values[:, 0] = np.arange(8)
     mean, deviation = values.mean(axis=0), values.std(axis=0)
@@ -123,7 +123,7 @@ def scale_images_by_their_range() -> None:
 
 @bug(op_type="Log", effect="variable")
 def log_scale_of_a_count_of_zero() -> None:
-    """The pipeline takes the logarithm of counts, and one is 0."""
+    """The pipeline takes the logarithm of counts, and one count is 0."""
     counts = np.array([[1, 2], [0, 5]], "float32")
     rows = tf.data.Dataset.from_tensor_slices((counts, np.ones((2, 1), "float32")))
     rows = rows.map(lambda row, target: (tf.math.log(row), target)).batch(2)  # culprit
@@ -261,7 +261,7 @@ def bytes_read_with_the_wrong_type() -> Any:
 
 @bug(op_type="RealDiv", effect="variable")
 def average_of_a_bag_without_words() -> None:
-    """The mean of the embeddings of a text without any known word."""
+    """The program takes the mean of the embeddings of a text without any known word."""
 
     class Bag(keras.layers.Layer):
         def build(self, shape: Any) -> None:
@@ -278,7 +278,7 @@ def average_of_a_bag_without_words() -> None:
 
 @bug(op_type="Mean", effect="variable")
 def ragged_row_without_elements() -> None:
-    """The mean of each row of a ragged tensor, in a loop over them."""
+    """A loop over the rows of a ragged tensor takes the mean of each row. One row is empty."""
     rows = tf.ragged.constant([[1.0, 2.0], [], [3.0]])
     weight = tf.Variable(1.0)
     for index in range(3):
@@ -307,7 +307,7 @@ def sparse_row_normalisation() -> None:
 
 @bug(op_type="Pow", effect="variable")
 def symmetric_normalisation_of_an_isolated_node() -> None:
-    """degree ** -0.5 of a node without edges is infinite, and infinity * 0 follows."""
+    """degree ** -0.5 of a node without edges is infinite, and is then multiplied by 0."""
     adjacency = tf.constant([[0.0, 1.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
     kernel = tf.Variable(tf.ones([3, 2]))
     with tf.GradientTape() as tape:
@@ -325,7 +325,7 @@ def _fit(records: tf.data.Dataset, num_features: int, loss: Any = "mse") -> None
 
 @bug(op_type="RealDiv", effect="variable")
 def flat_series_among_series_with_gaps() -> None:
-    """A function of the data set fills gaps, and then standardises. The gaps do no harm, a flat series does."""
+    """A function of the data set fills gaps, and then standardises. The gaps do no harm, but a flat series does."""
     series = np.random.default_rng(2).normal(size=(12, 6)).astype("float32")
     series[[1, 4, 9], [3, 0, 5]] = np.nan
     series[6] = 3.0
@@ -358,7 +358,7 @@ def empty_record_beside_masked_targets() -> None:
 
 @bug(op_type="Log", effect="variable")
 def price_of_zero_among_complete_records() -> None:
-    """Incomplete records are left out. One of the complete ones has a price of 0."""
+    """Incomplete records are left out. One of the complete records has a price of 0."""
     prices = np.random.default_rng(5).uniform(1, 2, (12, 4)).astype("float32")
     prices[[1, 8]] = np.nan
     prices[10, 2] = 0.0
@@ -415,7 +415,7 @@ def infinite_rate_of_an_empty_history() -> None:
 
 @bug(op_type=None, effect="variable")
 def missing_pixels_in_a_pool() -> None:
-    """Clouds are stored as NaN. A maximum of nothing but NaN is -3.4e38. tensorflow/tensorflow#2501."""
+    """Clouds are stored as NaN. The maximum of a window of only NaN is -3.4e38. tensorflow/tensorflow#2501."""
     images = np.random.default_rng(97).random((12, 8, 8, 1)).astype("float32")
     images[9, 2:6, 2:6] = np.nan
     kernel, head = tf.Variable(tf.fill([3, 3, 1, 2], 0.2)), tf.Variable(tf.fill([8, 1], 0.1))

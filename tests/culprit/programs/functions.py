@@ -17,7 +17,7 @@ tf1 = tf.compat.v1
 
 @bug(op_type="Log", effect="result")
 def function_called_from_many_places() -> Any:
-    """One tf.function with three callers; the third passes a zero."""
+    """One tf.function has three callers. The third caller passes a zero."""
 
     @tf.function
     def score(values: Any) -> Any:
@@ -30,7 +30,7 @@ def function_called_from_many_places() -> Any:
 
 @bug(op_type="RealDiv", effect="variable", executed=("RealDiv", "RealDiv"), is_removed=True)
 def nested_functions() -> None:
-    """A function within a function within the training step."""
+    """The training step calls a function, which calls a function that makes the bad value."""
     weights = tf.Variable([1.0, 2.0])
 
     @tf.function
@@ -53,7 +53,7 @@ def nested_functions() -> None:
 
 @bug(op_type="RealDiv", effect="result")
 def one_of_two_divisions_in_a_statement() -> Any:
-    """The inner of two divisions in a statement over several lines, which AutoGraph writes in one line."""
+    """The inner of two divisions in a statement of several lines is bad. AutoGraph writes the statement in one line."""
 
     @tf.function
     def clip(gradient: Any) -> Any:
@@ -69,7 +69,7 @@ def one_of_two_divisions_in_a_statement() -> Any:
 
 @bug(op_type="RealDiv", effect="variable")
 def division_of_sums_over_two_lines() -> None:
-    """A division whose operands are on different lines, in a call over several lines."""
+    """A division has its operands on different lines of a call that has several lines."""
     weights = tf.Variable([1.0, 2.0])
 
     def mean_of_liked(liked: Any) -> Any:
@@ -101,7 +101,7 @@ def branch_of_a_condition() -> Any:
 
 @bug(op_type="Sqrt", effect="result")
 def loop_that_goes_below_zero() -> Any:
-    """A while loop subtracts until the root is taken of a negative number."""
+    """A while loop subtracts until it takes the root of a negative number."""
 
     @tf.function
     def settle(value: Any) -> Any:
@@ -133,7 +133,7 @@ def loop_in_a_training_step() -> None:
 
 @bug(op_type="Log", effect="result")
 def element_of_a_map() -> Any:
-    """tf.map_fn over rows, one of which is empty."""
+    """tf.map_fn runs over rows. One of them is empty."""
 
     def entropy(row: Any) -> Any:
         probs = row / 4.0
@@ -144,7 +144,7 @@ def element_of_a_map() -> Any:
 
 @bug(op_type="RealDiv", effect="result")
 def step_of_a_scan() -> Any:
-    """A running ratio in tf.scan."""
+    """tf.scan computes a running ratio."""
 
     @tf.function
     def run(values: Any) -> Any:
@@ -155,7 +155,7 @@ def step_of_a_scan() -> Any:
 
 @bug(op_type="Log", effect="result")
 def vectorised_map() -> Any:
-    """tf.vectorized_map, whose op is created by the conversion of a loop."""
+    """tf.vectorized_map converts a loop, and the conversion creates the op."""
 
     @tf.function
     def run(values: Any) -> Any:
@@ -166,7 +166,7 @@ def vectorised_map() -> Any:
 
 @bug(op_type="Reciprocal", effect="variable")
 def custom_gradient_that_divides() -> None:
-    """A hand-written gradient divides by the input. Its op is no gradient op of TensorFlow, so it is the culprit."""
+    """A hand-written gradient divides by the input. To TensorFlow, the division is a forward op: it is the culprit."""
 
     @tf.custom_gradient
     def safe_log(x: Any) -> Any:
@@ -183,7 +183,7 @@ def custom_gradient_that_divides() -> None:
 
 @bug(op_type="RealDiv", effect="variable")
 def custom_gradient_in_a_function() -> None:
-    """A gradient that the user wrote, in another line than the op whose gradient it is."""
+    """A gradient that the user wrote is on another line than its forward op."""
 
     @tf.custom_gradient
     def scaled(x: Any) -> Any:
@@ -205,7 +205,7 @@ def custom_gradient_in_a_function() -> None:
 
 @bug(op_type="SqrtGrad", role="gradient", forward="Sqrt", effect="result")
 def jacobian_at_zero() -> Any:
-    """tape.jacobian, whose gradients pfor converts."""
+    """tape.jacobian computes gradients that pfor converts."""
     x = tf.Variable([0.0, 1.0])
 
     @tf.function
@@ -219,7 +219,7 @@ def jacobian_at_zero() -> Any:
 
 @bug(op_type="SqrtGrad", role="gradient", forward="Sqrt", effect="result")
 def symbolic_gradients() -> Any:
-    """tf.gradients within a tf.function."""
+    """A tf.function calls tf.gradients."""
 
     @tf.function
     def slope(x: Any) -> Any:
@@ -253,7 +253,7 @@ def eager_mode_of_functions() -> Any:
 
 @bug(op_type="Log", effect="result")
 def fit_that_runs_eagerly() -> None:
-    """compile(run_eagerly=True); the loss is NaN, and its gradient is finite."""
+    """The model is compiled with run_eagerly=True. The loss is NaN, but its gradient is finite."""
 
     def loss(y_true: Any, y_pred: Any) -> Any:
         return tf.reduce_mean(y_true - tf.math.log(y_pred), axis=-1)  # culprit
@@ -282,7 +282,7 @@ def saved_model_called_with_zero(directory: Path) -> Any:
 
 @bug(op_type="Log", effect="variable", prepare=_save_module)
 def saved_model_in_a_training_step(directory: Path) -> None:
-    """The gradient of a restored function in a custom training loop."""
+    """A custom training loop takes the gradient of a restored function."""
     model = tf.saved_model.load(str(directory / "model"))
     scale = tf.Variable(1.0)
     inputs = tf.constant([0.0, 1.0])
@@ -306,7 +306,7 @@ def reloaded_keras_model_predicts(directory: Path) -> Any:
 
 @bug(op_type="Log", effect="variable")
 def session_of_version_one() -> None:
-    """A training in a session with a feed that contains a zero. tensorflow/tensorflow#20091."""
+    """A training in a session gets a feed that contains a zero. tensorflow/tensorflow#20091."""
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         inputs = tf.compat.v1.placeholder(tf.float32, [None], name="inputs")
         weight = tf.compat.v1.get_variable("weight", initializer=1.0, use_resource=True)
@@ -319,7 +319,7 @@ def session_of_version_one() -> None:
 
 @bug(op_type="SqrtGrad", role="gradient", forward="Sqrt", effect="variable")
 def session_of_version_one_with_a_root() -> None:
-    """The gradient of a norm in a session. tensorflow/tensorflow#783."""
+    """A session computes the gradient of a norm. tensorflow/tensorflow#783."""
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         inputs = tf.compat.v1.placeholder(tf.float32, [2])
         weights = tf.compat.v1.get_variable("weights", initializer=[1.0, 1.0], use_resource=True)
@@ -331,7 +331,7 @@ def session_of_version_one_with_a_root() -> None:
 
 @bug(op_type="ResourceApplyAdam", effect="variable")
 def session_with_an_optimizer_without_an_epsilon() -> None:
-    """Adam divides 0 by 0 where a weight never gets a gradient. Its op has no output."""
+    """Adam divides 0 by 0 for a weight that never gets a gradient. The op of the optimizer has no output."""
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         inputs = tf.compat.v1.placeholder(tf.float32, [2])
         weights = tf.compat.v1.get_variable("weights", initializer=[1.0, 1.0], use_resource=True)
@@ -345,7 +345,7 @@ def session_with_an_optimizer_without_an_epsilon() -> None:
 
 @bug(op_type="RealDiv", effect="result")
 def session_that_only_evaluates() -> Any:
-    """A fetch that is not used for training."""
+    """A session fetches the accuracy of an empty batch, and does not train."""
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         correct = tf.compat.v1.placeholder(tf.float32, [None])
         accuracy = tf.reduce_sum(correct) / tf.cast(tf.size(correct), tf.float32)  # culprit
@@ -354,7 +354,7 @@ def session_that_only_evaluates() -> Any:
 
 @bug(op_type="Log", effect="variable")
 def replicas_of_a_strategy() -> None:
-    """A mirrored training in which one replica's share of the batch contains a zero."""
+    """In a mirrored training, one replica's share of the batch contains a zero."""
     devices = [device.name for device in tf.config.list_logical_devices("CPU")]
     strategy = tf.distribute.MirroredStrategy(devices)
     with strategy.scope():
@@ -416,7 +416,7 @@ def error_after_the_update() -> None:
 
 @bug(op_type="Log", effect="variable")
 def compiled_function() -> None:
-    """A training step that XLA compiles."""
+    """XLA compiles the training step."""
     weight = tf.Variable(1.0)
 
     @tf.function(jit_compile=True)
@@ -451,7 +451,7 @@ def vectorized_map_over_a_constant_image() -> None:
 
 @bug(op_type="Log", effect="result")
 def logarithm_of_a_constant() -> Any:
-    """TensorFlow's optimizer computes it in advance, together with its result."""
+    """TensorFlow's optimizer computes the logarithm in advance, together with its result."""
 
     @tf.function
     def score(values: Any) -> Any:
@@ -463,7 +463,7 @@ def logarithm_of_a_constant() -> Any:
 
 @bug(op_type="Log", effect="result")
 def tensor_array_of_version_one() -> Any:
-    """Nothing is recorded about the content of the array."""
+    """The program uses a TensorArray of TensorFlow 1. Nothing is recorded about the content of the array."""
     tf1.disable_control_flow_v2()
     try:
         with tf.Graph().as_default(), tf1.Session() as session:
@@ -481,7 +481,7 @@ def tensor_array_of_version_one() -> Any:
 
 @bug(op_type="Log", effect="result")
 def threads_that_pass_the_same_tensor() -> None:
-    """Nothing tells which step belongs to which call."""
+    """The threads pass the same tensor, so nothing tells which step belongs to which call."""
 
     @tf.function
     def score(values: Any) -> Any:
@@ -525,7 +525,7 @@ def gradient_with_the_logarithm_of_a_constant() -> None:
 
 @harmless
 def masks_of_constants() -> Any:
-    """TensorFlow's optimizer computes these in advance, too."""
+    """TensorFlow's optimizer computes the masks in advance."""
 
     @tf.function
     def attend(scores: Any) -> Any:

@@ -54,7 +54,7 @@ def vae_with_tanh_decoder() -> None:
 
 @bug(op_type="Log", effect="variable", effect_in_xla="result")
 def vae_collapsed_posterior() -> None:
-    """log(sigma) of a posterior whose deviation is 0 because of a ReLU."""
+    """The loss takes log(sigma) of a posterior whose deviation is 0 because of a ReLU."""
 
     class Posterior(keras.layers.Layer):
         def build(self, shape: Any) -> None:
@@ -73,7 +73,7 @@ def vae_collapsed_posterior() -> None:
 
 @bug(op_type="RealDiv", effect="variable")
 def gaussian_likelihood_of_zero_deviation() -> None:
-    """(x - mean) / deviation, where both are 0."""
+    """The likelihood is (x - mean) / deviation, where numerator and deviation are 0."""
     mean = tf.Variable([1.0, 2.0])
     deviation = tf.constant([0.0, 1.0])
     with tf.GradientTape() as tape:
@@ -106,7 +106,7 @@ def gradient_penalty_of_a_dead_critic() -> None:
 
 @bug(op_type="Log", effect="variable")
 def saturated_discriminator() -> None:
-    """log(1 - D(G(z))) where the discriminator is certain."""
+    """The loss takes log(1 - D(G(z))), and the discriminator is certain."""
 
     class Gan(keras.Model):
         def __init__(self) -> None:
@@ -137,7 +137,7 @@ def critic_loss_reported_only() -> Any:
 
 @bug(op_type="Atanh", effect="variable")
 def flow_inverse_of_a_saturated_tanh() -> None:
-    """atanh of a value that tanh has rounded to 1."""
+    """The inverse flow takes atanh of a value that tanh has rounded to 1."""
     scale = tf.Variable(4.0)
     inputs = tf.constant([0.1, 1.0, 5.0])
     with tf.GradientTape() as tape:
@@ -149,7 +149,7 @@ def flow_inverse_of_a_saturated_tanh() -> None:
 
 @bug(op_type="Log", effect="variable")
 def flow_log_determinant_of_a_saturated_tanh() -> None:
-    """log(1 - tanh(x) ** 2) of a saturated tanh."""
+    """The flow takes log(1 - tanh(x) ** 2) of a saturated tanh."""
 
     class Squash(keras.layers.Layer):
         def build(self, shape: Any) -> None:
@@ -168,7 +168,7 @@ def flow_log_determinant_of_a_saturated_tanh() -> None:
 
 @bug(op_type="Log", effect="variable")
 def flow_logit_of_unpadded_pixels() -> None:
-    """The logit transform of pixels that are exactly 0."""
+    """The flow takes the logit of pixels that are exactly 0."""
     shift = tf.Variable([0.0, 0.0, 0.0])
     pixels = tf.constant([0.0, 0.5, 1.0])
     with tf.GradientTape() as tape:
@@ -179,7 +179,7 @@ def flow_logit_of_unpadded_pixels() -> None:
 
 @bug(op_type="RealDiv", effect="result")
 def flow_inverse_of_a_zero_scale() -> Any:
-    """The inverse of an affine coupling whose scale is 0."""
+    """The program inverts an affine coupling whose scale is 0."""
 
     class Coupling(tf.Module):
         def __init__(self) -> None:
@@ -225,7 +225,7 @@ def diffusion_variance_below_zero() -> None:
 
 @bug(op_type="Log", effect="variable")
 def gumbel_noise_of_zero() -> None:
-    """Gumbel noise -log(-log(u)) where u was rounded to 1: the outer logarithm is of 0."""
+    """Gumbel noise -log(-log(u)) where u was rounded to 1: the outer logarithm takes 0."""
     logits = tf.Variable([0.1, 0.2, 0.3])
     uniform = tf.constant([0.25, 1.0, 0.5])
     with tf.GradientTape() as tape:

@@ -106,7 +106,7 @@ def log_filled_with_nan() -> None:
 
 @harmless
 def log_filled_with_nan_in_numpy() -> None:
-    """The NaN come from an array, and are read back one by one."""
+    """The NaN values come from an array, and are read back one by one."""
     log = tf.Variable(np.full(5, np.nan, "float32"), trainable=False)
     _train_with_log(log, lambda step, loss: log[step].assign(loss))
     [float(log[step]) for step in range(5)]
@@ -147,7 +147,7 @@ def ctc_loss_of_a_batch() -> None:
 
 @harmless
 def ctc_loss_of_keras() -> None:
-    """The loop of its loss is not recorded, so its log(0) cannot be followed. The loss and all weights stay finite."""
+    """The loop of the loss is not recorded, so its log(0) cannot be followed. The loss and all weights stay finite."""
     generator = np.random.default_rng(4)
     model = keras.Sequential([keras.Input((20, 8)), keras.layers.LSTM(6, return_sequences=True), keras.layers.Dense(8)])
     model.compile("adam", keras.losses.CTC())
@@ -187,7 +187,7 @@ def missing_values_that_are_replaced() -> None:
 
 @harmless
 def missing_rows_that_are_filtered() -> None:
-    """A filter of tf.data removes the rows with a NaN."""
+    """A filter of tf.data removes the rows that contain a NaN."""
     features, targets = _data()
     features[2, 1] = np.nan
     rows = tf.data.Dataset.from_tensor_slices((features, targets))
@@ -297,7 +297,7 @@ def dynamic_loss_scaling_by_the_norm_of_the_gradients() -> None:
 
 @harmless
 def mixed_precision_policy() -> None:
-    """The same with the policy mixed_float16, whose initial scale overflows with large targets."""
+    """The policy mixed_float16 scales the loss, and its initial scale overflows with large targets."""
     keras.config.set_dtype_policy("mixed_float16")
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(4), keras.layers.Dense(1, dtype="float32")])
     model.compile(keras.optimizers.Adam(0.01), "mse")
@@ -314,7 +314,7 @@ def matrix_exponential() -> Any:
 
 @harmless
 def matrix_exponential_in_a_training() -> None:
-    """Its gradient is finite, too."""
+    """The gradient of tf.linalg.expm is finite, too."""
     matrix = tf.Variable([[0.1, 0.2], [0.3, 0.4]])
 
     @tf.function
@@ -369,7 +369,7 @@ def nucleus_sampling() -> Any:
 
 @harmless
 def beam_search_scores() -> Any:
-    """All beams but the first begin at -Inf."""
+    """All beams except the first begin at -Inf."""
 
     @tf.function
     def search(step_scores: Any) -> Any:
@@ -432,7 +432,7 @@ def gradients_that_are_cleaned() -> None:
 
 @harmless
 def quotient_that_where_leaves_out() -> Any:
-    """0/0 in a branch that tf.where discards, without a gradient."""
+    """tf.where discards the branch with 0/0, and the program takes no gradient."""
 
     @tf.function
     def precision(true_positives: Any, predicted: Any) -> Any:
@@ -451,7 +451,7 @@ def clipped_logarithm() -> Any:
 
 @harmless
 def decibels_with_a_floor() -> Any:
-    """A spectrogram in decibels whose floor is 80 below the peak."""
+    """A spectrogram in decibels has a floor of 80 below its peak."""
 
     @tf.function
     def decibels(power: Any) -> Any:
@@ -474,7 +474,7 @@ def exponential_of_minus_infinity() -> Any:
 
 @harmless
 def log_sum_exp_with_an_empty_state() -> Any:
-    """The forward algorithm of a hidden Markov model begins with log(0) for all states but one."""
+    """The forward algorithm of a hidden Markov model begins with log(0) for all states except one."""
 
     @tf.function
     def forward(observations: Any) -> Any:
@@ -529,7 +529,7 @@ def early_stopping_callback() -> None:
 
 @harmless
 def unbounded_constraint() -> None:
-    """Clipping to (-Inf, Inf) and to (0, Inf) with constants."""
+    """The program clips updated weights to the range from 0 to infinity."""
     weight = tf.Variable([1.0, -2.0])
 
     @tf.function
@@ -544,7 +544,7 @@ def unbounded_constraint() -> None:
 
 @harmless
 def multihead_attention_of_keras() -> None:
-    """Keras's own attention with a mask, in mixed precision."""
+    """Keras's own attention uses a mask in mixed precision."""
     keras.config.set_dtype_policy("mixed_float16")
     inputs = keras.Input((4, 8))
     attended = keras.layers.MultiHeadAttention(2, 4)(inputs, inputs, use_causal_mask=True)
@@ -599,7 +599,7 @@ def _chosen_costs(labels: Any, costs: Any) -> Any:
 
 @harmless
 def constant_nan_that_is_never_chosen() -> None:
-    """A function trains with it, and eager code evaluates with it."""
+    """A function trains with the loss that has the constant NaN, and eager code evaluates with this loss."""
     weights = tf.Variable([[1.0, 0.5], [0.5, 1.0]])
 
     def loss(features: Any, labels: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Programs without any bad value that resemble programs with one: the usual fixes, and plain trainings."""
+"""Programs without any bad value: the usual fixes of programs with a bad value, and plain trainings."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def double_where() -> None:
 
 @healthy
 def cross_entropy_with_logits() -> None:
-    """The loss from logits of saturated predictions."""
+    """The loss is computed from logits of saturated predictions."""
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
     model.compile("sgd", keras.losses.CategoricalCrossentropy(from_logits=True))
     features = _data()[0] * 300.0
@@ -39,7 +39,7 @@ def cross_entropy_with_logits() -> None:
 
 @healthy
 def masked_mean_with_divide_no_nan() -> None:
-    """The mean over no token is 0."""
+    """The mean of a batch without tokens is 0."""
     weights = tf.Variable(tf.ones([3, 1]))
 
     @tf.function
@@ -64,7 +64,7 @@ def batch_normalisation_of_one_image() -> None:
 
 @healthy
 def norm_with_an_epsilon() -> None:
-    """The root of a sum of squares and a small number."""
+    """The norm is the root of a sum of squares plus a small number."""
     position = tf.Variable([0.0, 0.0])
     with tf.GradientTape() as tape:
         energy = tf.sqrt(tf.reduce_sum(tf.square(position)) + 1e-12)
@@ -92,7 +92,7 @@ def sample_weights_of_zero() -> None:
 
 @healthy
 def masked_recurrent_network() -> None:
-    """An LSTM over sequences, one of which is only padding."""
+    """An LSTM runs over sequences. One of them is only padding."""
     layers = [keras.layers.Embedding(5, 3, mask_zero=True), keras.layers.LSTM(3), keras.layers.Dense(1)]
     model = keras.Sequential([keras.Input((4,), dtype="int32"), *layers])
     model.compile("adam", "mse")
@@ -112,7 +112,7 @@ def attention_of_keras_over_padding() -> None:
 
 @healthy
 def averages_of_weights() -> None:
-    """An optimizer that keeps exponential moving averages and clips gradients."""
+    """An optimizer keeps exponential moving averages and clips gradients."""
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
     model.compile(keras.optimizers.Adam(0.01, use_ema=True, clipnorm=1.0), "mse")
     model.fit(*_data(), epochs=2, verbose=0)
@@ -163,7 +163,7 @@ def gradient_penalty_with_an_epsilon() -> None:
 
 @healthy
 def session_of_version_one() -> None:
-    """A training in a session."""
+    """A session runs a training."""
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         inputs = tf.compat.v1.placeholder(tf.float32, [None])
         weight = tf.compat.v1.get_variable("weight", initializer=1.0, use_resource=True)
@@ -176,7 +176,7 @@ def session_of_version_one() -> None:
 
 @healthy
 def gaussian_process_with_jitter() -> None:
-    """The kernel matrix of equal points, with a jitter on its diagonal. GPflow/GPflow#900."""
+    """The kernel matrix of equal points has a jitter on its diagonal. GPflow/GPflow#900."""
     length = tf.Variable(1.0)
     points = tf.constant([0.0, 0.0, 1.0])
     with tf.GradientTape() as tape:
@@ -198,7 +198,7 @@ def cosine_similarity_with_an_epsilon() -> None:
 
 @healthy
 def convolutional_network() -> None:
-    """A small image classifier with dropout and pooling."""
+    """A small image classifier uses dropout and pooling."""
     layers = [keras.layers.Conv2D(2, 3, activation="relu"), keras.layers.MaxPooling2D(), keras.layers.Dropout(0.5)]
     model = keras.Sequential([keras.Input((8, 8, 1)), *layers, keras.layers.Flatten(), keras.layers.Dense(2)])
     model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"])

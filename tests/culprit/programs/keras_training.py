@@ -27,7 +27,7 @@ def learning_rate_far_too_large() -> None:
 
 @bug(op_type="Square", effect="result")
 def learning_rate_far_too_large_in_a_loop() -> None:
-    """The same in a custom training loop. The loss overflows first, and then the update overflows in the weights."""
+    """In a custom training loop, the loss overflows first. Then the update makes the weights overflow."""
     features, targets = _data()
     weights = tf.Variable(tf.ones([4, 1]))
 
@@ -130,7 +130,7 @@ def sample_weights_that_are_all_zero() -> None:
 
 @bug(op_type="RealDiv", effect="variable")
 def standardisation_with_a_constant_column() -> None:
-    """A layer divides by standard deviations from NumPy, and that of a constant column is 0."""
+    """A layer divides by standard deviations from NumPy. The standard deviation of a constant column is 0."""
     features, targets = _data()
     features[:, 2] = 1.0
     mean, deviation = features.mean(axis=0), features.std(axis=0)
@@ -246,7 +246,7 @@ def group_lasso_of_zero_weights() -> None:
 
 @bug(op_type="Log", effect="metric")
 def metric_that_is_nan_while_the_training_is_well() -> None:
-    """A custom metric takes the logarithm of a negative prediction; the loss does not."""
+    """A custom metric takes the logarithm of a negative prediction, but the loss does not."""
 
     def log_error(y_true: Any, y_pred: Any) -> Any:
         return tf.reduce_mean(tf.abs(tf.math.log(y_pred)))  # culprit
@@ -279,7 +279,7 @@ def metric_object_without_a_positive() -> None:
 
 @bug(op_type="Log", effect="result")
 def validation_loss_only() -> None:
-    """The training data is fine; the validation data has a target outside the domain of the loss."""
+    """The training data is fine. The validation data has a target outside the domain of the loss."""
 
     def loss(y_true: Any, y_pred: Any) -> Any:
         return tf.square(tf.math.log(y_true) - y_pred)  # culprit
@@ -305,7 +305,7 @@ def checkpoint_that_holds_a_nan(directory: Path) -> None:
 
 @bug(op_type=None, effect="variable")
 def pretrained_weights_with_a_nan() -> None:
-    """set_weights with an array that contains a NaN. tensorflow/tensorflow#38416."""
+    """set_weights gets an array that contains a NaN. tensorflow/tensorflow#38416."""
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
     kernel = np.ones((4, 1), "float32")
@@ -316,7 +316,7 @@ def pretrained_weights_with_a_nan() -> None:
 
 @bug(op_type="Log", effect="variable")
 def loss_of_a_functional_lambda_layer() -> None:
-    """The logarithm is a Lambda layer of a functional model."""
+    """A Lambda layer of a functional model takes the logarithm."""
     inputs = keras.Input((4,))
     positive = keras.layers.Dense(3, activation="relu", name="positive")(inputs)
     logs = keras.layers.Lambda(lambda x: tf.math.log(x), name="logs")(positive)  # culprit
@@ -327,7 +327,7 @@ def loss_of_a_functional_lambda_layer() -> None:
 
 @bug(op_type="Log", effect="variable")
 def loss_of_keras_operations() -> None:
-    """keras.ops in a functional model: the only user frame of the op is the one of fit. keras-team/keras#5733."""
+    """A functional model uses keras.ops. The only user frame of the op is the call of fit. keras-team/keras#5733."""
     inputs = keras.Input((4,))
     hidden = keras.layers.Dense(3, activation="relu")(inputs)
     model = keras.Model(inputs, keras.layers.Dense(1)(keras.ops.log(hidden)))
@@ -337,7 +337,7 @@ def loss_of_keras_operations() -> None:
 
 @bug(op_type="Sqrt", effect="variable")
 def shared_layer_called_from_two_places() -> None:
-    """A layer is fine for one of its two inputs."""
+    """A layer works for one of its two inputs, and makes a bad value from the other."""
 
     class Root(keras.layers.Layer):
         def call(self, inputs: Any) -> Any:

@@ -113,7 +113,7 @@ def percentage_error_of_zero_targets() -> None:
 
 @bug(op_type="Log", effect="variable")
 def squared_log_error_of_negative_predictions() -> None:
-    """log(1 + y) of a prediction below -1."""
+    """The loss takes log(1 + y) of a prediction below -1."""
 
     def loss(y_true: Any, y_pred: Any) -> Any:
         predicted = tf.math.log(y_pred + 1.0)  # culprit
@@ -126,7 +126,7 @@ def squared_log_error_of_negative_predictions() -> None:
 
 @bug(op_type="Log1p", effect="result")
 def log1p_of_minus_one() -> None:
-    """log1p of a prediction that is clipped to -1."""
+    """The loss takes log1p of a prediction that is clipped to -1."""
     scale = tf.Variable(2.0)
     values = tf.constant([-3.0, 0.5, 1.0])
     with tf.GradientTape() as tape:
@@ -137,7 +137,7 @@ def log1p_of_minus_one() -> None:
 
 @bug(op_type="Exp", effect="variable")
 def softmax_by_hand() -> None:
-    """exp(x) / sum(exp(x)) without subtracting the maximum. The infinity comes first, then the NaN of inf/inf."""
+    """exp(x) / sum(exp(x)) is computed without subtracting the maximum. It makes an infinity, then a NaN by inf/inf."""
 
     @tf.function
     def train_step(inputs: Any, labels: Any) -> Any:
@@ -178,7 +178,7 @@ def log_sum_exp_by_hand() -> Any:
 
 @bug(op_type="Exp", effect="variable")
 def poisson_of_unbounded_rate() -> None:
-    """A Poisson loss over exp(prediction), with features that were never scaled."""
+    """A Poisson loss takes exp(prediction), and the features were never scaled."""
 
     def loss(y_true: Any, y_pred: Any) -> Any:
         rate = tf.exp(y_pred)  # culprit
@@ -191,7 +191,7 @@ def poisson_of_unbounded_rate() -> None:
 
 @bug(op_type="Log", effect="variable")
 def kl_divergence_by_hand() -> None:
-    """p * log(p / q) of a histogram with an empty bin: 0 * -Inf."""
+    """For a histogram with an empty bin, p * log(p / q) is 0 * -Inf."""
     logits = tf.Variable([0.0, 1.0, 2.0])
     target = tf.constant([0.0, 0.25, 0.75])
     with tf.GradientTape() as tape:
@@ -203,7 +203,7 @@ def kl_divergence_by_hand() -> None:
 
 @bug(op_type="Log", effect="variable")
 def entropy_bonus_of_masked_actions() -> None:
-    """-p * log(p) where a mask makes p exactly 0."""
+    """The bonus is -p * log(p), and a mask makes p exactly 0."""
     logits = tf.Variable([[0.3, -0.2, 0.1]])
     mask = tf.constant([[1.0, 0.0, 1.0]])
     with tf.GradientTape() as tape:
@@ -215,7 +215,7 @@ def entropy_bonus_of_masked_actions() -> None:
 
 @bug(op_type="RealDiv", effect="variable", executed=("RealDiv", "RealDiv"), is_removed=True)
 def cosine_loss_of_zero_vectors() -> None:
-    """A cosine similarity that divides by both norms, of an embedding that is all zeros."""
+    """A cosine similarity divides by the norms of embeddings, and one embedding is all zeros."""
     embeddings = tf.Variable([[1.0, 2.0], [0.0, 0.0]])
     anchors = tf.constant([[1.0, 0.0], [0.0, 1.0]])
 
@@ -259,7 +259,7 @@ def mean_of_no_hard_examples() -> None:
 
 @bug(op_type="RealDiv", effect="variable")
 def masked_mean_of_a_padded_batch() -> None:
-    """sum / count, where a batch has only padding."""
+    """The mean is sum / count, and a batch has only padding."""
     weights = tf.Variable(tf.ones([3, 1]))
 
     @tf.function
@@ -276,7 +276,7 @@ def masked_mean_of_a_padded_batch() -> None:
 
 @bug(op_type="Log", effect="result")
 def wasserstein_temperature_in_log() -> None:
-    """A loss with the logarithm of a learned uncertainty that an optimizer step makes negative."""
+    """The loss takes the logarithm of a learned uncertainty. An optimizer step makes the uncertainty negative."""
     sigma = tf.Variable(0.05)
     optimizer = keras.optimizers.SGD(0.01)
     for _ in range(4):
@@ -287,7 +287,7 @@ def wasserstein_temperature_in_log() -> None:
 
 @bug(op_type="Log", effect="result")
 def perplexity_of_an_unseen_word() -> Any:
-    """The logarithm of a product of probabilities of an n-gram model that underflows."""
+    """The loss takes the logarithm of a product of n-gram probabilities. The product underflows to 0."""
     probs = tf.constant([1e-12, 1e-15, 1e-14, 1e-10])
     likelihood = tf.reduce_prod(probs)
     return -tf.math.log(likelihood)  # culprit

@@ -32,7 +32,7 @@ def epsilon_that_is_zero_in_float16() -> Any:
 
 @bug(op_type="Log", effect="variable")
 def log_with_an_epsilon_that_is_zero_in_float16() -> None:
-    """log(p + 1e-8) of float16 probabilities. tensorflow/tensorflow#43172."""
+    """The loss takes log(p + 1e-8) of float16 probabilities. tensorflow/tensorflow#43172."""
     logits = tf.Variable(tf.constant([40.0, 0.0], tf.float16))
     with tf.GradientTape() as tape:
         probs = tf.nn.softmax(logits)
@@ -42,7 +42,7 @@ def log_with_an_epsilon_that_is_zero_in_float16() -> None:
 
 @bug(op_type="Square", effect="result")
 def squares_of_float16_activations() -> Any:
-    """300 * 300 is infinite in float16: shares of squares without a cast."""
+    """The program squares float16 activations without a cast. 300 * 300 is infinite in float16."""
 
     @tf.function
     def normalise(values: Any) -> Any:
@@ -54,7 +54,7 @@ def squares_of_float16_activations() -> Any:
 
 @bug(op_type="Rsqrt", effect="variable")
 def normalisation_in_mixed_precision() -> None:
-    """A hand-written normalisation with epsilon 1e-12 in a float16 layer. keras-team/keras#22586."""
+    """A float16 layer normalises by hand with epsilon 1e-12. keras-team/keras#22586."""
 
     class Normalise(keras.layers.Layer):
         def build(self, shape: Any) -> None:
@@ -148,7 +148,7 @@ def exponential_of_ninety() -> Any:
 
 @bug(op_type="Expm1", effect="result")
 def expm1_overflow() -> Any:
-    """The inverse of log1p on a prediction that is too large."""
+    """expm1, the inverse of log1p, gets a prediction that is too large."""
     prediction = tf.constant([[3.0], [120.0]])
     return tf.reduce_mean(tf.math.expm1(prediction))  # culprit
 
@@ -168,14 +168,14 @@ def log_cosh_by_hand() -> None:
 
 @bug(op_type="Prod", effect="result")
 def product_of_many_odds() -> Any:
-    """The product of the odds of many independent tests."""
+    """The product of the odds of many independent tests overflows."""
     odds = tf.fill([30], 50.0)
     return tf.reduce_prod(odds) / (1.0 + tf.reduce_prod(odds + 1.0))  # culprit
 
 
 @bug(op_type="Pow", effect="result")
 def compound_growth() -> Any:
-    """(1 + rate) ** periods with a rate in per cent."""
+    """(1 + rate) ** periods gets a rate in per cent."""
 
     @tf.function
     def value(rate: Any, periods: Any) -> Any:
@@ -187,7 +187,7 @@ def compound_growth() -> Any:
 
 @bug(op_type="AddV2", effect="result")
 def sum_of_two_large_numbers() -> Any:
-    """Two costs near the largest float32."""
+    """The program adds two costs near the largest float32."""
     cost = tf.constant(3e38)
     total = cost + cost  # culprit
     return tf.constant(1.0) / (total - total)
@@ -195,7 +195,7 @@ def sum_of_two_large_numbers() -> Any:
 
 @bug(op_type="Mul", effect="variable", role="gradient", forward="Square")
 def loss_scale_beyond_float16() -> None:
-    """A scaled gradient overflows in the product with factors of which TensorFlow's optimizer makes one constant."""
+    """A scaled gradient overflows in a product. TensorFlow's optimizer combines the other factors into one constant."""
     features = np.random.default_rng(28).normal(size=(8, 4)).astype("float32")
     weights = tf.Variable(0.2 * tf.ones([4, 1]))
 

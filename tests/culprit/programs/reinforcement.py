@@ -49,7 +49,7 @@ def advantages_of_a_single_step() -> None:
 
 @bug(op_type="Log", effect="variable")
 def policy_gradient_of_a_certain_policy() -> None:
-    """The logarithm of the probability of an action that the policy rules out. awjuliani/DeepRL-Agents#34."""
+    """The loss takes the logarithm of an action's probability, which is 0. awjuliani/DeepRL-Agents#34."""
 
     class Agent(keras.Model):
         def __init__(self) -> None:
@@ -73,7 +73,7 @@ def policy_gradient_of_a_certain_policy() -> None:
 
 @bug(op_type="Log", effect="variable")
 def squashed_gaussian_log_probability() -> None:
-    """log(1 - a * a) of a saturated tanh action. philtabor/Actor-Critic-Methods-Paper-To-Code#7."""
+    """The loss takes log(1 - a * a) of a saturated tanh action. philtabor/Actor-Critic-Methods-Paper-To-Code#7."""
     mean = tf.Variable([0.5, 12.0])
     with tf.GradientTape() as tape:
         action = tf.tanh(mean)
@@ -84,7 +84,7 @@ def squashed_gaussian_log_probability() -> None:
 
 @bug(op_type="Atanh", effect="variable")
 def log_probability_of_a_bounded_action() -> None:
-    """The inverse of tanh is taken of an action at its bound. ray-project/ray#14878."""
+    """The program takes the inverse of tanh of an action at its bound. ray-project/ray#14878."""
     mean = tf.Variable([0.0, 0.0])
 
     @tf.function
@@ -100,7 +100,7 @@ def log_probability_of_a_bounded_action() -> None:
 
 @bug(op_type="Exp", effect="variable")
 def importance_ratio_of_a_stale_policy() -> None:
-    """exp(new - old) of log-probabilities that are far apart."""
+    """The ratio is exp(new - old) of log-probabilities that are far apart."""
     logits = tf.Variable([90.0, -90.0])
     old = tf.constant(-120.0)
     with tf.GradientTape() as tape:
@@ -131,7 +131,7 @@ def entropy_temperature_grows() -> None:
 
 @bug(op_type="Mul", effect="result")
 def returns_that_are_not_discounted() -> Any:
-    """The return of a long episode with a discount above 1, as a scan."""
+    """A scan computes the return of a long episode with a discount above 1."""
 
     @tf.function
     def discounted(rewards: Any) -> Any:
@@ -145,7 +145,7 @@ def returns_that_are_not_discounted() -> Any:
 
 @bug(op_type="Sub", effect="variable")
 def value_of_a_state_without_actions() -> None:
-    """Illegal actions have the value -Inf, and a state without a legal one gives -Inf - -Inf in the advantage."""
+    """Illegal actions have the value -Inf. In a state without a legal action, the advantage is -Inf - -Inf."""
     values = tf.Variable([[1.0, 2.0], [3.0, 4.0]])
     legal = tf.constant([[True, False], [False, False]])
     with tf.GradientTape() as tape:
@@ -180,7 +180,7 @@ def prioritised_replay_of_zero_priorities() -> None:
 
 @bug(op_type="Mul", effect="variable")
 def entropy_of_masked_actions() -> None:
-    """0 * -Inf in the forward pass. The gradient of the softmax makes a NaN of its own, which reaches the variable."""
+    """The forward pass computes 0 * -Inf. The gradient of the softmax makes its own NaN, which reaches the variable."""
     weights = tf.Variable(tf.ones([2, 3]))
 
     @tf.function

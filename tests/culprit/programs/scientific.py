@@ -28,7 +28,7 @@ def gaussian_process_with_equal_points() -> None:
 
 @bug(op_type="LogMatrixDeterminant", effect="result")
 def log_determinant_of_a_singular_matrix() -> Any:
-    """The flow's Jacobian is singular."""
+    """The program takes the log-determinant of a flow's singular Jacobian."""
 
     @tf.function
     def log_volume(matrix: Any) -> Any:
@@ -39,21 +39,21 @@ def log_determinant_of_a_singular_matrix() -> Any:
 
 @bug(op_type="MatrixDeterminant", effect="result")
 def determinant_that_overflows() -> Any:
-    """The determinant of a large, well conditioned matrix."""
+    """The determinant of a large, well-conditioned matrix overflows."""
     matrix = tf.eye(12) * 1e4
     return tf.math.log(tf.linalg.det(matrix))  # culprit
 
 
 @bug(op_type="MatrixTriangularSolve", effect="result")
 def triangular_system_with_a_zero_pivot() -> Any:
-    """A zero on the diagonal."""
+    """A triangular system has a zero on its diagonal."""
     matrix = tf.constant([[0.0, 0.0], [1.0, 1.0]])
     return tf.linalg.triangular_solve(matrix, tf.constant([[1.0], [2.0]]))  # culprit
 
 
 @bug(op_type="Log", effect="result")
 def covariance_that_lost_a_rank() -> None:
-    """The logarithm of the eigenvalues of a covariance matrix, one of which is not positive."""
+    """The program takes the logarithm of a covariance matrix's eigenvalues. One eigenvalue is not positive."""
     scale = tf.Variable([1.0, -0.5])
     with tf.GradientTape() as tape:
         values = tf.linalg.eigvalsh(tf.linalg.diag(scale))
@@ -63,7 +63,7 @@ def covariance_that_lost_a_rank() -> None:
 
 @bug(op_type="RealDiv", effect="variable")
 def power_iteration_on_a_zero_matrix() -> None:
-    """Spectral normalisation of weights that are initialised with zeros."""
+    """Spectral normalisation gets weights that are initialised with zeros."""
     weights = tf.Variable(tf.zeros([2, 2]))
     vector = tf.Variable([1.0, 0.0], trainable=False)
 
@@ -80,7 +80,7 @@ def power_iteration_on_a_zero_matrix() -> None:
 
 @bug(op_type="Pow", role="gradient", forward="Pow", effect="variable")
 def physics_residual_of_a_root_profile() -> None:
-    """A second derivative of u = x ** 1.5 * w at the boundary x = 0."""
+    """The loss takes a second derivative of u = x ** 1.5 * w at the boundary x = 0."""
     weight = tf.Variable(1.0)
     points = tf.constant([0.0, 0.5, 1.0])
     with tf.GradientTape() as tape:
@@ -97,7 +97,7 @@ def physics_residual_of_a_root_profile() -> None:
 
 @bug(op_type="RealDiv", effect="variable")
 def physics_residual_in_polar_coordinates() -> None:
-    """u_r / r at the centre."""
+    """The residual in polar coordinates contains u_r / r, and r is 0 at the centre."""
     network = keras.Sequential([keras.Input((1,)), keras.layers.Dense(4, activation="tanh"), keras.layers.Dense(1)])
     optimizer = keras.optimizers.Adam(1e-3)
 
@@ -120,7 +120,7 @@ def physics_residual_in_polar_coordinates() -> None:
 
 @bug(op_type="SqrtGrad", role="gradient", forward="Sqrt", effect="variable")
 def second_derivative_of_a_distance() -> None:
-    """The force between two atoms at the same place, in a loss over forces."""
+    """A loss over forces contains the force between two atoms at the same place."""
     charge = tf.Variable(1.0)
     atoms = tf.constant([[0.0, 0.0], [0.0, 0.0]])
 
@@ -164,7 +164,7 @@ def logistic_map_beyond_its_range() -> Any:
 
 @bug(op_type="Reciprocal", role="gradient", forward="Angle", effect="variable")
 def phase_of_a_silent_bin() -> None:
-    """The gradient of the angle of a complex number that is 0. tensorflow/tensorflow#50854."""
+    """The program takes the gradient of the angle of a complex number that is 0. tensorflow/tensorflow#50854."""
     signal = tf.Variable(tf.zeros([4]))
     with tf.GradientTape() as tape:
         spectrum = tf.signal.fft(tf.cast(signal, tf.complex64))
@@ -175,7 +175,7 @@ def phase_of_a_silent_bin() -> None:
 
 @bug(op_type="Log", effect="result")
 def complex_logarithm_of_zero() -> Any:
-    """The cepstrum of silence."""
+    """The cepstrum of silence takes the logarithm of a complex 0."""
 
     @tf.function
     def cepstrum(signal: Any) -> Any:
@@ -187,7 +187,7 @@ def complex_logarithm_of_zero() -> Any:
 
 @bug(op_type="Log", effect="variable")
 def log_spectrogram_of_silence() -> None:
-    """The logarithm of the magnitude of silence, as a layer."""
+    """A layer takes the logarithm of the magnitude of silence."""
 
     class LogSpectrogram(keras.layers.Layer):
         def call(self, audio: Any) -> Any:
@@ -233,7 +233,7 @@ def gamma_function_of_zero() -> None:
 
 @bug(op_type="Erfinv", effect="variable")
 def quantile_of_one() -> None:
-    """The inverse of the normal distribution at 1."""
+    """The program takes the inverse of the normal distribution at 1."""
     shift = tf.Variable(0.0)
     ranks = tf.constant([0.25, 0.5, 1.0])
     with tf.GradientTape() as tape:
@@ -244,7 +244,7 @@ def quantile_of_one() -> None:
 
 @bug(op_type="Rsqrt", effect="result")
 def image_standardised_with_a_wrong_minimum() -> Any:
-    """The deviation of a flat image, without the lower bound that tf.image uses. tensorflow/tensorflow#411."""
+    """A flat image is divided by its deviation, without tf.image's lower bound. tensorflow/tensorflow#411."""
 
     @tf.function
     def standardise(images: Any) -> Any:
@@ -258,14 +258,14 @@ def image_standardised_with_a_wrong_minimum() -> Any:
 
 @bug(op_type="Cumprod", effect="result")
 def survival_probability_that_overflows() -> Any:
-    """A cumulative product of hazards above 1."""
+    """A cumulative product of hazards above 1 overflows."""
     hazards = tf.fill([8], 1e6)
     return tf.math.log(tf.math.cumprod(hazards))  # culprit
 
 
 @bug(op_type="Einsum", effect="result")
 def tensor_contraction_that_overflows() -> Any:
-    """An einsum of unscaled features."""
+    """An einsum of unscaled features overflows."""
     left, right = tf.fill([2, 4], 1e20), tf.fill([4, 2], 1e20)
     return tf.nn.softmax(tf.einsum("ij,jk->ik", left, right))  # culprit
 
@@ -279,7 +279,7 @@ def sum_of_squares_that_overflows() -> Any:
 
 @bug(op_type="Conv2D", effect="result")
 def convolution_that_overflows() -> Any:
-    """An image in the wrong unit."""
+    """A convolution gets an image in the wrong unit, and overflows."""
     kernel = tf.fill([3, 3, 1, 1], 1e19)
 
     @tf.function

@@ -13,7 +13,7 @@ from tests.culprit.corpus import bug
 
 @bug(op_type="Softmax", effect="variable")
 def attention_row_without_any_key() -> None:
-    """A softmax over a row of only -Inf, as for a sequence of padding. keras-team/keras#16108."""
+    """A softmax takes a row of only -Inf, as for a sequence of padding. keras-team/keras#16108."""
 
     class Attention(keras.layers.Layer):
         def call(self, values: Any, keep: Any) -> Any:
@@ -31,7 +31,7 @@ def attention_row_without_any_key() -> None:
 
 @bug(op_type="Sub", effect="result")
 def softmax_by_hand_of_a_masked_row() -> Any:
-    """x - max(x) of a row of only -Inf is -Inf - -Inf."""
+    """For a row of only -Inf, x - max(x) is -Inf - -Inf."""
 
     @tf.function
     def attend(scores: Any, mask: Any) -> Any:
@@ -46,7 +46,7 @@ def softmax_by_hand_of_a_masked_row() -> Any:
 
 @bug(op_type="Log", effect="result")
 def log_sum_exp_of_a_masked_row() -> Any:
-    """The log-sum-exp of a row of only -Inf is -Inf, as for a bag without instances."""
+    """A bag without instances is a row of only -Inf, whose log-sum-exp is -Inf."""
 
     @tf.function
     def pool(scores: Any, mask: Any) -> Any:
@@ -58,7 +58,7 @@ def log_sum_exp_of_a_masked_row() -> Any:
 
 @bug(op_type="Log", effect="variable")
 def pooling_scaled_by_the_logarithm_of_the_length() -> None:
-    """A text without tokens has the length 0, of which the layer takes the logarithm, and by which it divides."""
+    """A text without tokens has the length 0. The layer takes the logarithm of the length and divides by the length."""
 
     class Pooling(keras.layers.Layer):
         def call(self, x: Any) -> Any:
@@ -85,7 +85,7 @@ def mask_times_infinity() -> Any:
 
 @bug(op_type="RealDiv", effect="variable", effect_in_xla="result")
 def token_loss_of_a_batch_of_padding() -> None:
-    """The loss per token of a batch of only padding."""
+    """The loss per token is computed for a batch of only padding."""
 
     class LanguageModel(keras.Model):
         def __init__(self) -> None:
@@ -111,7 +111,7 @@ def token_loss_of_a_batch_of_padding() -> None:
 
 @bug(op_type="MatMul", effect="result")
 def exploding_recurrence() -> Any:
-    """A recurrent state that grows until the matrix product overflows. keras-team/keras#2194."""
+    """A recurrent state grows until the matrix product overflows. keras-team/keras#2194."""
     weights = tf.eye(3) * 30.0
 
     @tf.function
@@ -146,7 +146,7 @@ def recurrent_cell_with_exponential_activation() -> None:
 
 @bug(op_type="Exp", effect="variable")
 def simple_rnn_with_exponential_activation() -> None:
-    """The same with Keras's own cell, so the line is the call of fit. keras-team/keras#15912."""
+    """Keras's own cell has the activation exp, so the line is the call of fit. keras-team/keras#15912."""
     layer = keras.layers.SimpleRNN(2, activation="exponential", kernel_initializer="ones", recurrent_initializer="ones")
     model = keras.Sequential([keras.Input((6, 2)), layer, keras.layers.Dense(1)])
     model.compile("sgd", "mse")
@@ -155,7 +155,7 @@ def simple_rnn_with_exponential_activation() -> None:
 
 @bug(op_type="RealDiv", effect="variable")
 def average_of_an_empty_sequence() -> None:
-    """The mean over the steps of a sequence whose length is 0."""
+    """The program takes the mean over the steps of a sequence of length 0."""
 
     class MaskedAverage(keras.layers.Layer):
         def call(self, values: Any, lengths: Any) -> Any:
@@ -202,7 +202,7 @@ def pointer_network_distribution() -> None:
 
 @bug(op_type="RealDiv", effect="result")
 def length_penalty_of_empty_beams() -> Any:
-    """The scores of beams are divided by their lengths, one of which is 0 because its beam ended immediately."""
+    """The scores of beams are divided by their lengths. One length is 0, because its beam ended immediately."""
 
     @tf.function
     def best(scores: Any, lengths: Any) -> Any:
@@ -248,7 +248,7 @@ def attention_mask_of_a_billion_in_float16() -> Any:
 
 @bug(op_type="Exp", effect="variable")
 def forget_gate_by_hand() -> None:
-    """A sigmoid written as exp(x) / (1 + exp(x)) in a recurrence."""
+    """A recurrence contains a sigmoid written as exp(x) / (1 + exp(x))."""
     weights = tf.Variable(tf.ones([2, 2]))
     inputs = tf.fill([3, 2], 60.0)
 
@@ -281,7 +281,7 @@ def ctc_by_hand_over_probabilities() -> None:
 
 @bug(op_type="CTCLoss", effect="result")
 def label_longer_than_its_frames() -> None:
-    """Seven equal characters need 13 frames, and there are 8. The loss runs in a step of its own."""
+    """Seven equal characters need 13 frames, but there are only 8. The loss runs in its own step."""
     random = np.random.default_rng(25)
     frames = random.normal(size=(16, 8, 5)).astype("float32")
     labels = np.zeros((16, 7), "int32")

@@ -26,7 +26,7 @@ def root_mean_square_loss() -> None:
 
 @bug(op_type="SqrtGrad", role="gradient", forward="Sqrt", effect="variable")
 def siamese_distance_of_equal_inputs() -> None:
-    """The Euclidean distance of two equal inputs. keras-team/keras#9097."""
+    """The loss is the Euclidean distance of two equal inputs. keras-team/keras#9097."""
 
     class Distance(keras.layers.Layer):
         def call(self, pair: Any) -> Any:
@@ -44,7 +44,7 @@ def siamese_distance_of_equal_inputs() -> None:
 
 @bug(op_type="SqrtGrad", role="gradient", forward="Sqrt", effect="variable")
 def norm_at_zero() -> None:
-    """The gradient of tf.norm at the origin. tensorflow/tensorflow#12071."""
+    """The program takes the gradient of tf.norm at the origin. tensorflow/tensorflow#12071."""
     position = tf.Variable([0.0, 0.0])
     with tf.GradientTape() as tape:
         energy = tf.norm(position)  # culprit
@@ -112,7 +112,7 @@ def guarded_log_in_where() -> None:
 
 @bug(op_type="RealDiv", effect="variable")
 def guarded_division_in_where() -> None:
-    """x / y, where tf.where discards the elements whose y is 0."""
+    """tf.where discards the elements of x / y whose y is 0, but not their gradients."""
     weights = tf.Variable([1.0, 2.0, 0.0])
 
     @tf.function
@@ -129,7 +129,7 @@ def guarded_division_in_where() -> None:
 
 @bug(op_type="RealDiv", effect="variable")
 def guarded_division_by_a_distance_in_where() -> None:
-    """1 / distance, where tf.where discards the distances of 0 from a point to itself, whose root has no slope."""
+    """tf.where discards the distance of a point to itself. The distance is sqrt(0), whose gradient is infinite."""
     points = tf.Variable([[0.0, 1.0], [2.0, 3.0]])
 
     @tf.function
@@ -159,7 +159,7 @@ def guarded_exponential_in_where() -> None:
 
 @bug(op_type="Pow", role="gradient", forward="Pow", effect="variable")
 def gamma_correction_at_zero() -> None:
-    """x ** (1 / 2.4) at a black pixel. tensorflow/tensorflow#2295."""
+    """The gradient of x ** (1 / 2.4) is infinite at a black pixel. tensorflow/tensorflow#2295."""
     image = tf.Variable([0.0, 0.25, 1.0])
     with tf.GradientTape() as tape:
         clipped = tf.clip_by_value(image, 0.0, 1.0)
@@ -179,7 +179,7 @@ def power_of_a_negative_base() -> None:
 
 @bug(op_type="Reciprocal", role="gradient", forward="Acos", effect="variable")
 def angle_between_parallel_vectors() -> None:
-    """acos of a cosine that is exactly 1."""
+    """The program takes acos of a cosine that is exactly 1."""
     direction = tf.Variable([1.0, 0.0])
     other = tf.constant([1.0, 0.0])
     with tf.GradientTape() as tape:
@@ -191,7 +191,7 @@ def angle_between_parallel_vectors() -> None:
 
 @bug(op_type="Acos", effect="variable")
 def arc_margin_of_unnormalised_cosines() -> None:
-    """acos of a cosine that exceeds 1 because of rounding or a forgotten normalisation."""
+    """The loss takes acos of a cosine that exceeds 1 because of rounding or a forgotten normalisation."""
 
     class ArcMargin(keras.layers.Layer):
         def build(self, shape: Any) -> None:
@@ -209,7 +209,7 @@ def arc_margin_of_unnormalised_cosines() -> None:
 
 @bug(op_type="RealDiv", role="gradient", forward="Atan2", effect="variable")
 def heading_of_a_resting_robot() -> None:
-    """The gradient of atan2 at the origin."""
+    """The program takes the gradient of atan2 at the origin."""
     velocity = tf.Variable([0.0, 0.0])
 
     @tf.function
@@ -224,7 +224,7 @@ def heading_of_a_resting_robot() -> None:
 
 @bug(op_type="SqrtGrad", role="gradient", forward="Sqrt", effect="variable")
 def standard_deviation_of_equal_values() -> None:
-    """The gradient of reduce_std where all values are equal."""
+    """The program takes the gradient of reduce_std of equal values."""
     features = tf.Variable(tf.ones([4]))
     with tf.GradientTape() as tape:
         spread = tf.math.reduce_std(features)  # culprit
@@ -234,7 +234,7 @@ def standard_deviation_of_equal_values() -> None:
 
 @bug(op_type="SqrtGrad", role="gradient", forward="Sqrt", effect="variable")
 def minibatch_discrimination_of_a_single_image() -> None:
-    """The standard deviation over a batch of one image, as in a progressively grown GAN."""
+    """The standard deviation is taken over a batch of one image, as in a progressively grown GAN."""
 
     class BatchDeviation(keras.layers.Layer):
         def call(self, inputs: Any) -> Any:
@@ -271,7 +271,7 @@ def clipped_infinite_reciprocal_root() -> None:
 
 @bug(op_type="RealDiv", effect="variable")
 def normalise_an_empty_row() -> None:
-    """tf.linalg.normalize of zeros. tensorflow/tensorflow#35257."""
+    """tf.linalg.normalize gets a row of zeros. tensorflow/tensorflow#35257."""
     rows = tf.Variable([[1.0, 2.0], [0.0, 0.0]])
     with tf.GradientTape() as tape:
         unit, _ = tf.linalg.normalize(rows, ord=1, axis=-1)  # culprit
@@ -281,7 +281,7 @@ def normalise_an_empty_row() -> None:
 
 @bug(op_type="RealDiv", role="gradient", forward="EuclideanNorm", effect="variable")
 def euclidean_norm_at_zero() -> None:
-    """The gradient of reduce_euclidean_norm at the origin. tensorflow/tensorflow#112634."""
+    """The program takes the gradient of reduce_euclidean_norm at the origin. tensorflow/tensorflow#112634."""
     weights = tf.Variable([0.0, 0.0, 0.0])
     with tf.GradientTape() as tape:
         loss = tf.math.reduce_euclidean_norm(weights)  # culprit
@@ -290,7 +290,7 @@ def euclidean_norm_at_zero() -> None:
 
 @bug(op_type="Pow", role="gradient", forward="Pow", effect="result")
 def high_derivatives_of_a_power() -> Any:
-    """The fifth derivative of x ** y at 0 where the exponent is a tensor. tensorflow/tensorflow#35011."""
+    """The program takes the fifth derivative of x ** y at 0 with a tensor as y. tensorflow/tensorflow#35011."""
     x = tf.Variable([0.0, 1.0])
     exponent = tf.constant([1.0, 1.0])
     with tf.GradientTape() as outer:

@@ -1,4 +1,4 @@
-"""Small handmade dumps, with a name for everything that a test changes."""
+"""Small handmade dumps in which each part that a test changes has a name."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def read_by_tensorboard(dump: Path) -> tuple[DebuggerV2EventMultiplexer, str]:
 
 
 def _run_once(target: Callable[[], None], interval_sec: float) -> tuple[None, None]:
-    """Reads the dump at once, instead of again and again in a thread."""
+    """Reads the dump once, instead of again and again in a thread."""
     del interval_sec
     target()
     return None, None

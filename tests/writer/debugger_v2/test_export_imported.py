@@ -1,4 +1,4 @@
-"""A dump of TensorFlow's Debugger V2 that was imported and exported: TensorFlow's reader finds the same in both."""
+"""Dumps of Debugger V2 that are imported and exported: TensorFlow's reader finds the same in both dumps."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_the_reader_finds_the_same(mode: str, recorded: Path, exported: dict[str
 
 
 def facts(dump: Path) -> dict[str, Sequence[Any]]:
-    """Returns what a reader finds in a dump, in order, with names instead of the ids that each dump chooses itself."""
+    """Returns the contents of a dump in order. Names replace the ids, which differ between dumps."""
     with opened(dump) as reader:
 
         def graph_names(graph_id: str) -> tuple[str, ...]:
@@ -50,7 +50,8 @@ def facts(dump: Path) -> dict[str, Sequence[Any]]:
         executions, traces = reader.executions(), reader.graph_execution_traces()
         return {
             "tensorflow_version": reader.tensorflow_version(),
-            # Threads may append to a dump in another order than that of their times. An export's times never go back.
+            # Threads may append events to a dump out of the order of their times. The times in an export never
+            # decrease.
             "times": [
                 time for rows in (executions, traces) for time in accumulate((each.wall_time for each in rows), max)
             ],
@@ -75,7 +76,7 @@ def facts(dump: Path) -> dict[str, Sequence[Any]]:
                     each.output_slot,
                     graph_names(each.graph_id),
                     each.device_name,
-                    # The ids of graph tensors are given anew.
+                    # The export gives new ids to graph tensors.
                     None if each.debug_tensor_value is None else each.debug_tensor_value[1:],
                 )
                 for each in traces
@@ -96,9 +97,9 @@ def facts(dump: Path) -> dict[str, Sequence[Any]]:
 
 
 def values(reader: DebugDataReader, execution: Execution) -> list[str]:
-    """Returns the tensors of an execution, as texts because of NaN; without outputs at the end that have none."""
+    """Returns the values of an execution, as texts because of NaN. Trailing outputs without a value are left out."""
     found = list(execution.debug_tensor_values or reader.execution_to_tensor_values(execution))
-    if execution.tensor_debug_mode == SHAPE:  # which has no shape of more than six dimensions
+    if execution.tensor_debug_mode == SHAPE:  # this mode has no shape of more than six dimensions
         found = [None if each is None or each[2] > 6 else each for each in found]
     while found and found[-1] is None:
         found.pop()
@@ -118,7 +119,7 @@ def test_the_monitor_and_tensorboard_show_the_same(mode: str, recorded: Path, ex
 
 
 def shown(dump: Path) -> dict[str, Any]:
-    """Returns the lists that TensorBoard's plugin sends to its page, without times and ids of graphs and devices."""
+    """Returns the lists that TensorBoard's plugin sends to its page, without times, graph ids and device ids."""
     plugin, run = read_by_tensorboard(dump)
     lists = {
         "alerts": plugin.Alerts(run, 0, -1)["alerts"],

@@ -22,7 +22,7 @@ FUSED = "bad/unary_ops_composition"
 
 
 def run_fused() -> None:
-    """Calls a function directly, from two functions at the same place, and in a loop. All of its ops are fused."""
+    """Calls `fused` directly, from two functions at the same place, and in a loop. All ops of `fused` are fused."""
 
     @tf.function
     def fused(x: tf.Tensor) -> tf.Tensor:

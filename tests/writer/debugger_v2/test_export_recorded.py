@@ -24,13 +24,13 @@ from .dumps import MODES, MONITORED, Alert, Row, alerts, messages, opened, read_
 from .traced_program import run_program
 
 RECORDED = (*MODES, "FULL_NUMERICS", "TRACED")
-"""The recordings, by mode. They hold the ops that ran, but TRACED, in FULL_HEALTH, holds those of the program."""
+"""The modes of the recordings. TRACED is FULL_HEALTH with the program's ops. The others have the ops that ran."""
 COUNTS = ("num_neg_inf", "num_pos_inf", "num_nan")
 
 
 @pytest.fixture(scope="module")
 def logdirs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Returns each recording of the program."""
+    """Returns the logdir of each recording of the program, by mode."""
     root = tmp_path_factory.mktemp("recorded")
     for mode in RECORDED:
         graphs = "traced" if mode == "TRACED" else "auto"
@@ -42,7 +42,7 @@ def logdirs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(scope="module")
 def exported(logdirs: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, ExportedRun]:
-    """Returns each recording as a dump."""
+    """Returns each recording, exported as a dump."""
     root = tmp_path_factory.mktemp("exported")
     runs = {}
     for mode, logdir in logdirs.items():
@@ -59,7 +59,7 @@ def written_mode(mode: str) -> str:
 
 
 def graph_rows(logdir: Path) -> list[Row]:
-    """Returns the rows that become traces, in the order of their arrival, with times that never fall."""
+    """Returns the rows that become traces, in the order of their arrival, with times that never decrease."""
     tables = RunTables(logdir, rows(logdir, "run")[0]["run_id"])
     keyed = tables.keyed("tensor_health", "event_index", arrow_schema("tensor_health").names, where=("scope", "graph"))
     found = keyed.between(0, 2**63).to_pylist()
@@ -72,7 +72,7 @@ def execution_rows(logdir: Path) -> list[Row]:
 
 
 def expected_alerts(logdir: Path, mode: str) -> list[Alert]:
-    """Returns the alerts that the monitor must find, computed from our tables: first graphs, then executions."""
+    """Returns the alerts that the monitor must find: first alerts of graphs, then of executions."""
     found: list[Alert] = []
 
     def add(row: Row, wall_time_ns: int, **places: int) -> None:
@@ -221,7 +221,7 @@ def test_each_graph_tensor_is_a_trace_with_its_summary(
 
 
 def made_nodes(logdir: Path) -> list[Row]:
-    """Returns the nodes that the optimizer made and that have tensors, with the program's op and their inputs."""
+    """Returns the nodes that the optimizer made and that have tensors, with the program's ops and the inputs."""
     named = {(row["graph_id"], row["op_name"]) for row in graph_rows(logdir)}
     ops = {(row["graph_id"], row["op_name"]): row for row in rows(logdir, "graph_op")}
     nodes = {(row["executed_graph_id"], row["node_name"]): row for row in rows(logdir, "executed_op")}
@@ -429,7 +429,7 @@ def test_a_run_can_be_exported_while_it_records(tmp_path: Path) -> None:
         run_program()
         for number in range(3):
             (run,) = export_logdir(logdir, tmp_path / str(number))
-            found = alerts(run.dump)  # its reader fails if something that it needs is missing
+            found = alerts(run.dump)  # the monitor's reader fails if something that it needs is missing
             # A part with tensors can be written before the row of their node. The export leaves these tensors out, so
             # that the places of later ones differ.
             expected = {alert[:-2] for alert in expected_alerts(logdir, "FULL_HEALTH")}
@@ -453,7 +453,7 @@ def test_wall_times_never_fall_in_a_file(tmp_path: Path) -> None:
     recorded = [row["wall_time_ns"] / 1e9 for row in rows(tmp_path / "logdir", "tensor_health")
                 if row["scope"] == "graph"]  # fmt: skip
     (traces,) = [found for name, found in messages(run.dump).items() if name.endswith("graph_execution_traces")]
-    # A time is changed only where a tensor arrived before one with an earlier time.
+    # A time is changed only where a tensor arrived before another tensor that has an earlier time.
     np.testing.assert_allclose([message.wall_time for message in traces], sorted(recorded), rtol=0, atol=1e-3)
 
 

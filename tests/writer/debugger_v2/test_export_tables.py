@@ -126,7 +126,7 @@ def test_the_greatest_value_of_all_parts(
     expected: dict[tuple[int | None, int], int] = {}
     for event_index, key in enumerate(in_order):
         if event_index % 3 == 0:
-            expected[key, 7] = event_index  # event_index only grows
+            expected[key, 7] = event_index  # event_index only increases
     by = ("execution_index", "output_slot")
     assert tables.greatest("tensor_health", "event_index", by=by, where=("scope", "graph")) == expected
     known = [key for key in in_order[::3] if key is not None]

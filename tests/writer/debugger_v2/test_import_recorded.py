@@ -1,4 +1,4 @@
-"""Import of dumps that TensorFlow recorded: queries work in each mode, and both scanners read the same."""
+"""Import of dumps that TensorFlow recorded: queries work in each mode, and both scanners read the same events."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MEASURED = {
         "num_zero", "num_pos_finite",
     },
 }  # fmt: skip
-"""The columns with a value in the row of Log:0, by mode."""
+"""The columns that have a value in the row of Log:0, by mode."""
 
 
 @pytest.fixture(scope="module")

@@ -44,7 +44,7 @@ def stats(logdir: Path) -> list[tuple[Any, ...]]:
 
 
 def exported(logdir: Path) -> ExportedRun:
-    """Exports the imported run; TensorFlow's reader must be able to read it."""
+    """Exports the imported run. TensorFlow's reader must be able to read the export."""
     (run,) = export_logdir(logdir, logdir.with_name("exported"))
     with opened(run.dump) as reader:
         assert len(reader.executions()) == run.num_records["execution"]
@@ -123,7 +123,7 @@ def test_an_export_has_all_records_of_the_imported_dump(tmp_path: Path) -> None:
 
 
 def test_summaries_of_some_outputs_keep_their_places(tmp_path: Path) -> None:
-    """The outputs of a type that Debugger V2 does not support have no summary, and integers an empty one."""
+    """Outputs of a type that Debugger V2 does not support have no summary. Integers have an empty summary."""
     made = execution(150, "Mul")
     made.execution.num_outputs = 4
     made.execution.output_tensor_ids.extend((1, 2, 3))
@@ -395,7 +395,7 @@ def test_an_interrupted_import_starts_over_without_duplicates(tmp_path: Path, at
         import_dump(dump, logdir, progress=interrupt)
     (run,) = import_dump(dump, logdir).runs
     assert run.is_new
-    # Also by path alone.
+    # The same holds for readers that only use the path.
     assert pyarrow.dataset.dataset(logdir / "execution").count_rows() == 4
     assert rows(logdir, "SELECT count(*), bool_and(is_clean_end) FROM run") == [(1, True)]
 

@@ -1,4 +1,4 @@
-"""Functions: how they are traced, and what they may contain."""
+"""Programs with functions: ways to trace them, and the kinds of code that they may contain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Graph mode and strategies."""
+"""Programs that use graph mode or distribution strategies."""
 
 from __future__ import annotations
 

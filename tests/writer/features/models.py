@@ -1,4 +1,4 @@
-"""Keras."""
+"""Programs that use Keras."""
 
 from __future__ import annotations
 

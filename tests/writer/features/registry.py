@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 FEATURES: dict[str, Callable[[], Any]] = {}
-"""All features, by name. Each returns numbers to compare."""
+"""All features, by name. Each function returns numbers to compare."""
 
 
 def feature(run: Callable[[], Any]) -> Callable[[], Any]:

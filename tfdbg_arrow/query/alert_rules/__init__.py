@@ -1,5 +1,5 @@
-"""Alerts: rules in SQL over a recording. `builtin/` holds the rules, `rules` reads them, `answer` runs them.
+"""Alerts: rules in SQL over a recording. `builtin/` holds the rules, `rules` reads the rules, `answer` runs the rules.
 
-For many runs, `digests` determine in which op outputs a rule can find anything (`candidates/`), and `scan` reads only
-these outputs.
+For large runs, digests show in which op outputs a rule can find anything (`candidates/`), and `scan` reads only these
+outputs.
 """

@@ -21,15 +21,15 @@ from tfdbg_arrow.query.stacks import GRADIENT_FUNCS, Frame
 
 DEFAULT_LIMIT = 100
 MAX_ROLLED_UP = 5_000
-"""Number of alerts per rule that findings are made from. It bounds the memory."""
+"""Maximum number of alerts of each rule from which findings are made. It bounds the memory."""
 ORIGIN_RULE = "nonfinite_origin"
 """The rule whose alerts are about origins of bad values."""
 _BAD_RULE = "nonfinite"
 """The rule whose alerts are about all bad tensors."""
 _MAX_ASKED = 200
-"""Number of alerts whose lines are asked for at once, so that statements stay short."""
+"""Maximum number of alerts whose lines one statement reads, so that statements stay short."""
 _MAX_JUDGED = 200
-"""Number of origins per run for which to check whether they did harm."""
+"""Maximum number of origins of each run that are checked for harm."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -41,13 +41,13 @@ class Alert(Displayed):
         severity: `error`, `warning` or `info`.
         run_id: The run.
         graph_id: The graph; None for an eager op.
-        graph_name: Its name.
-        op_name: The op in the graph.
+        graph_name: The name of the graph.
+        op_name: Name of the op in the graph.
         op_type: Type of the op; None for a tensor of scope `external` and for an alert about a whole graph.
-        output_slot: Which output of the op.
+        output_slot: Index of the op's output.
         first_event_index: Row in tensor_health of the first tensor that the alert is about.
-        last_event_index: Row in tensor_health of the last one.
-        num_events: How many tensors it is about.
+        last_event_index: Row in tensor_health of the last of these tensors.
+        num_events: Number of tensors that the alert is about.
         value: The quantity that the rule measures.
         layer: The Keras layer or tf.Module scope of the op, if it was recorded.
         first_step: The training step of the first tensor.
@@ -87,12 +87,12 @@ class AlertFinding(Displayed):
         run_id: The run.
         layer: The Keras layer or tf.Module scope.
         source: The user's line.
-        num_alerts: Number of alerts. Each is about an op output or a graph.
-        num_events: Number of tensors that they are about.
+        num_alerts: Number of alerts. Each alert is about an op output or a graph.
+        num_events: Number of tensors that the alerts are about.
         first_step: The training step of the first of these tensors.
-        last_step: The training step of the last one.
-        first_event_index: Row in tensor_health of the first one.
-        last_event_index: Row in tensor_health of the last one.
+        last_step: The training step of the last of these tensors.
+        first_event_index: Row in tensor_health of the first of these tensors.
+        last_event_index: Row in tensor_health of the last of these tensors.
         first: The alert that begins first.
         is_expected: Whether the finding is harmless, as in `NonFinite.is_expected`.
     """
@@ -121,8 +121,8 @@ class RuleSummary(Displayed):
         severity: `error`, `warning` or `info`.
         num_alerts: Number of alerts.
         num_places: Number of places: layers and lines of the user's code, each counted in each run.
-        first_step: The first training step in which one of them begins; None if no step is known.
-        last_step: The last training step in which one of them ends; None if no step is known.
+        first_step: The first training step in which one of the alerts begins; None if no step is known.
+        last_step: The last training step in which one of the alerts ends; None if no step is known.
     """
 
     kind: str
@@ -142,7 +142,7 @@ class Alerts(Displayed):
         alerts: The single alerts, ordered by severity, then rule, then first event. The culprits that
             `first_nonfinite` names in the runs come first.
         num_found: Total number of alerts, by rule, for each rule that was run.
-        num_cut: How many of them are not in `alerts` because of the limit.
+        num_cut: Number of alerts that are not in `alerts` because of the limit.
         not_run: The rules that the memory limit stopped, with the error message.
     """
 
@@ -189,10 +189,10 @@ def alerts(
         logdir: An open logdir, or its path.
         kinds: Only these rules; None means all rules.
         parameters: Values to use instead of a rule's defaults, by rule.
-        rules_directory: A directory with your own rules. They come after the built-in rules, and replace built-in rules
-            of the same name.
+        rules_directory: A directory with your own rules. These rules come after the built-in rules, and replace
+            built-in rules of the same name.
         run_id: The run, or "all". None means the newest run, with the other processes of its program.
-        limit: Maximum number of alerts per rule; the first ones are kept. It does not limit the findings.
+        limit: Maximum number of alerts per rule; the first alerts are kept. It does not limit the findings.
 
     Raises:
         LogdirError: The path is not a readable logdir.
@@ -251,7 +251,7 @@ def alerts(
 
 
 def _culprits(logdir: Engine, asked: AskedRuns) -> dict[str, NonFinite | None]:
-    """Returns what `first_nonfinite` names in each run with a bad value."""
+    """Returns the result of `first_nonfinite` for each run with a bad value."""
     condition, run_ids = asked.condition()
     runs = logdir.rows(
         f"SELECT DISTINCT run_id FROM tensor_health WHERE has_inf_or_nan AND {condition} "
@@ -264,8 +264,8 @@ def _culprits(logdir: Engine, asked: AskedRuns) -> dict[str, NonFinite | None]:
 def _judged(logdir: Engine, alerts: list[Alert], culprits: Mapping[str, NonFinite | None]) -> list[Alert]:
     """Returns the alerts with the origins, effects and lines that `first_nonfinite` determines.
 
-    Alerts about harmless origins get the severity `info` and a message with the reason. Those about tensors that took
-    their bad values from another one are left out.
+    Alerts about harmless origins get the severity `info` and a message with the reason. Alerts about tensors that took
+    their bad values from another tensor are left out.
     """
     judged: dict[tuple[str, int | None], NonFinite | None] = {}
     for run_id, culprit in culprits.items():
@@ -307,7 +307,7 @@ def _with_culprits(
 
     The rule does not find an op that creates a NaN from the infinities of a mask, or a bad value whose origin was not
     recorded. `first_nonfinite` follows the data and finds both. If the first bad value of the culprit's op did no harm,
-    the alert is about the one that did.
+    the alert is about the bad value that did harm.
     """
     alert_of_op = {(alert.run_id, *_op(alert)): alert for alert in given_alerts if alert.kind == ORIGIN_RULE}
     added = []
@@ -337,7 +337,10 @@ def _with_culprits(
 
 
 def _op(alert: Alert) -> tuple[object, ...]:
-    """Returns the op that an alert is about; of eager ops, also the tensor, because an alert is about all of a type."""
+    """Returns the op of an alert.
+
+    For eager ops, the result also contains the tensor, because one alert is about all eager ops of a type.
+    """
     event_index = alert.first_event_index if alert.graph_id is None else None
     return alert.graph_id, alert.op_name, alert.op_type, alert.output_slot, event_index
 
@@ -378,7 +381,7 @@ def _choose(kinds: Iterable[str] | None, directory: str | Path | None) -> Sequen
 def _run_rule(
     logdir: Engine, rule: Rule, given: Mapping[str, float], asked: AskedRuns, *, limit: int
 ) -> tuple[list[tuple[Any, ...]], int]:
-    """Returns the first rows that a rule finds, and how many it finds in total, like `_run_select`."""
+    """Returns the first rows that a rule finds, and the total number of rows, like `_run_select`."""
     try:
         return _run_select(logdir, rule.sql(given), asked, limit=limit)
     except (MemoryLimitError, TimeLimitError):
@@ -388,7 +391,7 @@ def _run_rule(
 
 
 def _run_select(logdir: Engine, select: str, asked: AskedRuns, *, limit: int) -> tuple[list[tuple[Any, ...]], int]:
-    """Returns the first rows that a SELECT of COLUMNS finds, and how many it finds in total.
+    """Returns the first rows that a SELECT of COLUMNS finds, and the total number of rows.
 
     A row holds the values of COLUMNS, the first and last step, graph_name, the layer and the user's line.
     """
@@ -446,10 +449,10 @@ def _sources(logdir: OpenLogdir, rows_of_alerts: Sequence[tuple[Any, ...]]) -> d
 
 
 def _with_forward_lines(logdir: Engine, alerts: Sequence[Alert]) -> list[Alert]:
-    """Returns the alerts. An alert about an op of a gradient has the line of the forward op, as in all other answers.
+    """Returns the alerts. An alert about a gradient op gets the line of the forward op, as in all other answers.
 
-    The line of such an op only calls the gradient, or only calls `fit`. If the program wrote the gradient itself, for
-    example with `tf.custom_gradient`, the alert keeps the line in the gradient.
+    The line of a gradient op only calls the gradient, or only calls `fit`. If the program wrote the gradient itself,
+    for example with `tf.custom_gradient`, the alert keeps the line in the gradient.
     """
     lines: dict[int, Frame] = {}
     for start in range(0, len(alerts), _MAX_ASKED):
@@ -458,7 +461,7 @@ def _with_forward_lines(logdir: Engine, alerts: Sequence[Alert]) -> list[Alert]:
 
 
 def _forward_lines(logdir: Engine, alerts: Mapping[int, Alert]) -> dict[int, Frame]:
-    """Returns the lines of the forward ops of those alerts that are about gradients, by place."""
+    """Returns the line of the forward op for each alert about a gradient, by the key of the alert."""
     # Spark takes no lists as parameters.
     columns = "? AS place, ? AS run_id, CAST(? AS BIGINT) AS graph_id, CAST(? AS STRING) AS op_name, "
     asked = " UNION ALL ".join([f"SELECT {columns}CAST(? AS BIGINT) AS event_index"] * len(alerts))

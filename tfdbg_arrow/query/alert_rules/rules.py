@@ -7,8 +7,8 @@ A file begins with comments, one per line:
     -- parameter: name default description       (any number of them)
     -- what one row is                           (the remaining lines)
 
-After them comes one SELECT that returns the columns in COLUMNS, in SQL that both DuckDB and Spark can run. A parameter
-is a number; the SQL refers to it as {name}. The file's name is the alert's kind.
+After the comments comes one SELECT that returns the columns in COLUMNS, in SQL that both DuckDB and Spark can run. A
+parameter is a number; the SQL refers to it as {name}. The name of the file is the kind of the alerts.
 
 A built-in rule has a second file of the same name in candidates/; see Candidates.
 """
@@ -52,12 +52,12 @@ class Parameter:
 
 @dataclass(frozen=True, kw_only=True)
 class Candidates:
-    """Selects the op outputs that a built-in rule can find, by digest. The condition is necessary, not sufficient.
+    """Selects the op outputs that a built-in rule can find, by their digests. The rule need not find all of them.
 
     Attributes:
         select: A SELECT over `derived.op_extremes` and the tables and views, with {name} for each parameter. It returns
             run_id, graph_id, op_name, op_type and output_slot. Empty if `is_of_bad`.
-        is_of_bad: Whether the rule needs only the bad tensors, and finds something in every run that has one.
+        is_of_bad: Whether the rule needs only the bad tensors, and finds something in every run with a bad tensor.
         is_by_graph: Whether the rule finds whole graphs, not outputs.
     """
 
@@ -74,10 +74,10 @@ class Rule:
         kind: Its name, the kind of its alerts.
         severity: `error`, `warning` or `info`.
         message: The message of an alert, a format string for `value` and the parameters.
-        doc: What one row is.
+        doc: The meaning of one row.
         parameters: Its parameters.
         select: The SELECT, with {name} for each parameter.
-        candidates: Which op outputs it can find; None if unknown.
+        candidates: The op outputs that the rule can find; None if unknown.
     """
 
     kind: str
@@ -89,7 +89,7 @@ class Rule:
     candidates: Candidates | None = None
 
     def values(self, given: Mapping[str, float]) -> dict[str, float]:
-        """Returns the values of all parameters: the given ones, and the defaults of the others.
+        """Returns the values of all parameters: the given values, and the defaults of the other parameters.
 
         Raises:
             QueryError: A given parameter is unknown or not a finite number.

@@ -1,14 +1,14 @@
 """Runs built-in rules over runs with many tensors, and reads only the op outputs in which they can find something.
 
-A rule about bad tensors only runs over the runs that have one, which are quick to determine.
+A rule about bad tensors only runs over the runs with bad tensors. These runs are found quickly.
 
-For the other rules, digests tell which op outputs a rule can find: its candidates (OpDigests, candidates/*.sql). The
-tensors of the candidates of all rules are read once, some runs at a time, and the rules run over them unchanged. Other
-tensors are missing there, so a rule may find something that it would not find in the whole logdir. Therefore only
-findings among the rule's own candidates are kept.
+For the other rules, digests show which op outputs a rule can find. These outputs are the candidates of the rule
+(OpDigests, candidates/*.sql). The tensors of the candidates of all rules are read once, some runs at a time, and the
+unchanged rules run over these tensors. Because the other tensors are missing, a rule may find something that it would
+not find in the whole logdir. Therefore only findings among the rule's own candidates are kept.
 
-The digest of an output has extremes and sums over all of its tensors in a run. They exclude most outputs. Each part is
-read once, and the digests are kept until the parts of the run change.
+The digest of an output has extremes and sums over all of its tensors in a run. Most outputs are excluded by their
+digests. Each part is read once, and the digests are kept until the parts of the run change.
 """
 
 from __future__ import annotations
@@ -30,19 +30,21 @@ from tfdbg_arrow.query.recorded import KINDS
 from tfdbg_arrow.schema.tables import table
 
 _LARGE_BYTES = 8_000_000
-"""If the parts of tensor_health are at least this large (half a million rows or less), it pays to determine the
-candidates first."""
+"""The size in bytes of the parts of tensor_health from which it is faster to determine the candidates first.
+
+This size corresponds to half a million rows or fewer.
+"""
 _MAX_ROWS = 2_000_000
-"""Number of tensors that are read into memory at a time."""
+"""Maximum number of tensors that are read into memory at a time."""
 _MAX_RUNS = 100
-"""Number of runs that are read at a time."""
+"""Maximum number of runs that are read at a time."""
 _KEY = ("run_id", "graph_id", "op_name", "op_type", "output_slot")
 _JOINED = frozenset({*_KEY, "event_index", "scope", "execution_index", "device_id", "step"})
 """Columns that views and the lookup of a finding's line always need."""
 ORDER = (
     "f.run_id, f.first_event_index NULLS LAST, f.graph_id NULLS LAST, f.op_name NULLS LAST, f.output_slot NULLS LAST"
 )
-"""The order of the findings f of a rule."""
+"""The order of the findings of a rule, with the alias `f`."""
 
 
 @dataclass
@@ -143,7 +145,7 @@ def _scan_candidates(
 
 
 def _batches(logdir: OpenLogdir) -> list[tuple[tuple[str, ...], list[str]]]:
-    """Returns (rules, runs) batches: runs in which exactly these rules have candidates, as many as are read at a time.
+    """Returns batches (rules, runs). In the runs of a batch, exactly its rules have candidates.
 
     Grouping the runs by rules avoids reading columns that only other rules need.
     """
@@ -181,7 +183,7 @@ def _place(row: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _with_views(rules: Sequence[Rule]) -> str:
-    """Returns the SELECTs of rules, and those of the views that they read."""
+    """Returns the SELECTs of rules and of the views that the rules read."""
     text = "\n".join(rule.select for rule in rules)
     for view in reversed(public_views()):
         if re.search(rf"\b(FROM|JOIN) {view.name}\b", text):
@@ -190,7 +192,7 @@ def _with_views(rules: Sequence[Rule]) -> str:
 
 
 def _wanted(runs: OpenLogdir, rules: Sequence[Rule], run_ids: Sequence[str]) -> str:
-    """Returns the SELECT of the candidates' tensors. Columns that none of the rules needs are NULL."""
+    """Returns the SELECT of the candidates' tensors. Columns that no rule needs are NULL."""
     names = runs.rows(
         "SELECT DISTINCT op_name, op_type, graph_id IS NULL FROM derived.candidate WHERE run_id IN (SELECT unnest(?))",
         [run_ids],
@@ -222,7 +224,7 @@ def _wanted(runs: OpenLogdir, rules: Sequence[Rule], run_ids: Sequence[str]) -> 
 
 
 def _is_candidate(rule: Rule) -> str:
-    """Returns the SQL condition that a finding f is among the candidates of its rule."""
+    """Returns the SQL condition that a finding, with the alias `f`, is among the candidates of its rule."""
     assert rule.candidates is not None
     key = _KEY[:2] if rule.candidates.is_by_graph else _KEY
     match = " AND ".join(f"c.{name} IS NOT DISTINCT FROM f.{name}" for name in key)
@@ -238,7 +240,7 @@ def _run_rule(
     limit: int,
     condition: str = "true",
 ) -> None:
-    """Runs a rule over some runs, unless the memory limit stopped it before, and adds its findings."""
+    """Runs a rule over some runs and adds its findings, unless the memory limit already stopped the rule."""
     if findings.error is not None:
         return
     columns = ", ".join(f"f.{column}" for column in COLUMNS)
@@ -271,14 +273,16 @@ SELECT DISTINCT
     t.rate_op_name AS f_name, t.rate_output_slot AS f_slot, t.read_op_name AS v_name
 FROM trained_variable AS t
 JOIN derived.op_extremes AS r ON r.run_id = t.run_id AND r.graph_id = t.graph_id AND r.op_name = t.read_op_name"""
-"""One row is a recorded read of a variable (v), with a value that the graph adds to it (u) times a scalar (f)."""
+"""One row is a recorded read of a variable (v). The graph adds the product of a value (u) and a scalar (f) to it."""
 _DERIVED = ("op_extremes", "weight_update")
 _BATCH = 100
 _BATCH_BYTES = 64_000_000
-"""Number of runs, and bytes of their parts, whose tensors are read at a time. The limits bound the memory, which grows
-with the number of outputs."""
+"""Maximum number of runs whose tensors are read at a time, and of bytes of their parts.
+
+The limits bound the memory, which grows with the number of outputs.
+"""
 _LARGE_BATCH = 1000
-"""Number of runs whose digests are read at a time."""
+"""Maximum number of runs whose digests are read at a time."""
 _Parts = tuple[str, ...]
 
 
@@ -360,7 +364,7 @@ LEFT JOIN gradient AS g ON g.run_id = d.run_id AND g.graph_id = d.graph_id AND g
 GROUP BY {", ".join(f"d.{name}" for name in _KEY)}"""
 """One row is an op output over its whole run.
 
-`gradient_op` is the SELECT of the view of that name. Here it reads only the ops of the digests, because graphs have
+`gradient_op` is the SELECT of the view with this name. Here it reads only the ops of the digests, because graphs have
 many more ops.
 """
 
@@ -368,7 +372,7 @@ many more ops.
 class OpDigests:
     """The tables `derived.op_extremes` and `derived.weight_update`.
 
-    A part never changes, so the rows of a run are valid while its parts are the same.
+    A part never changes, so the rows of a run are valid as long as the run has the same parts.
     """
 
     def __init__(self, logdir: OpenLogdir) -> None:
@@ -397,7 +401,7 @@ class OpDigests:
                 self._parts_of_runs.update(batch)
             if self._logdir.parts_by_run("tensor_health") == parts:
                 return
-            # Parts were replaced meanwhile: some rows were read twice or not at all.
+            # Parts were replaced in the meantime: some rows were read twice or not at all.
 
     def _make(self) -> None:
         if not self._is_made:

@@ -1,1 +1,1 @@
-"""What the viewer's pages read: the graphs of a run, the neighbourhood of an op, and windows of rows."""
+"""Data for the viewer's pages: the graphs of a run, the neighbourhood of an op, and windows of rows."""

@@ -1,4 +1,4 @@
-"""Executions: windows of those that match a filter, with the health of their outputs, and one with its tensors."""
+"""Executions: windows of executions with the health of their outputs, and single executions with their tensors."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from tfdbg_arrow.query.recorded import HEALTH_COLUMNS, EagerValue, TensorHealth,
 from tfdbg_arrow.query.stacks import Frame, StackReader
 
 MAX_TENSORS = 100
-"""Maximum number of inputs, and of outputs, that are returned for an execution."""
+"""Maximum number of inputs that are returned for an execution. It also limits the outputs."""
 MAX_OUTPUTS = 2
-"""Maximum number of outputs of an execution whose health is in a row."""
+"""Maximum number of outputs whose health a row of an execution holds."""
 _FACTS = (
     "run_id", "execution_index", "event_index", "wall_time_ns", "op_type", "graph_id", "num_inputs", "num_outputs",
     "stack_trace_id", "thread_id", "step",
@@ -63,7 +63,7 @@ class ExecutionOutput(TensorHealth):
     """One recorded output of an execution; it also has the attributes of TensorHealth.
 
     Attributes:
-        output_slot: Which output; None if it is unknown because the run was imported.
+        output_slot: Index of the output; None if it is unknown because the run was imported.
         tensor_id: Identifies the eager tensor.
     """
 
@@ -77,17 +77,17 @@ class ExecutionRow:
 
     Attributes:
         run_id: The run.
-        execution_index: Identifies it, in order of start.
-        event_index: Its position among all events.
-        wall_time_ns: When it was recorded, in nanoseconds since 1970-01-01T00:00:00Z.
+        execution_index: Identifies the execution. Executions are numbered in the order in which they began.
+        event_index: The position of the execution among all events.
+        wall_time_ns: When the execution was recorded, in nanoseconds since 1970-01-01T00:00:00Z.
         op_type: Op type, or the called function's runtime name.
         graph_id: The called function's graph; None for an op.
-        graph_name: That graph's name.
+        graph_name: The name of this graph.
         num_inputs: Number of input tensors.
         num_outputs: Number of output tensors.
-        stack_trace_id: The Python stack that executed it.
+        stack_trace_id: The Python stack of the execution.
         thread_id: The Python thread.
-        step: The training step, as marked.
+        step: The marked training step.
         devices: Names of the devices on which its tensors were computed.
         outputs: At most MAX_OUTPUTS of its recorded outputs, bad ones first.
         num_recorded_outputs: Number of recorded outputs.
@@ -119,12 +119,15 @@ class ExecutionRow:
 
     @property
     def is_call(self) -> bool:
-        """Whether it called a function. A function whose graph was not recorded is recognized by its name."""
+        """Whether the execution called a function.
+
+        A function whose graph was not recorded is recognized by its name.
+        """
         return self.graph_id is not None or self.op_type.startswith("__")
 
     @property
     def is_bad(self) -> bool:
-        """Whether it created a tensor with an infinity or a NaN."""
+        """Whether the execution created a tensor with an infinity or a NaN."""
         return self.num_bad_outputs + self.num_bad_inside > 0
 
 
@@ -148,7 +151,7 @@ def execution_window(
         filter_: Selects the executions.
         run_id: The run.
         first: The window starts at the first execution with at least this execution_index.
-        before: The window ends just before this execution_index instead; None makes it start at `first`.
+        before: The window ends directly before this execution_index instead; None makes it start at `first`.
         place: The window starts after this many matching executions instead.
         limit: Maximum number of executions.
 
@@ -168,7 +171,7 @@ def execution_window(
 
 
 def read_execution(logdir: Engine, execution_index: int, *, run_id: str) -> ExecutionRow | None:
-    """Returns one execution of a run, or None if no execution has that execution_index."""
+    """Returns one execution of a run, or None if no execution has this execution_index."""
     parameters = [run_id, execution_index]
     rows = _read_rows(logdir, "e.run_id = ? AND e.execution_index = ?", parameters, run_id=run_id, limit=1)
     return rows[0] if rows else None
@@ -193,7 +196,7 @@ def next_execution(
 
 
 def first_execution_of_step(logdir: Engine, step: int, *, run_id: str) -> int | None:
-    """Returns the first execution of a training step or a later one; None if there is none."""
+    """Returns the first execution of a training step, or else of a later step; None if there is none."""
     ((execution_index,),) = logdir.rows(
         "SELECT min(execution_index) FROM execution WHERE run_id = ? AND step >= ?", [run_id, step]
     )
@@ -233,7 +236,7 @@ def _condition(filter_: ExecutionFilter, low: int, end: int, *, run_id: str) -> 
         conditions.append("(e.graph_id IS NOT NULL OR substr(e.op_type, 1, 2) = '__')")
     if filter_.is_bad:
         conditions.append(f"e.execution_index IN ({_BAD})")
-        # The range is repeated, because the table may hold millions of bad tensors outside of it.
+        # The range is repeated, because the table may hold millions of bad tensors outside the range.
         parameters += [run_id, low, end]
     return " AND ".join(conditions), parameters
 
@@ -265,7 +268,7 @@ class _Made:
     """The recorded tensors that some executions created."""
 
     def __init__(self, logdir: Engine, indexes: Sequence[int], *, run_id: str) -> None:
-        # With the range, DuckDB skips most of the table; with the list alone, it does not.
+        # With the range, DuckDB skips most of the table. With only the list, it does not.
         condition = (
             "run_id = ? AND execution_index >= ? AND execution_index <= ? "
             f"AND execution_index IN ({', '.join('?' * len(indexes))})"
@@ -301,7 +304,7 @@ class _Made:
             self._outputs.setdefault(index, []).append(ExecutionOutput(**facts))
 
     def facts(self, index: int) -> dict[str, Any]:
-        """Returns the attributes of an ExecutionRow that describe the tensors that it created."""
+        """Returns the attributes of an ExecutionRow that describe the tensors which the execution created."""
         num_outputs, num_bad_outputs = self._counts.get((index, "execution"), (0, 0))
         num_inside, num_bad_inside = self._counts.get((index, "graph"), (0, 0))
         return {
@@ -319,13 +322,13 @@ class ExecutionTensor:
     """One input or output of an execution. An attribute is None if it is unknown or was not recorded.
 
     Attributes:
-        index: Which input or output, from 0.
+        index: Index of the input or output, from 0.
         tensor_id: Identifies the eager tensor.
         dtype: TensorFlow's name of the dtype.
         health: Its own health, or the health of the equal tensor on the other side of a call.
-        op_type: The op or function that created it; None if no recorded op created it.
-        output_slot: Which output of that op or function it is.
-        execution_index: The execution that created it.
+        op_type: The op or function that created the tensor; None if no recorded op created it.
+        output_slot: The output of this op or function.
+        execution_index: The execution that created the tensor.
     """
 
     index: int
@@ -344,7 +347,7 @@ class ExecutionTensor:
 def execution_tensors(
     logdir: Engine, execution_index: int, *, run_id: str
 ) -> tuple[tuple[ExecutionTensor, ...], tuple[ExecutionTensor, ...]]:
-    """Returns (inputs, outputs) of an execution, in order, at most MAX_TENSORS of each.
+    """Returns (inputs, outputs) of an execution, in order, each with at most MAX_TENSORS tensors.
 
     Args:
         logdir: The logdir.

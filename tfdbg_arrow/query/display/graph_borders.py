@@ -1,6 +1,6 @@
-"""The borders of a graph: where tensors pass between it and the graphs that call it or that it calls.
+"""The borders of a graph: where tensors pass between a graph and its callers, or the graphs that it calls.
 
-They apply to all calls of the graphs. `Borders` follows the borders of one recorded call.
+These borders apply to all calls of the graphs. `Borders` follows the borders of one recorded call.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ _MAX_ROWS = 2000
 _MAX_CALLERS = 3
 """Maximum number of callers that are returned for each argument and result."""
 _SHIFTED = "c.attribute IN ('then_branch', 'else_branch', 'branches')"
-"""The first input of If and Case is the predicate."""
+"""The SQL condition for calls by If and Case. The first input of these ops is the predicate."""
 
 
 @dataclass(frozen=True)
 class Iterations:
-    """How often a loop ran, and the fewest and the most iterations of one run of the loop."""
+    """The number of runs of a loop, and the least and the greatest number of iterations of one run."""
 
     num_loops: int
     fewest: int
@@ -33,15 +33,15 @@ class CalledGraph:
 
     Attributes:
         op_name: The op.
-        attribute: Which attribute names the function: `f`, `body`, `then_branch` and so on.
-        branch_index: Position in a list of functions.
-        function_name: Its runtime name.
-        is_inline: Whether it runs within the caller's step.
-        graph_id: Its graph; None if the graph was not recorded.
-        graph_name: That graph's name.
-        entry_op_name: The op in the graph to start at: the op of its first bad tensor, or of its first result; None if
-            unknown.
-        num_bad: Number of bad tensors in it and in all graphs that it calls, over the run.
+        attribute: The attribute of the op that names the function: `f`, `body`, `then_branch` and so on.
+        branch_index: Position of the function if the attribute is a list of functions.
+        function_name: The function's runtime name.
+        is_inline: Whether the function runs within the caller's step.
+        graph_id: The function's graph; None if this graph was not recorded.
+        graph_name: The name of this graph.
+        entry_op_name: The op in this graph to show first: the op of the first bad tensor, or of the first result; None
+            if unknown.
+        num_bad: Number of bad tensors in this graph and in all graphs that it calls, over the run.
         iterations: The iterations of a loop's body; None otherwise.
     """
 
@@ -64,17 +64,17 @@ class Border:
     Attributes:
         kind: `argument` or `capture`; `loop`: from the previous iteration; `result`: back to the caller.
         op_name: The op of this graph.
-        output_slot: The output of that op that leaves the graph; None for a tensor that enters.
-        index: Which argument or result it is.
+        output_slot: The output of this op that leaves the graph; None for a tensor that enters the graph.
+        index: Index of the argument or result.
         caller_graph_id: The graph of the calling op.
-        caller_graph_name: That graph's name.
+        caller_graph_name: The name of the caller's graph.
         caller_op_name: The calling op.
         attribute: The attribute of the calling op that names this graph.
         other_graph_id: The graph on the other side.
-        other_graph_name: That graph's name.
+        other_graph_name: The name of the graph on the other side.
         other_op_name: The op on the other side: the source of the tensor, or the op whose output it becomes; None if
             unknown.
-        other_output_slot: The output of that op.
+        other_output_slot: The output of the op on the other side.
     """
 
     kind: str
@@ -146,12 +146,13 @@ def callers(logdir: Engine, graph_id: int, *, run_id: str, limit: int = 50) -> t
 
 
 def borders(logdir: Engine, op_names: Sequence[str], *, run_id: str, graph_id: int) -> tuple[Border, ...]:
-    """Returns where tensors enter and leave a graph at some of its ops, for the first _MAX_CALLERS callers of each."""
+    """Returns where tensors enter and leave a graph at the given ops, for the first _MAX_CALLERS callers of each."""
     if not op_names:
         return ()
     names = ", ".join("?" * len(op_names))
     is_called = "c.function_name = f.function_name"
-    # A function that is created again for its gradient keeps its graph; the recorded call names the first function.
+    # TensorFlow creates a function again for its gradient, with the same graph; the recorded call names the first
+    # function.
     caller = (
         "JOIN graph_call AS c ON c.run_id = f.run_id AND c.callee_graph_id = f.graph_id AND c.is_inline "
         "LEFT JOIN graph AS g ON g.run_id = c.run_id AND g.graph_id = c.graph_id "
@@ -202,7 +203,7 @@ def borders(logdir: Engine, op_names: Sequence[str], *, run_id: str, graph_id: i
 
 
 def _bad_graphs(logdir: Engine, graph_ids: Sequence[int], *, run_id: str) -> dict[int, tuple[int, str]]:
-    """Returns (number of bad tensors, op of the first of them) for graphs that have any, by graph_id."""
+    """Returns (number of bad tensors, op of the first bad tensor) for graphs with bad tensors, by graph_id."""
     if not graph_ids:
         return {}
     rows = logdir.rows(

@@ -1,4 +1,4 @@
-"""The ops of a graph: windows of them, one op with its inputs and consumers, and the health of their outputs."""
+"""The ops of a graph: windows of ops, single ops with their inputs and consumers, and the health of outputs."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class OutputHealth:
 
     Attributes:
         num_tensors: Number of recorded tensors.
-        num_measured: How many of them are known to be bad or not bad.
-        num_bad: How many hold an infinity or a NaN.
+        num_measured: Number of tensors that are known to be bad or not bad.
+        num_bad: Number of tensors that hold an infinity or a NaN.
         first_event_index: The first tensor.
         first_bad_event_index: The first bad tensor; None if none is bad.
         num_neg_inf: Total number of elements that are -infinity.
@@ -55,7 +55,7 @@ class OpOutput:
 
 @dataclass(frozen=True)
 class BadOp:
-    """An op with a bad output: its name, its number of bad tensors, and the first of them."""
+    """An op with a bad output: its name, the number of its bad tensors, and the first of these."""
 
     op_name: str
     num_bad: int
@@ -63,7 +63,10 @@ class BadOp:
 
 
 def context_condition(context: Context | None) -> tuple[str, list[object]]:
-    """Returns SQL to append to a condition on tensor_health, and its parameters. None means any call: empty SQL."""
+    """Returns SQL to append to a condition on tensor_health, and its parameters.
+
+    None means any call, with empty SQL.
+    """
     if context is None:
         return "", []
     names = ("execution_index", "step_id", "call_site", "frame_id", "iteration")
@@ -142,7 +145,7 @@ def bad_ops(
 
 
 MAX_LISTED = 100
-"""Maximum number of inputs, of control inputs and of consumers that are listed for an op."""
+"""Maximum number of inputs that are listed for an op. It also limits the control inputs and the consumers."""
 
 
 @dataclass(frozen=True)
@@ -150,10 +153,10 @@ class OpInput:
     """One input of an op.
 
     Attributes:
-        input_index: Which input, from 0. Control inputs are counted separately.
-        op_name: The op that it comes from.
-        op_type: The type of that op; None if the graph does not contain it.
-        output: The output of that op; None for a control input, or if unknown.
+        input_index: Index of the input, from 0. Control inputs are counted separately.
+        op_name: The op that the input comes from.
+        op_type: The type of this op; None if the graph does not contain it.
+        output: The output of this op; None for a control input, or if unknown.
     """
 
     input_index: int
@@ -164,13 +167,13 @@ class OpInput:
 
 @dataclass(frozen=True)
 class OpConsumer:
-    """One use of an op's output by another op, or another op that waits for it.
+    """One use of an op's output by another op, or a control edge to another op, which waits for the op.
 
     Attributes:
         op_name: The other op.
         op_type: Its type; None if the graph does not contain it.
-        input_index: Which of its inputs; None if it only waits.
-        output_slot: Which output it uses; None if it only waits.
+        input_index: The input of the other op that uses the output; None if the other op only waits.
+        output_slot: The output that the other op uses; None if the other op only waits.
     """
 
     op_name: str
@@ -187,7 +190,7 @@ class OpFacts:
         op_index: Its position in the order of creation.
         op_name: Its name.
         op_type: Its type.
-        device_name: The device that was requested when it was created; None means any device.
+        device_name: The device that was requested when the op was created; None means any device.
         devices: The devices on which its tensors were computed.
         attributes: Its attributes, as a JSON object; None if unknown.
         stack_trace_id: The stack that created it.
@@ -196,7 +199,8 @@ class OpFacts:
         control_inputs: Its first MAX_LISTED control inputs.
         num_control_inputs: Total number of control inputs.
         outputs: Its outputs, in order.
-        consumers: The first MAX_LISTED uses of its outputs and ops that wait for it, by output.
+        consumers: The uses of its outputs, and the ops that wait for it, by output. Only the first MAX_LISTED are
+            included.
         num_consumers: Total number of uses and waiting ops.
     """
 
@@ -335,7 +339,7 @@ class OpRow:
         op_index: Its position in order of creation.
         op_name: Its name.
         op_type: Its type.
-        layer: The layer that made it, as in the table graph_op.
+        layer: The layer that made the op, as in the table graph_op.
         role: Its purpose, as in the table graph_op.
         num_bad: Number of its bad tensors.
     """
@@ -350,7 +354,7 @@ class OpRow:
 
 @dataclass(frozen=True, kw_only=True)
 class OpWindow(Window[OpRow]):
-    """A window of the ops that match a filter, and the op types of the graph, to choose from."""
+    """A window of the ops that match a filter, and the op types of the graph, from which a user can choose."""
 
     op_types: tuple[str, ...]
 
@@ -373,7 +377,7 @@ def op_window(
         run_id: The run.
         graph_id: The graph.
         first: The window starts at the first op with at least this op_index.
-        before: The window ends just before this op_index instead; None makes it start at `first`.
+        before: The window ends directly before this op_index instead; None makes it start at `first`.
         limit: Maximum number of ops.
     """
     bad = {op.op_name: op.num_bad for op in bad_ops(logdir, run_id=run_id, graph_id=graph_id, limit=_MAX_BAD)}

@@ -1,4 +1,4 @@
-"""The graphs of a run, nested as they were traced, and single runs of them: a call and an iteration of a graph."""
+"""The graphs of a run, nested as they were traced, and single runs of a graph: one iteration in one call."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tfdbg_arrow.query.stacks import Frame, StackReader
 
 @dataclass(frozen=True)
 class InnerRun:
-    """A run of a graph that an op called: the attribute that names the graph, and a tensor (a bad one if any)."""
+    """A run of a graph that an op called: the attribute that names the graph, and a tensor (a bad tensor if any)."""
 
     attribute: str
     branch_index: int
@@ -30,13 +30,13 @@ class GraphRun:
         event_index: The tensor that identifies the run.
         graph_id: The graph.
         op_name: The tensor's op.
-        step: The training step, as marked.
+        step: The marked training step.
         context: The call and iteration; None if the recording does not distinguish calls.
-        outer_graph_id: The graph that called it in that step; None for an outermost graph, or if unknown.
-        outer_op_name: The calling op in that graph.
-        outer_event_index: A tensor of that run of the calling graph.
+        outer_graph_id: The graph that called this graph in the same step; None for an outermost graph, or if unknown.
+        outer_op_name: The calling op in the outer graph.
+        outer_event_index: A tensor of the run of the outer graph.
         previous_event_index: A tensor of the previous iteration; None if there is none, or if the run is not in a loop.
-        next_event_index: A tensor of the next iteration; None as above.
+        next_event_index: A tensor of the next iteration; None if there is none, or if the run is not in a loop.
     """
 
     event_index: int
@@ -96,9 +96,9 @@ def graph_run(logdir: Engine, event_index: int, *, run_id: str) -> GraphRun:
 
 
 def inner_runs(logdir: Engine, run: GraphRun, op_name: str, *, run_id: str) -> tuple[InnerRun, ...]:
-    """Returns the runs of the graphs that an op called in a run of its graph, if they recorded a tensor.
+    """Returns the runs of graphs that an op called during a run of its own graph, if they have a recorded tensor.
 
-    For a loop, it returns the iteration with the first bad tensor, or the first iteration if no tensor is bad.
+    For a loop, the result is the iteration with the first bad tensor, or the first iteration if no tensor is bad.
     """
     context = run.context
     if context is None or context.step_id is None:
@@ -110,7 +110,7 @@ def inner_runs(logdir: Engine, run: GraphRun, op_name: str, *, run_id: str) -> t
             visit = flow.borders.visit(context, call)
             if visit is None:
                 continue
-            # The body and condition of a loop have their own frame; all iterations in it count.
+            # The body and the condition of a loop have their own frame; all iterations in this frame count.
             is_loop = call.attribute in ("body", "cond")
             iteration = None if is_loop else context.iteration
             inner = replace(context, call_site=visit.call_site, frame_id=visit.frame_id, iteration=iteration)
@@ -145,13 +145,13 @@ class GraphRow:
     Attributes:
         graph_id: Its id.
         graph_name: Its name.
-        user_name: What the user calls it; None if that is not known. See `user_name`.
-        outer_graph_id: The graph in which it was traced; None if it was traced in eager code.
-        outer_name: What the user calls that graph, or else its name.
+        user_name: The user's name for the graph; None if it is not known. See `user_name`.
+        outer_graph_id: The graph in which this graph was traced; None if it was traced in eager code.
+        outer_name: The user's name for the outer graph, or its own name if there is none.
         num_ops: Number of its ops.
         num_tensors: Number of its recorded tensors.
-        num_bad: How many of these hold an infinity or a NaN.
-        has_run: Whether the recording shows that it ran: by a tensor, a call, or the form that TensorFlow executed.
+        num_bad: Number of these tensors that hold an infinity or a NaN.
+        has_run: Whether the recording shows that the graph ran, because it has a tensor, a call, or an executed form.
         source: The line of the user's code that created it, or None.
     """
 
@@ -172,10 +172,10 @@ class GraphList:
     """The graphs of a run.
 
     Attributes:
-        rows: The graphs: those with the most bad tensors first, then those with the most tensors, then with the most
-            ops, then by graph_id. Graphs that never ran come last.
-        num_graphs: Total number of graphs. It is larger than the number of `rows` if a limit cut them.
-        num_never_run: How many of all graphs never ran.
+        rows: The graphs, ordered by number of bad tensors, number of tensors and number of ops (each with the greatest
+            first), then by graph_id. Graphs that never ran come last.
+        num_graphs: Total number of graphs. It is larger than the number of `rows` if a limit cut the rows.
+        num_never_run: Number of graphs that never ran, including graphs that the limit cut.
     """
 
     rows: tuple[GraphRow, ...]
@@ -197,8 +197,7 @@ def graph_list(logdir: Engine, *, run_id: str, name: str | None = None, limit: i
     Args:
         logdir: The logdir.
         run_id: The run.
-        name: Only graphs whose name, or whose name as the user gave it, contains this text, ignoring case; None means
-            all.
+        name: Only graphs whose name or `user_name` contains this text, ignoring case; None means all.
         limit: Maximum number of graphs.
     """
     names = user_names(logdir, run_id=run_id)
@@ -250,7 +249,10 @@ def graph_list(logdir: Engine, *, run_id: str, name: str | None = None, limit: i
 
 
 def graph_path(logdir: Engine, graph_id: int, *, run_id: str) -> tuple[GraphName, ...]:
-    """Returns the graphs in which a graph was traced, outermost first, and the graph itself. Empty if it is unknown."""
+    """Returns the graphs in which a graph was traced, outermost first, then the graph.
+
+    Empty if the graph is unknown.
+    """
     path: dict[int, GraphName] = {}
     at: int | None = graph_id
     while at is not None and at not in path and len(path) < _MAX_DEPTH:

@@ -1,8 +1,8 @@
-"""A graph by its scopes: layers, roles and name scopes, which can be unfolded down to the ops.
+"""Divides a graph into scopes (layers, roles and name scopes), which can be unfolded down to the ops.
 
-The forward ops of a layer are in its scope. Its gradient ops are in a second scope, the layer's gradient side, so that
-the edges of a training step do not run in a circle. Ops outside layers are in a scope of their role, and in it in
-their name scopes.
+The forward ops of a layer are in its scope. The gradient ops of the layer are in a second scope, the layer's gradient
+side, so that the edges of a training step do not form a cycle. Ops outside layers are in a scope for their role, which
+contains their name scopes.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from tfdbg_arrow.query.engine import Engine
 MAX_NODES = 300
 """Maximum number of nodes that are shown."""
 MAX_OPS_OF_SCOPE = 60
-"""Maximum number of ops that an unfolded scope shows; the others are one node."""
+"""Maximum number of ops that an unfolded scope shows; the other ops are merged into one node."""
 _NUM_AT_FIRST = 40
-"""Layers are unfolded from the start while there are at most this many nodes."""
+"""At first, layers are unfolded as long as there are at most this many nodes."""
 ROOT = 0
 """The number of the scope that contains all ops."""
 GRADIENT = "gradient"
 _OTHER = "other ops"
 _MAX_DEPTH = 24
-"""Maximum number of layers, and of name scopes below them, that an op is in. Deeper scopes are left out."""
+"""Maximum number of layers that contain an op, and of name scopes below the layers. Deeper scopes are left out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,8 +33,8 @@ class ScopeHealth:
 
     Attributes:
         num_tensors: Number of recorded tensors.
-        num_measured: How many of them are known to be bad or not bad.
-        num_bad: How many hold an infinity or a NaN.
+        num_measured: Number of tensors that are known to be bad or not bad.
+        num_bad: Number of tensors that hold an infinity or a NaN.
         first_bad_event_index: The first bad tensor; None if none is bad.
     """
 
@@ -45,7 +45,7 @@ class ScopeHealth:
 
     @property
     def state(self) -> str:
-        """The health in a word, one of `neighbourhood.STATES`."""
+        """The health as one word of `neighbourhood.STATES`."""
         if self.num_bad:
             return "bad"
         return "healthy" if self.num_measured else "unmeasured" if self.num_tensors else "not recorded"
@@ -58,14 +58,14 @@ class ScopeNode:
     Attributes:
         kind: `scope`, `op` or `rest`.
         scope_id: The number of the scope. For `rest`, the scope of the ops; for `op`, None.
-        name: The name without that of the outer scopes.
-        side: `gradient` for a scope of gradient ops, else the role of an outermost scope; None if it is not known.
+        name: The name without the names of the outer scopes.
+        side: `gradient` for a scope of gradient ops, otherwise the role of an outermost scope; None if it is not known.
         is_layer: Whether the scope is a layer or contains layers.
-        outer_id: The unfolded scope that contains it; ROOT for an outermost node.
+        outer_id: The unfolded scope that contains the node; ROOT for an outermost node.
         num_ops: Number of its ops.
         health: The health of its ops.
-        op_name: The op.
-        op_type: Its type.
+        op_name: The name of the op.
+        op_type: The type of the op.
         calls: The graphs that the op calls.
     """
 
@@ -103,7 +103,7 @@ class ScopeEdge:
         source: The position of the source in `ScopeGraph.nodes`.
         target: The position of the target.
         num_tensors: Number of op outputs.
-        num_bad: How many of these outputs were bad at least once.
+        num_bad: Number of these outputs that were bad at least once.
     """
 
     source: int
@@ -120,7 +120,7 @@ class ScopeGraph:
         graph_id: The graph.
         num_ops: Number of its ops.
         nodes: The nodes, outer scopes in order of their first op.
-        open_scopes: The unfolded scopes, each after the one that contains it.
+        open_scopes: The unfolded scopes, each after the scope that contains it.
         edges: The edges between nodes. Control edges are left out.
         no_room: The names of scopes that stay folded because there would be more than MAX_NODES nodes.
     """
@@ -147,8 +147,8 @@ def scope_graph(
         logdir: The logdir.
         run_id: The run.
         graph_id: The graph.
-        open_ids: The numbers of the scopes to unfold; unknown ones are ignored. They are the same in every answer about
-            a graph. None unfolds the layers that contain layers.
+        open_ids: The numbers of the scopes to unfold; unknown numbers are ignored. A scope has the same number in every
+            answer about a graph. None unfolds the layers that contain layers.
         max_nodes: Maximum number of nodes. A scope for which there is no room stays folded.
     """
     tree = logdir.kept(("scopes", run_id, graph_id), lambda: _read_tree(logdir, run_id=run_id, graph_id=graph_id))
@@ -185,7 +185,7 @@ class _Scope:
     """A scope.
 
     Attributes:
-        name: Its name without that of the outer scopes.
+        name: Its name without the names of the outer scopes.
         side: As in ScopeNode.
         is_layer: As in ScopeNode.
         scopes: The scopes in it, by name.
@@ -220,7 +220,7 @@ class _Tree:
     edges: tuple[tuple[int, int, int, bool], ...]
 
     def opened(self, wanted: Sequence[int] | None, max_nodes: int) -> tuple[set[int], list[int]]:
-        """Returns the scopes that are unfolded, and those that have no room."""
+        """Returns the scopes that are unfolded, and the scopes for which there is no room."""
         is_open, no_room = {ROOT}, []
         number = _num_inside(self.scopes[ROOT])
         if wanted is None:
@@ -250,7 +250,7 @@ class _Tree:
         return depth
 
     def shown(self, is_open: set[int]) -> tuple[list[ScopeNode], list[OpenScope], list[int]]:
-        """Returns the nodes, the unfolded scopes, and the position of the node that each op is in."""
+        """Returns the nodes, the unfolded scopes, and for each op the position of the node that contains it."""
         nodes: list[ScopeNode] = []
         open_scopes: list[OpenScope] = []
         node_of = [0] * len(self.ops)
@@ -326,7 +326,10 @@ class _Tree:
         )
 
     def _divided(self, scope: _Scope) -> tuple[list[int], list[int]]:
-        """Returns the ops of a scope that are shown, bad ones first if there is no room for all, and the others."""
+        """Returns the ops of a scope that are shown, and the other ops.
+
+        If there is no room for all, bad ops come first.
+        """
         if len(scope.ops) <= MAX_OPS_OF_SCOPE:
             return scope.ops, []
         first = sorted(scope.ops, key=lambda op: (-self.ops[op].health.num_bad, op))[:MAX_OPS_OF_SCOPE]
@@ -389,7 +392,7 @@ def _read_tree(logdir: Engine, *, run_id: str, graph_id: int) -> _Tree:
         for part in name.split("/")[:-1][:_MAX_DEPTH]:
             scope = scope.inside(part, scope.side, is_layer=False)
         scope.ops.append(position)
-    # A graph without layers and roles has no use for a scope around all ops.
+    # A graph without layers and roles needs no scope around all ops.
     if len(root.scopes) == 1 and (_OTHER, None) in root.scopes:
         root = root.scopes[_OTHER, None]
     _merge_chains(root)
@@ -431,9 +434,10 @@ def _walk(root: _Scope) -> Iterator[_Scope]:
 
 
 def _merge_chains(root: _Scope) -> None:
-    """Removes scopes that contain nothing but one name scope.
+    """Removes scopes whose only content is one name scope.
 
-    TensorFlow's name scopes repeat the names of the layers, with a number, so the names below a layer say nothing new.
+    TensorFlow's name scopes repeat the names of the layers, with a number, so the names below a layer add no
+    information.
     """
     for scope in _walk(root):
         while not scope.ops and len(scope.scopes) == 1:

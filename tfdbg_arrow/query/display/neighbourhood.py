@@ -15,12 +15,15 @@ MAX_DEPTH = 8
 MAX_OPS = 150
 """Maximum number of ops in a neighbourhood."""
 MAX_FAN = 24
-"""Maximum number of inputs, and of consumers, per op."""
+"""Maximum number of inputs per op. It also limits the consumers."""
 _MAX_EDGES = 4000
 STATES = ("bad", "healthy", "unmeasured", "absorbed", "not computed", "not recorded", "no output", "unknown")
-"""The health of an op: that of its worst output. `unmeasured`: recorded without health; `absorbed`: TensorFlow's
-optimizer left it without a node of its own; `not computed`: it has no row although it should be recorded;
-`not recorded`: excluded by its dtype or a setting; `unknown`: the graph refers to an op that it does not contain."""
+"""The health of an op is the health of its worst output.
+
+`unmeasured`: recorded without health; `absorbed`: TensorFlow's optimizer removed the node of the op; `not computed`:
+the op has no row although it should be recorded; `not recorded`: excluded by its dtype or a setting; `unknown`: the
+graph refers to the op but does not contain it.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,14 +33,14 @@ class OpNode:
     Attributes:
         op_name: Its name.
         op_type: Its type; None if the graph does not contain it.
-        executed_types: The types of the nodes that ran for it. Empty if TensorFlow's optimizer absorbed it; None if no
-            optimized form of the graph was recorded.
-        level: The distance: 0 for the given op, -1 for its inputs, 1 for its consumers, and so on.
+        executed_types: The types of the nodes that ran in place of the op. Empty if TensorFlow's optimizer absorbed the
+            op; None if the optimized graph was not recorded.
+        level: The distance from the given op: 0 for the op itself, -1 for its inputs, 1 for its consumers, and so on.
         state: One of STATES.
         outputs: Its outputs, by slot.
         calls: The graphs that it calls.
-        num_inputs: Number of ops that it takes tensors from or waits for, including those that are left out.
-        num_consumers: Number of ops that take its tensors or wait for it.
+        num_inputs: Number of ops that the op takes tensors from or waits for, including ops that are left out.
+        num_consumers: Number of ops that take its tensors or wait for it, including ops that are left out.
     """
 
     op_name: str
@@ -57,9 +60,9 @@ class OpEdge:
 
     Attributes:
         source_op_name: The source op.
-        source_output_slot: Which output of the source op; None for a control edge.
+        source_output_slot: The output of the source op; None for a control edge.
         op_name: The op that takes the tensor.
-        input_indexes: Which inputs of that op.
+        input_indexes: The inputs of this op that take the tensor.
         is_control: Whether it is a control edge.
     """
 
@@ -78,13 +81,13 @@ class Neighbourhood:
         run_id: The run.
         graph_id: The graph.
         op_name: The given op.
-        up: The distance against the edges, to the inputs.
-        down: The distance along the edges, to the consumers.
-        nodes: The op itself, then the others, the nearest first.
-        edges: The edges between them.
+        up: The greatest distance against the direction of the edges, to the inputs.
+        down: The greatest distance along the edges, to the consumers.
+        nodes: The op itself, then the other ops, the nearest first.
+        edges: The edges between the nodes.
         borders: Where tensors enter or leave the graph at these ops.
-        num_inputs_left_out: How many inputs of the op itself were left out because of the limits.
-        num_consumers_left_out: How many of its consumers were left out because of the limits.
+        num_inputs_left_out: Number of inputs of the given op that were left out because of the limits.
+        num_consumers_left_out: Number of consumers of the given op that were left out because of the limits.
         is_cut: Whether the limits left out any op within the distance.
     """
 
@@ -116,9 +119,11 @@ def neighbourhood(
 ) -> Neighbourhood | None:
     """Returns the neighbourhood of an op, or None if the graph has no such op.
 
-    For a node that TensorFlow's optimizer created, the result is about the op that the node was created for.
+    For a node that TensorFlow's optimizer created, the result is the neighbourhood of the op that the node was created
+    for.
 
-    If the limits leave out ops, ops with bad outputs come first, then data edges, in the order of the inputs.
+    If the limits leave out ops, ops with bad outputs are kept first, then ops at data edges, in the order of the
+    inputs.
 
     Args:
         logdir: The logdir.
@@ -128,9 +133,9 @@ def neighbourhood(
         up: Number of steps to go against the edges, at most MAX_DEPTH.
         down: Number of steps to go along the edges, at most MAX_DEPTH.
         has_control: Whether control edges count.
-        context: The run of the graph whose health to read; None means the worst over the whole run.
+        context: The run of the graph whose health to read; None means the worst health over the whole run.
         max_ops: Maximum number of ops.
-        max_fan: Maximum number of inputs, and of consumers, of each op.
+        max_fan: Maximum number of inputs of each op. It also limits the consumers.
     """
     reader = _Edges(logdir, run_id=run_id, graph_id=graph_id, has_control=has_control)
     if not reader.types([op_name]):
@@ -142,7 +147,7 @@ def neighbourhood(
     bad = [op.op_name for op in bad_ops(logdir, run_id=run_id, graph_id=graph_id, context=context)]
     levels = {op_name: 0}
     is_cut = False
-    # Both directions take turns, so that neither uses up the limit.
+    # The two directions alternate, so that neither direction uses up the limit.
     frontiers = {-1: [op_name], 1: [op_name]}
     for depth in range(1, max(up, down) + 1):
         for direction, limit in ((-1, up), (1, down)):
@@ -204,7 +209,7 @@ class _Edges:
     def next_ops(
         self, op_names: Sequence[str], direction: int, *, first: Sequence[str], max_fan: int
     ) -> tuple[list[str], bool]:
-        """Returns the ops one edge away from the given ops, and whether `max_fan` left out any."""
+        """Returns the ops one edge away from the given ops, and whether `max_fan` left out any op."""
         if not op_names:
             return [], False
         near, far = _ends(direction)
@@ -252,7 +257,7 @@ class _Edges:
         return dict(rows)
 
     def executed_types(self, op_names: Sequence[str]) -> dict[str, tuple[str, ...]]:
-        """Returns the types of the nodes that ran for each op. Empty if no optimized form of the graph was recorded."""
+        """Returns the types of the nodes that ran for each op. Empty if the optimized graph was not recorded."""
         graph = [self._run_id, self._graph_id]
         if not self._logdir.rows("SELECT 1 FROM executed_op WHERE run_id = ? AND graph_id = ? LIMIT 1", graph):
             return {}

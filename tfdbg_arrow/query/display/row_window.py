@@ -13,11 +13,13 @@ BLOCK_SIZE = 8192
 """Number of index values in a block."""
 MAX_INDEX = 2**63 - 1
 _WIDER = 64
-"""The factor by which each searched range is wider than the one before."""
+"""The factor by which each searched range is wider than the previous range."""
 
 Matching = Callable[[int, int], tuple[str, list[object]]]
-"""Returns the SQL that selects the matching rows with `low` <= index < `end`, from after FROM to the end of the
-condition, and its parameters."""
+"""Returns the SQL that selects the matching rows with `low` <= index < `end`, and its parameters.
+
+The SQL begins after FROM and ends with the condition.
+"""
 
 
 Row = TypeVar("Row")
@@ -30,7 +32,7 @@ class Window(Generic[Row]):
     Attributes:
         rows: The rows, by their index.
         num_matching: Total number of matching rows.
-        num_before: How many of them come before the first of `rows`.
+        num_before: Number of matching rows before the first of `rows`.
     """
 
     rows: tuple[Row, ...]
@@ -40,12 +42,12 @@ class Window(Generic[Row]):
 
 @dataclass(frozen=True, kw_only=True)
 class WindowPlace:
-    """The position of a window: `num_rows` rows after the first `offset` of those with `low` <= index < `end`.
+    """The position of a window: of the rows with `low` <= index < `end`, skip `offset` rows and read `num_rows` rows.
 
     Attributes:
         low: The least index to read.
         end: The index at which reading may stop.
-        offset: Number of rows from `low` on that come before the window.
+        offset: Number of rows between `low` and the window.
         num_rows: Number of rows in the window.
         num_before: Total number of rows before the window.
         num_matching: Total number of matching rows.
@@ -76,8 +78,8 @@ def find_window(
         matching: Selects the rows.
         index: The column to order by. Its values are unique.
         first: The window starts at the first row with at least this index.
-        before: The window ends just before this index instead; None makes it start at `first`.
-        place: The window starts after this many matching rows instead, or at the last row if there are fewer.
+        before: The window ends directly before this index instead; None makes it start at `first`.
+        place: The window starts after this many matching rows instead, or at the last row if there are fewer rows.
         limit: Maximum number of rows.
 
     Raises:
@@ -124,7 +126,7 @@ def given_conditions(pairs: Sequence[tuple[str, object]]) -> tuple[list[str], li
 
 
 def first_matching(logdir: Engine, matching: Matching, *, index: str, first: int) -> int | None:
-    """Returns the least matching index from `first` on, or None. It searches near ranges before far ones."""
+    """Returns the least matching index that is at least `first`, or None. It searches near ranges before far ranges."""
     width = BLOCK_SIZE
     while True:
         end = min(first + width, MAX_INDEX)

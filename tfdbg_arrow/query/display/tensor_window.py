@@ -1,4 +1,4 @@
-"""Recorded tensors: windows of those that match a filter, and series of their values over time."""
+"""Recorded tensors: windows of the tensors that match a filter, and series of their values over time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ SIDES = ("forward", "gradient")
 AXES = ("event", "step")
 """The possible axes of a series: events in their order, or training steps."""
 MAX_BUCKETS = 1000
-"""Maximum number of buckets in a series. Each has a least and a greatest value, so there are twice as many points."""
+"""Maximum number of buckets in a series.
+
+A bucket has a least and a greatest value, so there are twice as many points.
+"""
 _SHARE = "CASE WHEN h.size > 0 THEN CAST(h.{} AS DOUBLE) / h.size END"
 _MEASURES = {
     "nan": _SHARE.format("num_nan"),
@@ -41,18 +44,18 @@ class TensorFilter:
         op_type: Type of the op, or the called function's name.
         name: Text that the op name, op type or graph name contains, ignoring case.
         op_name: The full name of the op in its graph.
-        output_slot: Which output of the op.
+        output_slot: Index of the op's output.
         graph_id: The graph.
         dtype: TensorFlow's name of the dtype.
         scope: One of SCOPES: from a graph, from an eager execution, or created by no recorded op.
-        execution_index: The execution that created them, or in whose call they were created.
+        execution_index: The execution that created the tensors, or in whose call they were created.
         first_step: Least training step.
         last_step: Greatest training step.
         first_event: Least event_index.
         last_event: Greatest event_index.
-        layer: The layer that its op belongs to, or a layer around that; or, for ops outside all layers, their role. As
-            in LayerRow, a gradient belongs to the layer of its forward op.
-        side: One of SIDES: from the ops of the layer, or from their gradients. It needs `layer`.
+        layer: The layer that the op of the tensor belongs to, or a layer that contains this layer. For ops outside all
+            layers, their role. As in LayerRow, a gradient belongs to the layer of its forward op.
+        side: One of SIDES: from the ops of the layer, or from the gradients of these ops. It requires `layer`.
         is_bad: Only tensors with an infinity or a NaN.
     """
 
@@ -81,17 +84,17 @@ class TensorRow(TensorHealth):
 
     Attributes:
         run_id: The run.
-        wall_time_ns: When it was recorded, in nanoseconds since 1970-01-01T00:00:00Z.
+        wall_time_ns: When the tensor was recorded, in nanoseconds since 1970-01-01T00:00:00Z.
         scope: One of SCOPES.
-        step: The training step, as marked.
-        execution_index: The execution that created it, or in whose call it was created.
+        step: The marked training step.
+        execution_index: The execution that created the tensor, or in whose call the tensor was created.
         iteration: The loop iteration, from 0.
         graph_id: Its graph; None for an eager tensor.
-        graph_name: That graph's name.
+        graph_name: The name of this graph.
         op_name: The op in the graph.
         op_type: Type of the op; None for a tensor of scope `external`.
-        output_slot: Which output of the op.
-        tensor_id: Identifies an eager tensor; None for a tensor of a graph.
+        output_slot: Index of the op's output.
+        tensor_id: Identifies an eager tensor; None for a graph tensor.
     """
 
     run_id: str
@@ -128,7 +131,7 @@ def tensor_window(
         filter_: Selects the tensors.
         run_id: The run.
         first: The window starts at the first tensor with at least this event_index.
-        before: The window ends just before this event_index instead; None makes it start at `first`.
+        before: The window ends directly before this event_index instead; None makes it start at `first`.
         place: The window starts after this many matching tensors instead.
         limit: Maximum number of tensors.
 
@@ -151,7 +154,7 @@ def tensor_window(
 
 
 def read_tensor(logdir: Engine, event_index: int, *, run_id: str) -> TensorRow | None:
-    """Returns one recorded tensor of a run, or None if no tensor has that event_index."""
+    """Returns one recorded tensor of a run, or None if no tensor has this event_index."""
     rows = _read_rows(logdir, "h.run_id = ? AND h.event_index = ?", [run_id, event_index], limit=1)
     return rows[0] if rows else None
 
@@ -190,7 +193,7 @@ def next_bad(
 
 
 def first_of_step(logdir: Engine, step: int, *, run_id: str) -> int | None:
-    """Returns the least event_index of a tensor in a training step or a later one; None if there is none."""
+    """Returns the least event_index of a tensor in a training step, or else in a later step; None if there is none."""
     ((event_index,),) = logdir.rows(
         "SELECT min(event_index) FROM tensor_health WHERE run_id = ? AND step >= ?", [run_id, step]
     )
@@ -211,7 +214,7 @@ def _read_rows(
 
 
 def filter_condition(filter_: TensorFilter, *, run_id: str) -> tuple[str, list[object]]:
-    """Returns a filter as an SQL condition on tensor_health AS h, and its parameters."""
+    """Returns a filter as an SQL condition on `tensor_health AS h`, and its parameters."""
     conditions, parameters = given_conditions(
         [
             ("h.run_id = ?", run_id),
@@ -256,12 +259,12 @@ class SeriesBucket:
     """One bucket of a series, with one or more tensors.
 
     Attributes:
-        first_event_index: Its first tensor.
-        last_event_index: Its last tensor.
-        first_step: Its least training step, as marked; None if no step was marked.
-        last_step: Its greatest training step.
+        first_event_index: The first tensor of the bucket.
+        last_event_index: The last tensor of the bucket.
+        first_step: Its least marked training step; None if no step was marked.
+        last_step: Its greatest marked training step.
         num_tensors: Number of recorded tensors.
-        num_bad: How many hold an infinity or a NaN.
+        num_bad: Number of these tensors that hold an infinity or a NaN.
         first_bad_event_index: The first bad tensor; None if none is bad.
     """
 
@@ -288,7 +291,7 @@ class Measure:
 
     @property
     def is_known(self) -> bool:
-        """Whether it was measured anywhere."""
+        """Whether the quantity was measured in at least one bucket."""
         return any(value is not None for value in self.least)
 
     @property
@@ -304,9 +307,9 @@ class TensorSeries:
     Attributes:
         axis: One of AXES.
         is_exact: Whether every bucket is one tensor (or, with the axis `step`, one step).
-        num_tensors: Number of tensors in it.
-        num_bad: How many hold an infinity or a NaN.
-        num_unmeasured: How many are not known to be bad or not bad.
+        num_tensors: Number of tensors in the series.
+        num_bad: Number of these tensors that hold an infinity or a NaN.
+        num_unmeasured: Number of tensors of which it is not known whether they are bad.
         num_without_step: Number of tensors left out because their step was not marked; 0 with the axis `event`.
         buckets: The buckets that have a tensor, in order.
         nan: Share of the elements that are NaN, from 0 to 1.
@@ -339,7 +342,7 @@ def tensor_series(
 ) -> TensorSeries:
     """Returns the values over time of the tensors that match a filter.
 
-    The count of a bucket includes every bad tensor in it, no matter how many tensors the bucket has.
+    `num_bad` of a bucket counts every bad tensor in the bucket, no matter how many tensors the bucket has.
 
     Args:
         logdir: The logdir.

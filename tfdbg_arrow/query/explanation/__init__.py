@@ -1,8 +1,10 @@
-"""Why an op made an infinity or a NaN, how to fix it, and whether its inputs had grown over the steps before.
+"""Why an op made an infinity or a NaN, how to fix it, and whether its inputs grew in the steps before.
 
-* `kinds.py`, `linear.py` and `outside.py`: explanations, the facts about an op that they use, and the kinds of rule.
-* `surroundings.py`, `program_results.py`, `forward_pass.py`: the facts for which the recording is followed.
-* `rules.py`: the rule for each type of op. `logarithms.py` has that for the logarithm.
+* `computed.py`: an explanation, and the facts about an op from which rules derive it.
+* `kinds.py`, `linear.py`, `outside.py` and `optimizers.py`: the kinds of rule.
+* `surroundings.py`, `program_results.py`, `forward_pass.py`: facts for which a tensor must be followed through the
+  recording.
+* `rules.py`: the rule for each type of op. `logarithms.py` has the rule for the logarithm.
 * `library.py`: fixes for ops inside functions of libraries. `keras_ops.py`: fixes for programs that use keras.ops.
 * `growth.py`: tensors that grew until an op overflowed.
 
@@ -50,16 +52,16 @@ _STATE = (
 )
 _STATE_IN_TRAINING = "If it grew only after some steps of training, lower the learning rate or clip the gradients."
 _LARGE_LOSS = 1e6
-"""A loss of at least this magnitude before training shows that data are large: with numbers near 1, its mean is near 1,
-and its sum over a batch is smaller than this."""
+"""A loss of at least this magnitude before training shows that the data are large. If the numbers are near 1, a mean
+loss is near 1, and the sum of a loss over a batch is smaller than this constant."""
 _REJECTED = (
     "Change nothing if the program rejects such a result, as a search that tries values does: the last result of the "
     "line is finite. Otherwise:"
 )
 _EXTREME_EXPONENT = 0.75
-"""A first loss of at least the largest number of the dtype to this power shows numbers near that one."""
+"""If the first loss is at least the largest number of the dtype to this power, some numbers are near the largest."""
 _MAX_SHARE_OF_OUTLIERS = 0.1
-"""Up to this share of the samples, an answer calls them few."""
+"""The largest share of bad samples for which the fix says to look at these samples first."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,8 +69,10 @@ class Reasons(Displayed):
     """Why a tensor went bad.
 
     Attributes:
-        explanation: What its op did; None if the counts prove nothing, or if the bad elements came from an input.
-        growth: What had grown from step to step until then; None if nothing had, or if magnitudes were not recorded.
+        explanation: The reason why the op made the bad value; None if the counts prove nothing, or if the bad elements
+            came from an input.
+        growth: The tensor that grew from step to step until then; None if none grew, or if magnitudes were not
+            recorded.
     """
 
     explanation: Explanation | None
@@ -76,7 +80,7 @@ class Reasons(Displayed):
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """The sentences, each followed by its repair."""
+        """The sentences of the reasons, each followed by its fix."""
         reasons = [reason for reason in (self.explanation, self.growth) if reason is not None]
         return tuple(reason.sentence + ("" if reason.repair is None else f" {reason.repair}") for reason in reasons)
 
@@ -86,8 +90,8 @@ def read_reasons(logdir: Engine | str | Path, tensor: NonFinite | int, *, run_id
 
     Args:
         logdir: An open logdir or its path.
-        tensor: What `first_nonfinite` returned, or the tensor's row in tensor_health: its event_index. A missing row or
-            a tensor that is not bad has no reasons.
+        tensor: The result of `first_nonfinite`, or the event_index of the tensor's row in tensor_health. A missing row
+            or a tensor that is not bad has no reasons.
         run_id: The run of the row. None means the newest run.
 
     Raises:
@@ -113,14 +117,14 @@ def read_reasons(logdir: Engine | str | Path, tensor: NonFinite | int, *, run_id
 def explain_event(
     logdir: Engine, flow: DataFlow, event: TensorEvent, *, run_id: str, is_origin: bool
 ) -> Explanation | None:
-    """Returns why the op of a bad tensor made it bad, or None if the counts prove nothing.
+    """Returns why an op made a tensor bad, or None if the counts prove nothing.
 
     Args:
         logdir: The logdir.
         flow: The run's data flow. The caller must hold its lock.
         event: The tensor. Its bad elements must not come from an input.
         run_id: The run.
-        is_origin: Whether it is proven that they came from no input.
+        is_origin: Whether it is proven that the bad elements came from no input.
     """
     event = flow.as_written(event)
     around = Surroundings(logdir, flow, event, run_id)
@@ -224,7 +228,7 @@ def _of_overflow(sentence: str, repair: str, around: Surroundings) -> Explanatio
 
 
 def _in_program(flow: DataFlow, made: ProgramOp, as_run: Computed, *, is_origin: bool) -> Computed | None:
-    """Returns the facts about the program's op, where TensorFlow ran another one; None if its output is not known."""
+    """Returns the facts about the program's op if TensorFlow ran another op; None if the op's output is not known."""
     output = flow.program_ops.output(made, as_run.output)
     if output is None:
         return None

@@ -18,7 +18,7 @@ Inputs = Mapping[int, TensorEvent]
 
 _T = TypeVar("_T")
 MAX_CHAIN = 20
-"""Number of ops one after another that are followed. The ops of a damaged graph can form a cycle."""
+"""The maximum number of ops in a chain that are followed. The ops of a damaged graph can form a cycle."""
 _VERSION = re.compile(r"V\d$")
 _GRADIENT = re.compile(r"(?:.*/)?(?:gradient_tape|gradients(?:_\d+)?)/")
 
@@ -28,8 +28,8 @@ class Explanation(Displayed):
     """Why an op made a bad value.
 
     Attributes:
-        sentence: What happened, as far as the counts prove it.
-        repair: The standard fix as a short instruction; None if there is none.
+        sentence: The facts that the counts prove.
+        repair: The standard fix as a short instruction; None if there is no standard fix.
     """
 
     sentence: str
@@ -43,7 +43,8 @@ class VariableWrite:
     Attributes:
         line: The user's line of the write, such as "`scale = tf.Variable(0.0)` at train.py:9".
         is_initial: Whether the program wrote to the variable only this once, when it made the variable.
-        is_of_call: Whether it wrote a constant of the program in the call of a function that read it.
+        is_of_call: Whether the program wrote a constant to the variable in the same function call that read the
+            variable.
     """
 
     line: str
@@ -51,7 +52,7 @@ class VariableWrite:
     is_of_call: bool
 
     def __str__(self) -> str:
-        """Returns the words for what the variable holds; they complete a sentence after `a variable that`."""
+        """Returns words that describe the variable's value. They continue a sentence after `a variable that`."""
         return f"still holds its initial value, from {self.line}" if self.is_initial else f"{self.line} wrote last"
 
 
@@ -112,55 +113,58 @@ class Computed:
     """An output of one op, and its recorded inputs.
 
     Attributes:
-        output: One of its outputs.
-        inputs: Its recorded inputs.
-        is_complete: Whether no other input can hold an infinity or a NaN.
+        output: An output of the op.
+        inputs: The recorded inputs of the op.
+        is_complete: Whether no input outside `inputs` can hold an infinity or a NaN.
         made_from: Returns the recorded inputs of the op that made a tensor.
         made_by: Returns the type of the program's op that made a tensor; None if unknown.
         forward_type: For an op of a gradient, the type of the op whose gradient it computes; None if unknown.
         program_ops: The types of the program's ops that TensorFlow ran as this op; empty if it ran the op itself.
-        makers: Of these, the types of the ops that can have made the bad elements, the most likely one first.
-        later: Of these, the types of the ops that may have made the NaN of the result of the most likely one.
+        makers: The types in `program_ops` of the ops that may have made the bad elements, the most likely op first.
+        later: The types in `program_ops` of the ops that may have made the NaN from the result of the most likely op.
         is_optimizer: Whether the op belongs to an optimizer.
         is_in_loss: Whether the op belongs to the loss of a library.
-        is_loss: Whether the output is a scalar of the loss, and an origin although an input may be infinite.
+        is_loss: Whether the output is a scalar of the loss, and counts as an origin although an input may be infinite.
         behind: Returns the ops that the inputs were computed from in the same call, the nearest first.
-        takers: Returns the types of the ops of the forward pass that take the output, each alone and with the type of
-            each op that takes its result: `(Sum,)` and `(Sum, Log)`. An op that adds a constant has the type
-            PLUS_CONSTANT.
-        is_p_log_p: Returns whether the op, or the one whose gradient it computes, is a logarithm that the program only
-            multiplies by its argument.
-        has_log_of_complement: Returns whether the program computes log(x) and log(1 - x), and the op, or the one whose
-            gradient it computes, is one of them.
-        divides_by_argument: Returns whether the op, or the one whose gradient it computes, is a logarithm by whose
-            argument the program also divides.
-        has_moved_constant: Returns whether the program adds a constant to make a tensor, and TensorFlow added it to a
-            part of the other term.
-        adds_rounded_to_0: Returns whether the program adds a constant to make a tensor or the argument of its root, and
-            the dtype rounds the constant to 0.
-        last_write: Returns the last write to the variable from which a tensor was read, perhaps cast; None for another
-            tensor, for a write of a computed value in a function, and if it is not known.
-        constant: Returns the code of a constant of the program, in backquotes, for a tensor that is one; an empty text
-            if its line has no part of its own; None for another tensor.
+        takers: Returns the types of the forward ops that take the output. Each type is returned alone, such as
+            `(Sum,)`, and with the type of each op that takes the result, such as `(Sum, Log)`. An op that adds a
+            constant has the type PLUS_CONSTANT.
+        is_p_log_p: Returns whether the op, or the op whose gradient it computes, is a logarithm that the program uses
+            only to multiply it by its argument.
+        has_log_of_complement: Returns whether the program computes log(x) and log(1 - x), and the op, or the op whose
+            gradient it computes, is one of the two logarithms.
+        divides_by_argument: Returns whether the op, or the op whose gradient it computes, is a logarithm, and the
+            program also divides by its argument.
+        has_moved_constant: Returns whether the program adds a constant to make a tensor, and TensorFlow added the
+            constant to a part of the other term.
+        adds_rounded_to_0: Returns whether the dtype rounds a constant to 0 that the program adds to make a tensor, or
+            to make the argument of a root if the tensor is the root.
+        last_write: Returns the last write to the variable from which a tensor was read, perhaps cast. Returns None for
+            another tensor, for a write of a computed value in a function, and if the write is not known.
+        constant: Returns the code of a constant of the program, in backquotes, if a tensor is a constant; an empty text
+            if no part of the line stands for the constant alone; None for another tensor.
         is_norm_of_gradient: Returns whether the op computes a part of the norm of a gradient.
         bad_gradient_of_masked: Returns a bad tensor of the gradient if a `tf.where` replaces the output in the forward
-            pass, so that everything else stays finite.
+            pass, so that all other tensors of the forward pass stay finite.
         line_of_select: Returns the line of that `tf.where`; None if it is not known.
-        is_literal: Returns whether a tensor holds only infinities that the program wrote itself, such as a mask.
-        pool_of_nan: Returns the finite result of an op that returned the lowest number for NaN of the output, or None.
-        masking_product: Returns the line that multiplies NaN of the output by what looks like their mask, or None.
-        softmax_of_mask: Returns the first NaN that a softmax made of -Inf of the output, or None.
-        added_number: Returns the number, as the program's code has it, that the program adds last to make an input.
-        outside_name: Returns what a tensor from outside is in the program, or None.
-        has_gradients: Returns whether the program computes gradients, or may do so.
+        is_literal: Returns whether all bad elements of a tensor are infinities that the program wrote itself, such as a
+            mask.
+        pool_of_nan: Returns the finite result of an op that returned the lowest number where the output is NaN, or
+            None.
+        masking_product: Returns the line that multiplies the output by a tensor that looks like a mask of its NaN, or
+            None.
+        softmax_of_mask: Returns the first tensor with NaN that a softmax made from the -Inf of the output, or None.
+        added_number: Returns the number that the program adds last to make an input, as the code writes the number.
+        outside_name: Returns words for a tensor from outside, such as `the argument x of train_step`, or None.
+        has_gradients: Returns whether the program computes gradients, or may compute gradients.
         is_differentiated: Returns whether the program computes the gradient of the op that made a tensor.
         is_before_training: Returns whether the op ran in the first call of its function, before any update of weights.
-        shows_root: Returns whether the user's line of the op, or of the one whose gradient it computes, names a root.
+        shows_root: Returns whether the user's line of the op, or of the op whose gradient it computes, names a root.
         divides_by_result: Returns whether the program divides by the output, or takes its logarithm, perhaps after ops
-            that keep its zeros.
+            that return 0 where the output is 0.
         place_of: Returns the layer in which a tensor was computed, or its line; an empty text if neither is known.
-        library_functions: Returns the functions of libraries that called the op, or the one whose gradient it computes:
-            the names of the module and the function.
+        library_functions: Returns the names of the module and the function for each library function that called the
+            op, or the op whose gradient it computes.
     """
 
     output: TensorEvent
@@ -203,7 +207,7 @@ class Computed:
 
     @property
     def op(self) -> str:
-        """The type of the op, without the version that TensorFlow appends; for a fused op, those of the program."""
+        """The type of the op without the version that TensorFlow appends; for a fused op, the program's op types."""
         if self.program_ops and (self.output.op_type or "").startswith("_Fused"):
             return " + ".join(self.program_ops)
         return type_without_version(self.output.op_type or "")
@@ -214,13 +218,13 @@ class Computed:
         return self.forward_type is not None or _GRADIENT.match(self.output.op_name or "") is not None
 
     def counted(self, *indexes: int) -> tuple[TensorEvent, ...] | None:
-        """Returns inputs whose kinds of element were counted, or None if one of them was not counted."""
+        """Returns some inputs; None if the kinds of element of one of these inputs were not counted."""
         events = [self.inputs.get(index) for index in indexes]
         counted = tuple(event for event in events if event is not None and is_counted(event))
         return counted if len(counted) == len(indexes) else None
 
     def chain(self, row: TensorEvent, op_types: Container[str | None]) -> list[TensorEvent]:
-        """Returns a tensor and those behind it, the nearest first: the first inputs of ops of some types."""
+        """Returns a tensor and its sources, the nearest first, through the first inputs of ops of some types."""
         return chain_of(row, lambda taker: self.made_from(taker).get(0) if self.made_by(taker) in op_types else None)
 
     @property
@@ -230,28 +234,28 @@ class Computed:
 
     @property
     def has_inputs_without_nan(self) -> bool:
-        """Whether no input holds a NaN, as far as all inputs are known."""
+        """Whether every input is known to hold no NaN."""
         return self.is_complete and all(is_counted(event) and not event.num_nan for event in self.inputs.values())
 
 
 def type_without_version(op_type: str) -> str:
-    """Returns a type of op as users call it, such as `Add` for AddV2."""
+    """Returns a type of op without its version, such as `Add` for AddV2."""
     return _VERSION.sub("", op_type)
 
 
 def is_counted(event: TensorEvent) -> bool:
-    """Returns whether the kinds of its elements were counted. Some modes only record whether a tensor is bad."""
+    """Returns whether a tensor's kinds of element were counted. Some modes only record whether a tensor is bad."""
     counts = (event.num_nan, event.num_pos_inf, event.num_neg_inf, event.num_zero, event.num_neg_finite)
     return all(count is not None for count in counts)
 
 
 def is_finite(event: TensorEvent) -> bool:
-    """Returns whether it is known that no element is infinite or NaN."""
+    """Returns whether a tensor is known to hold neither an infinity nor a NaN."""
     return event.has_inf_or_nan is False
 
 
 def is_real(event: TensorEvent) -> bool:
-    """Returns whether its dtype is known and is not complex."""
+    """Returns whether a tensor's dtype is known and is not complex."""
     return event.dtype is not None and not event.dtype.startswith("complex")
 
 
@@ -266,7 +270,7 @@ def zeros(event: TensorEvent) -> int:
 
 
 def chain_of(start: _T, source_of: Callable[[_T], _T | None]) -> list[_T]:
-    """Returns a start, its source, the source of that, and so on, at most MAX_CHAIN of them."""
+    """Returns a start, its source, the source of its source, and so on: at most MAX_CHAIN items."""
     chain = [start]
     while len(chain) < MAX_CHAIN and (source := source_of(chain[-1])) is not None:
         chain.append(source)

@@ -1,4 +1,4 @@
-"""Where a bad tensor goes in the forward pass: what replaces, hides or multiplies it, and if its gradient is bad."""
+"""Where a bad tensor goes in the forward pass, which ops replace, hide or mask it, and if its gradient is bad."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ForwardPass(BadTensorFacts):
     def bad_gradient_of_masked(self) -> TensorEvent | None:
         """Returns a bad tensor of the gradient if a `tf.where` replaces the bad value everywhere in the forward pass.
 
-        Returns None if the forward pass does not stay finite, or if nothing shows where the value goes.
+        Returns None if the forward pass does not stay finite, or if the recording does not show where the value goes.
         """
         if not self.flow.labels.has_roles or self.flow.labels.of(self.event).role == "gradient":
             return None
@@ -41,28 +41,28 @@ class ForwardPass(BadTensorFacts):
         return None if gradient is None or self._did_no_harm() else gradient
 
     def line_of_select(self) -> str | None:
-        """Returns the line of the first `tf.where` that replaces the bad value; None if there is none, or no line."""
+        """Returns the line of the first `tf.where` that replaces the bad value; None if no such line is known."""
         first = min(self._selects(), key=lambda made: made[0], default=None)
         return None if first is None else self._line(first[1])
 
     def _selects(self) -> list[tuple[int, int | None]]:
-        """Returns the calls of `tf.where` of the program: tf.reduce_logsumexp leaves infinite maxima out by itself."""
+        """Returns the program's calls of `tf.where`, without those inside tf.reduce_logsumexp."""
         selects = self._forward_walk.selects
         return [made for made in selects if IN_LOGSUMEXP not in library_functions(self._stacks.stack(made[1]))]
 
     def pool_of_nan(self) -> TensorEvent | None:
-        """Returns the finite result of an op that returned the lowest number for NaN of the tensor, or None."""
+        """Returns the finite result of an op that returned the lowest number where the tensor is NaN, or None."""
         pool = next(iter(self._forward_walk.pools), None) if self.event.num_nan else None
         return None if pool is None or self._did_no_harm() else pool
 
     def softmax_of_mask(self) -> TensorEvent | None:
-        """Returns the first NaN that a softmax made of -Inf of the tensor, or None."""
+        """Returns the first tensor with NaN that a softmax made from the -Inf of the tensor, or None."""
         bad = (row for row in self._forward_walk.met.values() if row.op_type in NORMALIZATIONS and row.num_nan)
         of_masks = (row for row in bad if any(map(holds_only_neg_inf, self.flow.sources_of(row).events)))
         return min(of_masks, key=lambda row: row.event_index, default=None)
 
     def masking_product(self) -> str | None:
-        """Returns the line that multiplies NaN of data by what looks like their mask, or None if there is none."""
+        """Returns the line that multiplies the tensor by a tensor that looks like a mask of its NaN, or None."""
         if not self.event.num_nan:
             return None
         for product in sorted(self._forward_walk.products, key=lambda row: row.event_index):
@@ -82,7 +82,7 @@ class ForwardPass(BadTensorFacts):
         return bool(results) and all(map(sinks.skipped_uses.may_be_rejected, results))
 
     def _did_no_harm(self) -> bool:
-        """Returns whether the tensor certainly did no harm, so that nothing about it hints at a bug."""
+        """Returns whether the tensor certainly did no harm, so that it is no sign of a bug."""
         reader = BadTensorReader(self.logdir, run_id=self.run_id, kinds=KINDS)
         return reader.own_effect(self.event).expected_reason is not None
 
@@ -110,7 +110,7 @@ class ForwardPass(BadTensorFacts):
         return bool(rows)
 
     def _first_use(self) -> TensorEvent:
-        """Returns the bad tensor, or for data that a pipeline returned, the first bad element that came out of it."""
+        """Returns the bad tensor; for an array that feeds a data pipeline, the first bad element from the pipeline."""
         own = self.event
         if own.scope != "external":
             return own
@@ -123,14 +123,14 @@ class ForwardPass(BadTensorFacts):
             f"AND op_type IN {_GETS_ELEMENT} AND event_index > ? GROUP BY graph_id, op_name, output_slot)",
             [self.run_id, self.run_id, own.event_index],
         )
-        # The rows of two arrays may look alike. Nothing links some elements to an array.
+        # The rows of two arrays may look alike. The recording does not show from which array some elements came.
         origins, indexes = Origins(self.flow, kinds=KINDS), {use.input_index for use in uses}
         roots = [(element, origins.roots([element], set())) for element in of_components]
         may_come = [element for element, of_element in roots if of_element == [element] or own in of_element]
         return min(may_come, key=lambda row: (row.output_slot not in indexes, row.event_index), default=own)
 
     def _bad_gradient_of_op(self) -> TensorEvent | None:
-        """Returns the first bad tensor among those of the gradient of the op, in its call or later."""
+        """Returns the first bad tensor that the gradient of the op computed, in the same call or later."""
         own = self.event
         parameters: list[object] = [self.run_id]
         if own.scope == "graph":
@@ -159,11 +159,11 @@ class _ForwardWalk(Walk):
 
     Attributes:
         is_complete: Whether the recording shows where the tensor went.
-        selects: The calls of `tf.where` that took a bad tensor and returned a finite one: the number of the op or the
-            execution, and its stack.
+        selects: The calls of `tf.where` that took a bad tensor and returned a finite tensor, as pairs: the index of the
+            op or the execution, and the id of its stack trace.
         bad_gradients: The bad tensors of the gradient that were computed from bad tensors of the forward pass.
         products: The bad products of the forward pass.
-        pools: The finite results that hold the lowest number in place of NaN.
+        pools: The finite results that hold the lowest number where the input is NaN.
     """
 
     def __init__(self, flow: DataFlow, sinks: Sinks) -> None:
@@ -187,7 +187,7 @@ class _ForwardWalk(Walk):
             self.follow(WalkedTensor(self._frame(event.graph_id, event.context), event.op_name, event.output_slot))
 
     def _took(self, op: Op, place: GraphTensor) -> bool:
-        """Returns True: what the program computes from a tensor counts, even if TensorFlow computed it another way."""
+        """Returns True: an op of the program counts as a user of a tensor, even if TensorFlow ran other ops for it."""
         return True
 
     def _is_bad(self, tensor: WalkedTensor) -> bool:
@@ -218,6 +218,6 @@ class _ForwardWalk(Walk):
 
 
 def _is_mask(row: TensorEvent, product: TensorEvent) -> bool:
-    """Returns whether a factor of a product has a zero for each NaN of the product, and otherwise positive numbers."""
+    """Returns whether a factor has as many zeros as the product has NaN, and all its other elements are positive."""
     is_finite = row.has_inf_or_nan is False and row.num_neg_finite == 0 and bool(row.num_pos_finite)
     return is_finite and bool(row.num_zero) and row.num_zero == product.num_nan

@@ -18,13 +18,14 @@ from tfdbg_arrow.schema.op_traits import READER
 _MIN_RATIO = 1.2
 """The smallest growth from one call to the next that counts as growth."""
 _MIN_RATIOS = 3
-"""How many calls or iterations one after the other a growth must last."""
+"""The minimum number of consecutive calls or iterations for which a growth must last."""
 _MIN_GROWTH = 100.0
-"""The smallest growth over all of them."""
+"""The smallest total growth over all these calls."""
 _MAX_SPREAD = 4.0
 """The largest allowed ratio of the greatest to the smallest growth factor for a growth to count as steady."""
 _MIN_LAST = 1000.0
-"""Minimum last value. A variable that starts at 0 also grows many times over in its first steps, but stays small."""
+"""The minimum last value. A variable that starts at 0 also grows many times over at first, but its values stay
+small."""
 _MAX_ANCESTORS = 300
 _MAX_TENSORS = 40
 
@@ -36,16 +37,16 @@ class Growth(Displayed):
     """A variable or another tensor whose largest magnitude grew in every step up to a bad value.
 
     Attributes:
-        sentence: What grew, how much, and since when.
+        sentence: The tensor that grew, how much it grew, and since when.
         repair: The fix.
-        graph_name: The graph of its op.
+        graph_name: The graph of the tensor's op.
         op_name: The op.
-        layer: The layer that made the op; None outside layers and if it is not known.
+        layer: The layer that made the op; None outside layers, or if the layer is not known.
         output_slot: Which output of the op.
         is_variable: Whether the op reads a variable.
-        first_step: The training step, as marked, in which the growth began; None without marks.
+        first_step: The training step in which the growth began; None if the program marked no steps.
         last_step: The training step of the bad value.
-        num_calls: The number of consecutive calls of the graph in which it grew.
+        num_calls: The number of consecutive calls of the graph in which the tensor grew.
         first_max_abs: The largest magnitude before these calls.
         last_max_abs: The largest magnitude at the end.
         factor: The geometric mean of the growth per call.
@@ -67,7 +68,7 @@ class Growth(Displayed):
 
 
 def find_growth(logdir: Engine, flow: DataFlow, event: TensorEvent, *, run_id: str) -> Growth | None:
-    """Returns a tensor that a bad tensor was computed from in its call and that grew in every call until then.
+    """Returns an input or a variable that a bad tensor was computed from, and that grew in every call until then.
 
     Only considers tensors in graphs for which magnitudes were recorded (FULL_NUMERICS). Prefers variables over
     other tensors, and then the tensor that grew most. Returns None if no tensor grew.
@@ -93,7 +94,7 @@ def find_growth(logdir: Engine, flow: DataFlow, event: TensorEvent, *, run_id: s
 
 
 def label_of_op(flow: DataFlow, event: TensorEvent) -> Label:
-    """Returns the label of the op of a tensor. A node that TensorFlow's optimizer made has none."""
+    """Returns the label of the op of a tensor; NO_LABEL for a node that TensorFlow's optimizer made."""
     if event.graph_id is not None and event.op_name is not None:
         op = flow.graphs.op(event.graph_id, event.op_name)
         if op is not None and op.made_for is not None:
@@ -102,10 +103,11 @@ def label_of_op(flow: DataFlow, event: TensorEvent) -> Label:
 
 
 def growth_in_loop(magnitudes: Sequence[float | None]) -> str | None:
-    """Returns how a tensor grew in a loop until it overflowed, or None if it did not grow or the loop is short.
+    """Returns how a tensor grew in a loop until an overflow, or None if the tensor did not grow or the loop is short.
 
     Args:
-        magnitudes: Its largest magnitude in each iteration before, with None for one that was not recorded.
+        magnitudes: The tensor's largest magnitude in each earlier iteration; None for an iteration that was not
+            recorded.
     """
     if len(magnitudes) < _MIN_RATIOS:
         return None
@@ -155,7 +157,7 @@ def _key(row: TensorEvent) -> _Key | None:
 def _read_histories(
     logdir: Engine, keys: Iterable[_Key], event: TensorEvent, *, run_id: str
 ) -> dict[_Key, list[_Point]]:
-    """Returns, by tensor, its largest magnitude in each call up to that of a bad tensor. Omits empty histories."""
+    """Returns, by tensor, the largest magnitude in each call up to the bad tensor's call. Omits empty histories."""
     wanted = list(keys)
     if not wanted:
         return {}
@@ -174,7 +176,7 @@ def _read_histories(
 
 
 def _ratios(points: Sequence[_Point]) -> list[float]:
-    """Returns the growth factors of the last calls, last one first, as long as the magnitude grew."""
+    """Returns the growth factors of the last calls in which the magnitude grew, the last call first."""
     ratios = []
     for later, earlier in pairwise(reversed(points)):
         if earlier.max_abs <= 0 or later.max_abs < earlier.max_abs * _MIN_RATIO:
@@ -184,14 +186,14 @@ def _ratios(points: Sequence[_Point]) -> list[float]:
 
 
 def _steady(ratios: list[float]) -> list[float]:
-    """Returns the last ratios that are about equal, or all ratios if these are too few."""
+    """Returns the last calls' ratios that are about equal; all ratios if these are too few or their growth is small."""
     steady = list(takewhile(lambda ratio: max(ratio, ratios[0]) <= min(ratio, ratios[0]) * _MAX_SPREAD**0.5, ratios))
     is_enough = len(steady) >= _MIN_RATIOS and prod(steady) >= _MIN_GROWTH
     return steady if is_enough else ratios
 
 
 def _growing(points: Sequence[_Point]) -> Sequence[_Point]:
-    """Returns the last points, starting before the growth; none if it is short, small or interrupted."""
+    """Returns the last points, from the point before the growth; no points if the growth is too short or too small."""
     ratios = _steady(_ratios(points))
     run = points[-1 - len(ratios) :]
     is_large = len(ratios) >= _MIN_RATIOS and prod(ratios) >= _MIN_GROWTH and run[-1].max_abs >= _MIN_LAST

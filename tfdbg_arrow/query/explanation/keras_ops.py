@@ -1,4 +1,4 @@
-"""The functions that a fix names, as a program calls them that uses keras.ops and does not import TensorFlow."""
+"""The names in keras.ops of the functions that a fix names, for a program that does not import TensorFlow."""
 
 from __future__ import annotations
 
@@ -40,21 +40,21 @@ NAMES = {
     "tf.where": "where",
     "tf.zeros": "zeros",
 }
-"""The functions of keras.ops that take the same arguments in the same order, by the functions of TensorFlow."""
+"""TensorFlow's functions, and the functions of keras.ops that take the same arguments in the same order."""
 
 
 def in_keras_ops(text: str, ops: str) -> str:
-    """Returns a text with functions of keras.ops in place of those of TensorFlow, as far as keras.ops has them.
+    """Returns a text in which functions of keras.ops replace TensorFlow's functions, where keras.ops has them.
 
     Args:
         text: The text, such as a fix.
-        ops: What the program calls keras.ops.
+        ops: The program's name for keras.ops, such as `ops`.
     """
     return _FUNCTION.sub(lambda match: f"{ops}.{NAMES[match[0]]}" if match[0] in NAMES else match[0], text)
 
 
 def name_of_keras_ops(module: ast.Module) -> str | None:
-    """Returns what a source file calls keras.ops; None if it does not use it, or if it imports TensorFlow."""
+    """Returns a source file's name for keras.ops; None if the file does not use keras.ops or imports TensorFlow."""
     imports = dict(_imports(module))
     if any(name.split(".")[0] == "tensorflow" for name in imports):
         return None
@@ -65,7 +65,7 @@ def name_of_keras_ops(module: ast.Module) -> str | None:
 
 
 def _imports(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """Yields the modules and functions that a source file imports, and its names for them."""
+    """Yields each module and function that a source file imports, and the file's name for it."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from ((alias.name, alias.asname or alias.name) for alias in node.names)

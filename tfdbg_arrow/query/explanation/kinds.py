@@ -1,4 +1,4 @@
-"""Kinds of rule for elementwise functions and single reasons."""
+"""Kinds of rule for elementwise functions, reductions, and ops that are bad for only one reason."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tfdbg_arrow.safe_text import number_of
 from tfdbg_arrow.schema.op_traits import POLES, Trait, types_with
 
 SOFTMAX = "Use tf.nn.softmax in place of the exponentials, their sum and the division."
-"""The fix for a softmax by hand over the last axis, which overflows or divides by 0."""
+"""The fix for a hand-written softmax over the last axis that overflows or divides by 0."""
 SOFTMAX_OF_AXIS = SOFTMAX.replace(" in place", ", with the axis of the sum, in place", 1)
 """The same fix if the axis is not known."""
 EMPTY = "Check for an empty batch or mask before the reduction, and leave it out."
@@ -39,18 +39,18 @@ _LARGER_EPSILON = {
     "float16": "Add a larger epsilon, such as 1e-3: float16 rounds a number below 3e-08 to 0, and 1 / x is infinite "
     "below 1.5e-05.",
 }
-"""The fix for a lost epsilon, by the dtypes in which the usual epsilons are 0. In wider dtypes, an added 0 is none."""
+"""The fix for an epsilon that was rounded to 0, by dtype. In wider dtypes, an added 0 is no lost epsilon."""
 _ROUNDED_TO_0 = 2.0**-25
 """The largest number that float16 rounds to 0."""
 ADDS = ("Add", "AddV2")
 """Types of ops that add two tensors."""
 PLUS_CONSTANT = "+ constant"
-"""The type of an op of `takers` that adds a constant."""
+"""The type that `Computed.takers` gives an op that adds a constant."""
 OVERFLOW = (
     "Scale the operands (data or weights) down, or compute in a wider dtype. In training, lower the learning rate or "
     "clip the gradients."
 )
-"""The fix for an overflow of no other known cause."""
+"""The fix for an overflow if no more specific cause is known."""
 OVERFLOW_OF_GRADIENT = (
     "Scale the inputs and the loss down (if the program multiplies the loss by a scale, lower the scale), lower the "
     "learning rate, or compute in a wider dtype. Clipping this gradient comes too late, as it is not finite any more."
@@ -68,7 +68,7 @@ NEGATIVE_VARIANCE = (
     "assigned to it or loaded, and that the momentum is from 0 to 1. If it is computed as E[x^2] - E[x]^2, use "
     "tf.nn.moments: that difference can be negative by rounding."
 )
-"""The fix for a normalization by the root of a negative number."""
+"""The fix for a normalization that takes the root of a negative variance."""
 BEFORE_TRAINING = {
     OVERFLOW: "Scale the operands (data or weights) down, or compute in a wider dtype.",
     OVERFLOW_OF_GRADIENT: (
@@ -95,17 +95,17 @@ _KEEPS_ZEROS = frozenset({
     "BatchMatMulV2", "BatchMatMulV3", "BroadcastTo", "Cast", "Einsum", "ExpandDims", "GatherV2", "Identity", "MatMul",
     "Mean", "Mul", "Neg", "Reshape", "Squeeze", "StridedSlice", "Sum", "Transpose",
 })  # fmt: skip
-"""Types of ops that return 0 for zeros, and for zeros times finite numbers."""
+"""Types of ops that return 0 if all their inputs are 0, or if they multiply zeros by finite numbers."""
 _KEEPS_ZEROS_OF_FIRST = frozenset({"RealDiv", "Square"})
 """Types of ops that return 0 for zeros in their first input."""
 _KEEPS_EACH_ZERO = frozenset({
     "Abs", "BroadcastTo", "ExpandDims", "GatherV2", "Identity", "Neg", "Reshape", "Sqrt", "Squeeze", "StridedSlice",
     "Transpose",
 })  # fmt: skip
-"""Types of ops whose result is 0 only where their first input is."""
+"""Types of ops whose result is 0 only where their first input is 0."""
 _SELECTS = ("Select", "SelectV2")
 _LARGE = "1e9"
-"""The large number that repairs propose."""
+"""The large number that fixes suggest."""
 _CONSTANT_0 = (
     "Check how the program sets the divisor: it is 0 in every call, so with tf.math.divide_no_nan each quotient would "
     "be 0."
@@ -116,7 +116,7 @@ MATRIX_PRODUCTS = types_with(Trait.MULTIPLIES_MATRICES)
 RESHAPES = ("ExpandDims", "Identity", "Reshape", "Squeeze")
 """Types of ops that return the elements of their input in another shape."""
 _MAX_STEPS = 20
-"""Maximum number of tensors behind a divisor that are examined for an exponential that underflowed."""
+"""The maximum number of tensors examined in the search for the source of a divisor's zeros."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,8 +135,8 @@ class Domain:
     """An elementwise function that returns a NaN, or an infinity, only for an element outside a range.
 
     Attributes:
-        of: The argument, such as `a negative number`.
-        where: The range of those elements, such as `below 0`.
+        of: A description of such an element, such as `a negative number`.
+        where: The range of such elements, such as `below 0`.
         repair: The fix.
         kind: The kind of output that only such an element causes: `nan`, `inf` or `neg_inf`.
     """
@@ -166,10 +166,10 @@ class Domain:
 
 @dataclass(frozen=True, kw_only=True)
 class Pole:
-    """An elementwise function that is infinite only at 0 and next to it.
+    """An elementwise function that is infinite only at 0 and next to 0.
 
     Attributes:
-        value: Its value at 0, such as `the logarithm of 0 is -Inf`.
+        value: The function's value at 0, such as `the logarithm of 0 is -Inf`.
         repair: The fix.
         kind: The infinities that only a 0 causes: `inf` or `neg_inf`.
     """
@@ -199,9 +199,9 @@ class Pole:
 
 
 def with_cause_of_zero(explanation: Explanation, computed: Computed, *, index: int) -> Explanation:
-    """Returns the explanation of a pole, extended with why the input is 0, as far as that is known.
+    """Returns the explanation of a pole, extended with the reason why the input is 0, if the reason is known.
 
-    An epsilon that was added is lost if it is 0 in this dtype, or if TensorFlow's optimizer added it to a part of the
+    An added epsilon is lost if it rounds to 0 in this dtype, or if TensorFlow's optimizer added it to a part of the
     other term. A constant or a variable may have been 0 from the start.
     """
     x, of = computed.inputs[index], "divisor" if index else "argument"
@@ -235,7 +235,7 @@ def with_cause_of_zero(explanation: Explanation, computed: Computed, *, index: i
 
 
 def _has_lost_epsilon(computed: Computed, x: TensorEvent) -> bool:
-    """Returns whether an epsilon that was added to make a tensor, or the argument of its root, is 0 in its dtype."""
+    """Returns whether an epsilon that was added to a tensor, or to the argument of its root, is 0 in the dtype."""
     total = computed.chain(x, ("Sqrt", *RESHAPES))[-1]
     terms = computed.made_from(total) if total.op_type in ADDS else {}
     has_zero = len(terms) == 2 and any(term.size and term.num_zero == term.size == 1 for term in terms.values())
@@ -243,7 +243,7 @@ def _has_lost_epsilon(computed: Computed, x: TensorEvent) -> bool:
 
 
 def _write_of_zeros(computed: Computed, x: TensorEvent) -> VariableWrite | None:
-    """Returns the last write to the variable whose zeros made a tensor 0, or None if that is not proven."""
+    """Returns the last write to the variable whose zeros made a tensor 0, or None if no such variable is proven."""
     row: TensorEvent | None = x
     for _ in range(_MAX_STEPS):
         if row is None or not row.num_zero:
@@ -267,20 +267,20 @@ def _write_of_zeros(computed: Computed, x: TensorEvent) -> VariableWrite | None:
 
 
 def _has_removed_sum(computed: Computed) -> bool:
-    """Returns whether TensorFlow's optimizer removed a sum before the op, as it does for a sum with the constant 0.
+    """Returns whether TensorFlow's optimizer removed a sum before the op, as it removes a sum with the constant 0.
 
-    It then computed the cast of the constant in advance, too.
+    The optimizer then also computed the cast of the constant in advance.
     """
     types = set(computed.program_ops) - {"Cast"}
     return computed.output.op_type in types and len(types) == 2 and not types.isdisjoint(ADDS)
 
 
 def underflow(computed: Computed, zero: TensorEvent) -> str | None:
-    """Returns a sentence that says which exponentials underflowed to make a tensor 0; None if that is not proven.
+    """Returns a sentence that says which exponentials underflowed and made a tensor 0; None if this is not proven.
 
-    It is proven if all elements of the tensor are 0, and those of an exponential that it was computed from by ops that
-    return 0 for such a tensor. Of a sum of exponentials, or of their products with positive numbers, one zero is
-    enough, as exponentials are not negative.
+    It is proven if all elements of the tensor are 0, all results of an exponential are 0, and only ops that return 0
+    for zeros lie between the two. For a sum of exponentials, or of their products with positive numbers, one zero in
+    the tensor is enough, because exponentials are not negative.
     """
     if zero.op_type == "Sum" and zero.num_zero:
         terms = computed.made_from(zero).get(0)
@@ -321,11 +321,11 @@ def is_finite_exponential(computed: Computed, row: TensorEvent) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Overflow:
-    """An op that is infinite only if its result is too large for the dtype.
+    """An op whose result is infinite only if it is too large for the dtype.
 
     Attributes:
         repair: The fix.
-        without: Infinite inputs that do not matter because the op makes them finite: None or `neg_inf`.
+        without: The infinite inputs that the rule ignores because the op makes them finite: None or `neg_inf`.
     """
 
     repair: str
@@ -348,11 +348,11 @@ class Overflow:
 
 
 def overflow(computed: Computed, sentence: str, repair: str) -> Explanation:
-    """Returns the explanation of an overflow, extended with what made its inputs so large, as far as that is known.
+    """Returns the explanation of an overflow, extended with the cause of its large inputs, if the cause is known.
 
     Args:
         computed: The op that overflowed.
-        sentence: What overflowed.
+        sentence: The sentence that says which op overflowed.
         repair: The fix if the cause is not known.
     """
     for maker in computed.behind():
@@ -371,7 +371,7 @@ def overflow(computed: Computed, sentence: str, repair: str) -> Explanation:
 
 
 def _scale_of_loss(computed: Computed) -> Explanation | None:
-    """Returns the explanation of a large scalar of the gradient: the program multiplies a scalar by a large number."""
+    """Returns the explanation of a large scalar in a gradient: the program multiplies the loss by a large number."""
     output = computed.output
     is_of_product = output.op_type == computed.forward_type == "Mul" and output.shape == ()
     if not is_of_product or output.max_abs_finite is None:
@@ -384,7 +384,7 @@ def _scale_of_loss(computed: Computed) -> Explanation | None:
 
 
 def _extreme_of_nothing(computed: Computed) -> Explanation | None:
-    """Returns the explanation of a finite tensor that holds the extreme of its dtype as the extreme of nothing."""
+    """Explains a finite tensor in which the maximum or minimum of no elements is an extreme number of the dtype."""
     output, x = computed.output, computed.inputs.get(0)
     if x is None or not holds_extreme(output, x):
         return None
@@ -406,11 +406,11 @@ def _extreme_of_nothing(computed: Computed) -> Explanation | None:
 
 
 def of_maybe_extreme(explanation: Explanation, made: TensorEvent, place: str) -> Explanation:
-    """Returns the explanation of an overflow that the extreme of nothing may have caused.
+    """Returns the explanation of an overflow that a maximum or minimum of no elements may have caused.
 
     Args:
         explanation: The explanation of the overflow.
-        made: The result of the op that returns the extreme of its dtype for nothing.
+        made: The result of the op that returns an extreme number of its dtype for no elements.
         place: The layer or line of that op, or an empty text.
     """
     op = f"{type_without_version(made.op_type or '')}{f' at {place}' if place else ''}"
@@ -422,7 +422,7 @@ def of_maybe_extreme(explanation: Explanation, made: TensorEvent, place: str) ->
 
 
 def _extreme_text(made: TensorEvent) -> str:
-    """Returns the extreme that an op returns for nothing, such as `the lowest float32, -3.40282e+38`."""
+    """Returns the number that an op returns for no elements, such as `the lowest float32, -3.40282e+38`."""
     is_max = made.op_type in MAXIMA
     return f"the {'lowest' if is_max else 'largest'} {made.dtype}, {'-' if is_max else ''}{largest_of(made):.6g}"
 
@@ -440,7 +440,7 @@ class FiniteGives:
         reason: The sentence, without the name of the op.
         repair: The fix.
         kind: `nan`, `inf` or `any`.
-        slot: The output that this applies to; None means every output.
+        slot: The output to which the rule applies; None means every output.
     """
 
     reason: str
@@ -462,9 +462,9 @@ class Reduction:
     """A reduction that is bad for an empty input.
 
     Attributes:
-        value: Its value for an empty input.
+        value: The text about the result for an empty input, such as `0 / 0 is NaN`.
         repair: The fix.
-        otherwise: The rule for a non-empty input; None if all bad values then come from the input.
+        otherwise: The rule for an input with elements; None if all bad values of the result then come from the input.
     """
 
     value: str
@@ -485,7 +485,7 @@ class GradientOfFunction:
 
     Attributes:
         function: The function.
-        at_zero: Its value for an argument of 0: `zero` or `inf`.
+        at_zero: The function's value for an argument of 0: `zero` or `inf`.
         repair: The fix.
     """
 
@@ -515,7 +515,7 @@ class GradientOfFunction:
 
 @dataclass(frozen=True, kw_only=True)
 class Product:
-    """An op that multiplies a gradient by finite slopes, or two tensors. It creates a NaN only from Inf * 0.
+    """An op that multiplies two tensors, or a gradient by finite slopes. It creates a NaN only from Inf * 0.
 
     Attributes:
         repair: The fix for an overflow.
@@ -534,7 +534,7 @@ class Product:
 
 
 def inf_times_zero(computed: Computed, x: TensorEvent, y: TensorEvent) -> Explanation | None:
-    """Returns the explanation of a NaN in a product of two tensors without NaN, or None."""
+    """Returns why a product of two tensors without NaN is NaN, or None if the counts prove nothing."""
     if not infs(x) and not infs(y):
         return None
     repair = _double_where(computed) if computed.is_gradient else _mask_input(computed)
@@ -550,7 +550,7 @@ def inf_times_zero(computed: Computed, x: TensorEvent, y: TensorEvent) -> Explan
 
 
 def within_dtype(explanation: Explanation, computed: Computed) -> Explanation:
-    """Returns an explanation whose repair has 1e4 in place of 1e9 if that is infinite in a dtype of the infinities."""
+    """Returns the explanation, with 1e4 in place of 1e9 in its fix if 1e9 is infinite in a dtype of the infinities."""
     infinite = filter(infs, computed.inputs.values())
     behind_casts = [uncast for row in infinite for uncast in computed.chain(row, ("Cast",))]
     narrowest = min([computed.output, *behind_casts], key=largest_of)
@@ -562,13 +562,13 @@ def within_dtype(explanation: Explanation, computed: Computed) -> Explanation:
 
 
 def _mask_input(computed: Computed) -> str:
-    """Returns the fix for a product of an infinity that an op made."""
+    """Returns the fix for Inf * 0 if an op made the infinity."""
     mask = "Mask the input of the op that made the infinity"
     return f"{mask}." if computed.has_gradients() else f"{mask}, {_NO_NAN_PRODUCT}"
 
 
 def _finite_constant(computed: Computed) -> str:
-    """Returns the fix for a product of an infinity that the program wrote."""
+    """Returns the fix for Inf * 0 if the program wrote the infinity."""
     if computed.is_gradient:
         return f"{_FINITE}."
     if computed.has_gradients():
@@ -577,7 +577,7 @@ def _finite_constant(computed: Computed) -> str:
 
 
 def with_mask(explanation: Explanation, computed: Computed) -> Explanation:
-    """Returns the explanation of a bad value. If only its gradient does harm, the explanation says so."""
+    """Returns the explanation of a bad value. If only the gradient of the value does harm, the explanation says so."""
     gradient = computed.bad_gradient_of_masked()
     if gradient is None:
         return explanation
@@ -593,7 +593,7 @@ def with_mask(explanation: Explanation, computed: Computed) -> Explanation:
 
 
 def _mask_earlier(computed: Computed) -> str:
-    """Returns the fix for bad data, or an infinity of the program, that tf.where replaces too late."""
+    """Returns the fix for bad data, or for an infinity that the program wrote, if tf.where replaces it too late."""
     if computed.is_literal(computed.output):
         return f"{_FINITE}."
     name = computed.outside_name()
@@ -604,7 +604,7 @@ def _mask_earlier(computed: Computed) -> str:
 
 
 def _double_where(computed: Computed) -> str:
-    """Returns the fix for an op whose bad result tf.where replaces, but not in the gradient."""
+    """Returns the fix for an op whose bad result tf.where replaces in the forward pass, but not in the gradient."""
     root = root_behind(computed)
     behind = None if root is None else computed.made_by(root)
     function = computed.forward_type or behind or (None if computed.is_gradient else computed.op)
@@ -617,9 +617,9 @@ def _double_where(computed: Computed) -> str:
 
 
 def root_behind(computed: Computed) -> TensorEvent | None:
-    """Returns the result of a root that made the zeros at which an op is infinite; None if there is none.
+    """Returns the result of the root that made the zeros at which an op is infinite; None if no root made them.
 
-    Its slope at 0 is infinite, too, so a `tf.where` behind it comes too late.
+    The slope of the root at 0 is infinite, too, so a `tf.where` after the root comes too late.
     """
     zero = computed.inputs.get(POLES.get(computed.output.op_type or "", -1))
     zeros_behind = follow_zeros([] if zero is None else [zero], computed.made_from, computed.made_by)
@@ -631,7 +631,7 @@ def follow_zeros(
     made_from: Callable[[TensorEvent], Inputs],
     made_by: Callable[[TensorEvent], str | None],
 ) -> Iterator[TensorEvent]:
-    """Yields the tensors with zeros among some tensors, and those from which ops took the zeros, the nearest first.
+    """Yields those tensors that have zeros, and then the tensors that their zeros came from, the nearest first.
 
     Args:
         rows: The tensors.

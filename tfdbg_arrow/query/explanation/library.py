@@ -16,11 +16,11 @@ class _Function:
     """A function of a library.
 
     Attributes:
-        module: The name of its file, without the suffix.
-        name: Its name, as in a stack.
+        module: The name of the function's file, without the suffix.
+        name: The function's name, as in a stack.
         op_type: The type of the op that makes the bad value, or whose gradient does.
-        repair: What to write in place of the call.
-        is_negative: Whether the repair is that for a negative argument of the op; None if it is that for any argument.
+        repair: The fix: usually the code to write in place of the call.
+        is_negative: Whether the repair is for a negative argument of the op; None if the repair is for any argument.
     """
 
     module: str
@@ -80,11 +80,11 @@ _FUNCTIONS = (
 
 
 def repair_of_call(stack: Iterable[Frame], op_type: str | None, *, is_negative: bool = False) -> str | None:
-    """Returns the fix for an op that a function of a library created, or None if it is the same as for the op.
+    """Returns the fix for an op that a library function created; None if the fix for the op itself applies.
 
     Args:
-        stack: The stack that created the op, or for an op of a gradient the op whose gradient it computes, innermost
-            frame first.
+        stack: The stack that created the op, innermost frame first. For an op of a gradient, it is the stack of the op
+            whose gradient it computes.
         op_type: The type of that op. The gradient of a gradient has the type of a fused gradient, such as SqrtGrad.
         is_negative: Whether the op is bad because its argument is negative.
     """
@@ -102,6 +102,6 @@ IN_LOGSUMEXP = ("math_ops", "reduce_logsumexp")
 
 
 def library_functions(stack: Iterable[Frame]) -> frozenset[tuple[str, str]]:
-    """Returns the functions of libraries between an op and the user's code: the name of the module and the function."""
+    """Returns (module, name) of the library functions between an op and the user's code."""
     inside = takewhile(lambda frame: not frame.is_user, stack)
     return frozenset((PurePath(frame.file_path).stem, frame.func) for frame in inside)

@@ -1,4 +1,4 @@
-"""Kinds of rule for sums, products, quotients and powers, which combine their operands elementwise or in a sum."""
+"""Kinds of rule for sums, products, quotients, powers, softmax and cross entropy."""
 
 from __future__ import annotations
 
@@ -73,11 +73,11 @@ _POWER = (
 
 @dataclass(frozen=True, kw_only=True)
 class Sums:
-    """An op that adds: elements of one tensor, tensors, or products.
+    """An op that adds or multiplies many terms: elements of one tensor, several tensors, or products.
 
     Attributes:
         repair: The fix for an overflow.
-        of: What it combines: `terms` (only sums), `products` (sums of products), `factors` (only products).
+        of: `terms` if the op only adds, `products` if it adds products, `factors` if it only multiplies.
     """
 
     repair: str
@@ -116,7 +116,7 @@ class Sums:
 
 
 def _is_in_logsumexp(computed: Computed) -> bool:
-    """Returns whether an op subtracts the maximum of a tensor from it, and the program sums the exponentials."""
+    """Returns whether an op subtracts a tensor's maximum from the tensor, and the program then sums exponentials."""
     x, maximum = computed.inputs.get(0), computed.inputs.get(1)
     if x is None or maximum is None or (computed.op, computed.made_by(maximum)) != ("Sub", "Max"):
         return False
@@ -180,7 +180,7 @@ class Division:
 
 
 def _by_zero(computed: Computed, sentence: str) -> Explanation:
-    """Returns the explanation of a division by 0. If the divisor is 0 because Exp underflowed, it says so."""
+    """Returns the explanation of a division by 0, extended with the cause of the zero if the cause is known."""
     dividend, divisor = computed.inputs[0], computed.inputs[1]
     exponential = underflow(computed, divisor)
     if exponential is None:
@@ -200,7 +200,7 @@ def _by_zero(computed: Computed, sentence: str) -> Explanation:
 
 
 def _softmax(terms: TensorEvent, total: TensorEvent) -> str:
-    """Returns the fix for a softmax by hand, with the axis of the sum if the shapes show it."""
+    """Returns the fix for a hand-written softmax, with the axis of the sum if the shapes show the axis."""
     shape, summed = terms.shape or (), total.shape
     axes = [i for i in range(len(shape)) if summed in (shape[:i] + shape[i + 1 :], (*shape[:i], 1, *shape[i + 1 :]))]
     if len(axes) != 1:
@@ -210,7 +210,7 @@ def _softmax(terms: TensorEvent, total: TensorEvent) -> str:
 
 
 def _repair_of_divisor(computed: Computed) -> str:
-    """Returns the fix for a divisor of 0, by what made it, and by what the program computes from the quotient."""
+    """Returns the fix for a divisor of 0. It depends on the op that made the divisor and on the use of the quotient."""
     dividend, divisor = computed.inputs[0], computed.inputs[1]
     if computed.is_gradient:
         return _NO_NAN
@@ -242,7 +242,7 @@ def _is_initial_0(computed: Computed, row: TensorEvent) -> bool:
 def _is_of_one_sample(computed: Computed) -> bool:
     """Returns whether a quotient is 0 / 0 because its batch has one sample.
 
-    The divisor is then the variance of the sample or its root, or the number of samples minus 1.
+    The divisor is then a variance, a standard deviation, or the number of samples minus 1.
     """
     dividend, divisor = computed.inputs[0], computed.inputs[1]
     if computed.made_by(divisor) == "Sub":
@@ -256,7 +256,7 @@ def _is_of_one_sample(computed: Computed) -> bool:
 
 
 def _combines_nothing(computed: Computed, reduced: TensorEvent) -> bool:
-    """Returns whether a reduction over the first axis combines no elements, as that axis has only one."""
+    """Returns whether a reduction over the first axis combines no elements because the axis has length 1."""
     terms = computed.made_from(reduced).get(0)
     return terms is not None and terms.shape is not None and terms.shape[:1] == (1,) and terms.size == reduced.size
 
@@ -335,10 +335,10 @@ def _negative_power_of_0(computed: Computed, x: TensorEvent) -> Explanation:
 
 @dataclass(frozen=True, kw_only=True)
 class ZeroTimes:
-    """x * log(y), x * log1p(y) or x / y. Each of them is 0 if x is 0.
+    """x * log(y), x * log1p(y) or x / y. Each of these ops returns 0 where x is 0.
 
     Attributes:
-        pole: The y at which the second factor is infinite: 0 or -1.
+        pole: The value of y at which the second factor is infinite: 0 or -1.
         function: The second factor as text.
     """
 
@@ -369,7 +369,7 @@ class ZeroTimes:
 
 
 def softmax(computed: Computed) -> Explanation | None:
-    """Explains a softmax or its logarithm, over the last axis."""
+    """Explains a softmax over the last axis, or the logarithm of such a softmax."""
     counted = computed.counted(0)
     if counted is None or counted[0].num_nan or not computed.output.num_nan:
         return None
@@ -388,9 +388,9 @@ def rows_of_logits(computed: Computed, logits: TensorEvent) -> Explanation | Non
 
 
 def _masked_rows(output: TensorEvent, logits: TensorEvent) -> str:
-    """Returns which logits are -Inf: the number of rows that hold nothing else, if the NaN of the output show it."""
+    """Returns which logits are -Inf: how many rows hold only -Inf, if the number of NaN in the output shows it."""
     length = logits.shape[-1] if logits.shape and output.shape == logits.shape else 0
-    # All elements of such a row are NaN. A NaN of a cross entropy may have another cause.
+    # All elements of the result for such a row are NaN. A NaN of a cross entropy may have another cause.
     if not length or output.op_type not in ("LogSoftmax", "Softmax") or (output.num_nan or 0) % length:
         held = f"{elements_are(logits.num_neg_inf, logits)} -Inf"
         return f"{held} in the logits, and a row that holds nothing else gives 0 / 0."
@@ -401,10 +401,10 @@ def _masked_rows(output: TensorEvent, logits: TensorEvent) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class CrossEntropy:
-    """A softmax cross entropy. Output 0 is the loss, output 1 its gradient.
+    """A softmax cross entropy. Output 0 is the loss, and output 1 is the gradient of the loss.
 
     Attributes:
-        is_sparse: Whether a label is a class and not a distribution.
+        is_sparse: Whether a label is the number of a class and not a distribution.
     """
 
     is_sparse: bool
@@ -455,10 +455,10 @@ class CrossEntropy:
 
 
 def _are_shares(labels: TensorEvent | None) -> bool:
-    """Returns whether labels are known to be finite and not negative, as those of a distribution are."""
+    """Returns whether labels are known to be finite and not negative, as probabilities are."""
     return labels is not None and is_finite(labels) and not labels.num_neg_finite
 
 
 def _cannot_overflow(logits: TensorEvent) -> bool:
-    """Returns whether no difference of two finite logits is infinite, as far as their magnitude was recorded."""
+    """Returns whether no difference of two finite logits can be infinite. Unrecorded magnitudes count as small."""
     return logits.max_abs_finite is None or logits.max_abs_finite < largest_of(logits) / 4

@@ -22,9 +22,10 @@ _WEIGHTED_LOGSUMEXP = (
 )
 _BOTH_LOGARITHMS = "Clip x before both logarithms, log(x) and log(1 - x), for example with"
 _OF_COMPLEMENT = {"bfloat16": "1e-2", "float16": "1e-3"}
-"""The bounds next to 0 and 1 for both logarithms, by the dtypes in which 1 - 1e-6 is 1."""
+"""The distance from 0 and from 1 at which x is clipped for log(x) and log(1 - x), by the dtypes in which 1 - 1e-6 is
+1."""
 _BOUNDS_NEXT_TO_1 = {"bfloat16": ("1e-2", "1e-3"), "float16": ("1e-3", "1e-4"), "float64": ("1e-12", "1e-17")}
-"""Small numbers by dtype: 1 minus the first one is below 1, and 1 minus the second one is 1."""
+"""Two small numbers by dtype: 1 minus the first number is below 1, and 1 minus the second number rounds to 1."""
 _XLOGY = "Use tf.math.xlogy(p, p) in place of p * log(p): it is 0 for p = 0, and its gradient is finite."
 POSITIVE = "Keep the argument above 0, for example with tf.maximum."
 """The fix for an argument that must not be negative."""
@@ -69,7 +70,7 @@ _FROM_LOGITS = {
 }
 """The fix for the logarithm of a probability in a loss."""
 MOVES = {**dict.fromkeys(("ExpandDims", "Identity", "Reshape", "SplitV", "Squeeze", "StridedSlice"), 0), "Split": 1}
-"""Types of ops that return elements of an input, and its index."""
+"""Types of ops that return elements of an input, and the index of the input."""
 _MAX_MOVES = 5
 _SUMS = ("Mean", "Sum")
 _PRODUCTS = ("Mul", "RealDiv")
@@ -105,7 +106,7 @@ def logarithm(computed: Computed) -> Explanation | None:
 
 
 def _of_negative(explanation: Explanation, computed: Computed) -> Explanation:
-    """Returns the explanation of the logarithm of a negative number, by whether it is a variable in a training."""
+    """Returns the explanation of the logarithm of a negative number, with another fix for a trained variable."""
     if computed.made_by(computed.inputs[0]) != READER or not computed.is_differentiated(computed.output):
         return replace(explanation, repair=_MAGNITUDE)
     of_variable = "The argument is the value of a variable, and nothing keeps it above 0."
@@ -113,9 +114,9 @@ def _of_negative(explanation: Explanation, computed: Computed) -> Explanation:
 
 
 def _subtracts_clipped_term(computed: Computed, difference: TensorEvent) -> bool:
-    """Returns whether a difference takes a term with an upper bound from a constant, as 1 - tf.clip_by_value(x, a, b).
+    """Returns whether a tensor is a constant minus a clipped term, such as 1 - tf.clip_by_value(x, a, b).
 
-    TensorFlow's optimizer may keep one of several equal constants, so that this one has no row.
+    TensorFlow's optimizer may keep only one of several equal constants, so that this constant has no row.
     """
     terms = computed.made_from(difference) if computed.made_by(difference) == "Sub" else {}
     if 1 not in terms or (0 in terms and computed.constant(terms[0]) is None):
@@ -126,7 +127,7 @@ def _subtracts_clipped_term(computed: Computed, difference: TensorEvent) -> bool
 
 
 def _of_bound(explanation: Explanation, computed: Computed) -> Explanation:
-    """Returns the explanation of the logarithm of a constant minus a term whose upper bound is not below it."""
+    """Returns why log(constant - term) is bad if the upper bound of the term is not below the constant."""
     dtype = computed.inputs[0].dtype
     small, lost = _BOUNDS_NEXT_TO_1.get(dtype or "", ("1e-6", "1e-8"))
     logits = " Or compute the loss from the logits." if computed.is_in_loss else ""
@@ -138,7 +139,7 @@ def _of_bound(explanation: Explanation, computed: Computed) -> Explanation:
 
 
 def _log_sum_exp(computed: Computed, x: TensorEvent) -> Explanation | None:
-    """Explains a logarithm of 0 if the 0 is proven to sum the exponentials of -Inf or of nothing; otherwise None."""
+    """Explains a logarithm of 0 if the 0 is proven to be a sum of exponentials of only -Inf, or of no elements."""
     output, terms = computed.output, _terms_of_exponentials(computed, x)
     if terms is not None and terms.size == 0:
         return Explanation("Log-sum-exp of no elements: the input is empty, and the logarithm of 0 is -Inf.", EMPTY)
@@ -153,15 +154,15 @@ def _log_sum_exp(computed: Computed, x: TensorEvent) -> Explanation | None:
 
 
 def _terms_of_exponentials(computed: Computed, total: TensorEvent) -> TensorEvent | None:
-    """Returns the exponentials that a tensor sums, or None if it is no such sum."""
+    """Returns the exponentials that a tensor sums, or None if the tensor is not a sum of exponentials."""
     terms = computed.made_from(total).get(0) if computed.made_by(total) == "Sum" else None
     return terms if terms is not None and computed.made_by(terms) == "Exp" else None
 
 
 def _sums_rows_of_mask(computed: Computed, terms: TensorEvent | None) -> bool:
-    """Returns whether a sum of exponentials is certainly 0 only where all of them are those of -Inf."""
+    """Returns whether a sum of exponentials is certainly 0 only where all their arguments are -Inf."""
     if IN_LOGSUMEXP in computed.library_functions():
-        return True  # it subtracts the maximum of each row, so the largest term of any other row is 1
+        return True  # tf.reduce_logsumexp subtracts the maximum of each row, so the largest term of other rows is 1
     x = None if terms is None else computed.made_from(terms).get(0)
     if terms is None or x is None or not x.num_neg_inf:
         return False
@@ -169,7 +170,7 @@ def _sums_rows_of_mask(computed: Computed, terms: TensorEvent | None) -> bool:
 
 
 def repair_of_log(computed: Computed, x: TensorEvent) -> str:
-    """Returns the fix for a logarithm of 0, or for its gradient, by what made the argument."""
+    """Returns the fix for a logarithm of 0 or its gradient, which depends on the op that made the argument."""
     if computed.is_p_log_p():
         return _XLOGY
     maker = x
@@ -200,7 +201,7 @@ def repair_of_log(computed: Computed, x: TensorEvent) -> str:
 
 
 def _sums_weighted_exponentials(computed: Computed, total: TensorEvent) -> bool:
-    """Returns whether a tensor sums products of exponentials of finite numbers with positive numbers."""
+    """Returns whether a tensor is a sum of products of positive numbers with exponentials of finite numbers."""
     terms = computed.made_from(total).get(0) if computed.made_by(total) in _SUMS else None
     to_follow, has_exponential = [] if terms is None else [terms], False
     for _ in range(_MAX_FACTORS):

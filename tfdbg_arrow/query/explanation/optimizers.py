@@ -1,4 +1,4 @@
-"""Rules for what an optimizer computes: its epsilon, and the ops that apply a gradient to a variable."""
+"""Rules for the ops of an optimizer: divisions that need an epsilon, and ops that apply a gradient to a variable."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tfdbg_arrow.schema.op_traits import OPTIMIZERS, READER
 _OF_DIVISORS = frozenset({"Add", "AddV2", "Maximum", "Mul", "RealDiv", "Sqrt", "Sub"})
 """Types of ops between the variables of an optimizer and the divisor of its update."""
 _MAX_OPS = 5
-"""Number of ops that are examined between the divisor of an update and the variables of the optimizer."""
+"""Maximum number of ops that are examined between the divisor of an update and the variables of the optimizer."""
 _EPSILON_OF = {
     f"{variable}{op}": index
     for variable in ("Apply", "ResourceApply")
     for op, index in (("Adadelta", 5), ("Adam", 8), ("RMSProp", 6))
 }
-"""Types of ops that add an epsilon to the root of an average of squares and divide by it, and its input."""
+"""Types of ops that divide by the root of an average of squares plus an epsilon, and the epsilon's input index."""
 
 
 def update_of_variable(computed: Computed) -> Explanation | None:
@@ -53,7 +53,7 @@ def _optimizer_epsilon(row: TensorEvent) -> str:
 
 
 def of_optimizer(explanation: Explanation, computed: Computed) -> Explanation:
-    """Returns the explanation of a division. An optimizer divides by the root of its variable plus an epsilon."""
+    """Returns the explanation of a division. The fix says if the optimizer's epsilon or step counter is the cause."""
     root, divisor = computed.inputs.get(0), computed.inputs.get(1)
     is_by_variable = computed.op == "Rsqrt" and root is not None and root.op_type == "ReadVariableOp"
     is_by_zero = computed.op == "RealDiv" and divisor is not None and zeros(divisor) > 0
@@ -67,10 +67,10 @@ def of_optimizer(explanation: Explanation, computed: Computed) -> Explanation:
 
 
 def _is_of_optimizer(computed: Computed, divisor: TensorEvent) -> bool:
-    """Returns whether the zeros of a divisor come from a variable by elementwise ops, as those of an optimizer do.
+    """Returns whether a divisor's zeros come from a variable through elementwise ops, as in an optimizer.
 
-    The user's schedules and constraints run inside the optimizer, too. A schedule casts the number of the step, and a
-    constraint sums the elements of a kernel.
+    The user's schedules and constraints run inside the optimizer, too. Both use other ops: a schedule casts the number
+    of the step, and a constraint sums the elements of a kernel.
     """
     to_follow = deque([divisor])
     for _ in range(_MAX_OPS):
@@ -81,6 +81,7 @@ def _is_of_optimizer(computed: Computed, divisor: TensorEvent) -> bool:
         if made_by == READER:
             return True
         if made_by in _OF_DIVISORS:
-            # TensorFlow may run the reciprocal of a root in place of the root. It is infinite where the root is 0.
+            # TensorFlow may run the reciprocal of a root in place of the root. The reciprocal is infinite where the
+            # root is 0.
             to_follow += [source for source in computed.made_from(row).values() if zeros(source) or infs(source)]
     return False

@@ -1,4 +1,4 @@
-"""Rules for bad values that no op computed: data, constants, and what came into the program from outside."""
+"""Rules for bad values that no op computed: data, constants, and tensors from outside the program."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MASK_TIMES_INFINITY = (
     f"product. Otherwise: {_CHECK_CONSTANT}"
 )
 _KEEPS_KINDS = types_with(Trait.CARRIES | Trait.EQUAL) | {"Cast", "Const", "MatrixBandPart"}
-"""Types of ops that return the bad elements that they take, or leave them out. They make no others."""
+"""Types of ops that return or leave out the bad elements of their inputs. They make no other bad elements."""
 _OF_TWO = {
     "Pow": "If the exponent is negative, keep the base away from 0, for example with tf.maximum.",
     "RealDiv": "Use tf.math.divide_no_nan, or a divisor that is never 0.",
@@ -33,7 +33,7 @@ _EXAMPLE_PARSERS = frozenset({"ParseExample", "ParseExampleV2", "ParseSingleExam
 
 @dataclass(frozen=True, kw_only=True)
 class FromOutside:
-    """An op that returns data it did not compute: from a file, from Python, from a dataset, from memory.
+    """An op that returns data that it did not compute: from a file, Python, a dataset or memory.
 
     Attributes:
         source: The subject and the verb, such as `the checkpoint holds`.
@@ -59,13 +59,13 @@ def tensor_from_outside(tensor: TensorEvent) -> Explanation:
 
 
 def _csv(computed: Computed) -> Explanation | None:
-    """Explains a field of CSV records. Each output of the op is one of the fields that the program reads."""
+    """Explains a field of CSV records. Each output of the op is a field that the program reads."""
     source = f"the field of its output {computed.output.output_slot}, counted from 0, holds"
     return FromOutside(source=source, repair=_DATA)(computed)
 
 
 def _constant(computed: Computed) -> Explanation | None:
-    """Explains a constant. One that a parser takes is the value of missing fields."""
+    """Explains a constant. A constant that a parser of records takes is the default value of missing fields."""
     takers = computed.takers()
     if {types[0] for types in takers} == {"DecodeCSV"}:
         return Explanation(
@@ -82,7 +82,7 @@ def _constant(computed: Computed) -> Explanation | None:
 
 
 def of_constants(computed: Computed, repairs: Mapping[str, str]) -> Explanation:
-    """Explains what TensorFlow computed in advance of constants of the program.
+    """Explains a result that TensorFlow computed in advance from constants of the program.
 
     Args:
         computed: The result, with the recorded inputs of the program's op.
@@ -140,4 +140,4 @@ FROM_OUTSIDE: dict[str, Rule] = {
     "Const": _constant,
     "Empty": FromOutside(source="the uninitialized memory holds", repair="Use tf.zeros."),
 }
-"""The rule for each type of op whose result comes from outside."""
+"""The rule for each type of op whose result comes from outside the program."""

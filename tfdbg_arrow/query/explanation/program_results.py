@@ -1,4 +1,4 @@
-"""What the program computes from what: the results of ops, in graphs and in eager code alike."""
+"""The program's ops, their inputs and their users, for graphs and eager code alike."""
 
 from __future__ import annotations
 
@@ -10,21 +10,22 @@ from tfdbg_arrow.query.recorded import TensorEvent
 from tfdbg_arrow.schema.op_traits import POLES
 
 _DIVIDES = {op_type: index for op_type, index in POLES.items() if op_type not in ("Pow", "SqrtGrad")}
-"""Types of ops that are infinite wherever an input is 0, and its index."""
+"""Types of ops whose result is infinite where an input is 0, and the index of that input."""
 _KEEPS_ZEROS = frozenset({
     "Abs", "Cast", "ExpandDims", "GatherV2", "Identity", "Minimum", "Mul", "Neg", "Reshape", "Sqrt", "Square",
     "Squeeze", "StridedSlice", "Transpose",
 })  # fmt: skip
-"""Types of ops whose result is 0 where an input is 0. A minimum of positive numbers is not positive there."""
+"""Types of ops whose result is 0 where an input is 0. For Minimum, this holds only if the other input is not
+negative."""
 _MAX_RESULTS = 20
-"""Maximum number of results behind a quotient that are examined."""
+"""Maximum number of results computed from a tensor that are examined."""
 Result = tuple[int, str, int] | int
 """A result of an op in a graph (graph, name of the op, output), or an eager tensor."""
 
 
 @dataclass(frozen=True)
 class Made:
-    """An op of the forward pass: its type, what it takes, and its first result."""
+    """An op of the forward pass: its type, its inputs, and its first result."""
 
     op_type: str | None
     taken: tuple[Result, ...]
@@ -46,11 +47,11 @@ class ProgramResults:
     run_id: str
 
     def forward_result(self, event: TensorEvent, own: str | int) -> Result | None:
-        """Returns the result of an op, or for an op of a gradient that of the forward op.
+        """Returns the result of an op; for an op of a gradient, the result of its forward op.
 
         Args:
             event: A row of the op.
-            own: The name of the program's op that the row stands for, if it is of a graph.
+            own: The name of the program's op that the row stands for, if the op is in a graph.
         """
         label = self.flow.labels.of(event)
         if event.scope == "graph":
@@ -62,14 +63,14 @@ class ProgramResults:
         return next((tensor_id for tensor_id, _ in outputs.values()), None) if len(outputs) == 1 else None
 
     def is_p_log_p(self, log: Result) -> bool:
-        """Returns whether the program only multiplies a logarithm by its argument."""
+        """Returns whether the program uses a logarithm only to multiply it by its argument."""
         made, users = self._made(log), self._users(log)
         factors = {log, *made.taken}
         is_product = all(user.op_type == "Mul" and {*user.taken} == factors for user in users)
         return made.op_type == "Log" and bool(users) and is_product
 
     def has_log_of_complement(self, log: Result) -> bool:
-        """Returns whether the program takes a logarithm of x and one of 1 - x, of which the result is one."""
+        """Returns whether the program computes log(x) and log(1 - x), and a result is one of the two logarithms."""
         made = self._made(log)
         if made.op_type != "Log" or len(made.taken) != 1:
             return False
@@ -89,7 +90,7 @@ class ProgramResults:
         )
 
     def _complement_of(self, result: Result) -> Result | None:
-        """Returns the x of which a result is 1 - x, or None."""
+        """Returns x if a result is 1 - x; otherwise None."""
         made = self._made(result)
         is_difference = made.op_type == "Sub" and len(made.taken) == 2
         return made.taken[1] if is_difference and self._is_one(made.taken[0]) else None
@@ -109,7 +110,7 @@ class ProgramResults:
         return False
 
     def _made(self, result: Result) -> Made:
-        """Returns the op that made a result; one without a type if it is not known."""
+        """Returns the op that made a result; an op without a type if the op is not known."""
         if isinstance(result, tuple):
             graph_id, name, _ = result
             op = self.flow.graphs.op(graph_id, name)

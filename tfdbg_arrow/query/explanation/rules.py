@@ -1,4 +1,4 @@
-"""RULES: the rule for each type of op that explains its bad values. GRADIENTS: the fix for the gradient of an op."""
+"""RULES: for each type of op, the rule that explains its bad values. GRADIENTS: the fix for the gradient of an op."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ from tfdbg_arrow.safe_text import number_of
 from tfdbg_arrow.schema.op_traits import READER, UPDATER, Trait, types_with
 
 _OF_CUSTOM_GRADIENTS = types_with(Trait.STANDS_FOR_CALL)
-"""Types of the ops with which tf.custom_gradient marks its result. Their own gradients compute nothing."""
+"""Types of the ops with which tf.custom_gradient marks its result. The gradients of these ops compute nothing."""
 
 _CLIP = "Clip the argument from above, for example with tf.minimum"
 _SCALE_INPUTS = (
@@ -107,7 +107,8 @@ DIFFERENTIATED_ROOT = (
     "the square of a norm. An epsilon before the root has to be large, such as 1e-4: the program differentiates this "
     "gradient again, and for a norm, that derivative is 1 / sqrt(epsilon)."
 )
-"""The fix for a root whose gradient is infinite and is itself differentiated, also inside a function of a library."""
+"""The fix for a root with an infinite gradient that is differentiated again. It also applies inside library
+functions."""
 _TO_BASE = "Add an epsilon to the base."
 _TO_DIVISOR = "Add an epsilon to the divisor."
 _JITTER = (
@@ -130,22 +131,22 @@ _FUSED_WITH_PRODUCTS = frozenset({
     "Add", "AddV2", "BiasAdd", "Conv2D", "DepthwiseConv2dNative", "Elu", "LeakyRelu", "MatMul", "Pad", "Relu", "Relu6",
     "Sigmoid", "Tanh",
 })  # fmt: skip
-"""Types of ops that TensorFlow fuses with sums of products, and that are finite for finite inputs or add."""
+"""Types of ops that TensorFlow fuses into one op for sums of products. They add, or are finite for finite inputs."""
 _NO_NAME = re.compile(r"(All|An?|Division|Its?|Overflow|The)\b")
-"""First words of sentences that are no name of an op."""
+"""Words that can begin a sentence and are not the name of an op."""
 
 
 _MAX_OPS_TO_RELU = 12
 """Maximum number of ops between a Relu and an argument that are examined."""
 _SQUARES = frozenset({"Mul", "Pow", "Square"})
 _SCALES = ("Mul", "RealDiv")
-"""Types of ops that scale a tensor: their result is 0 where it is, if the other input has no zeros."""
+"""Types of ops that scale a tensor. If the other input has no zeros, the result is 0 only where the tensor is 0."""
 _SUMS_OF_TWO = frozenset({"Add", "AddV2"})
 _OF_CAST = Overflow(repair="Cast to a dtype with a larger range, such as bfloat16 or float32, or scale the values.")
 
 
 def _exp(computed: Computed) -> Explanation | None:
-    """Explains the exponential. The ops that take it determine which function to use instead."""
+    """Explains the exponential. The ops that take its result determine the fix."""
     return Overflow(repair=_repair_of_exp(computed), without="neg_inf")(computed)
 
 
@@ -166,19 +167,19 @@ def _repair_of_exp(computed: Computed) -> str:
     if isinf(largest):
         return f"{_CLIP}."
     limit = log(largest)
-    # A quarter, so that a product of three such exponentials, as in the square's gradient, stays finite.
+    # A quarter of the limit keeps a product of three such exponentials finite, as in the gradient of a square.
     bound = f"{limit // 4:.1f}"
     clip = f"{_CLIP}(x, {bound}). Exp overflows above {limit:.1f}; up to {bound}, a product of three results is finite."
     return f"{_SCALE_INPUTS} {clip[0].lower()}{clip[1:]}" if _overflows_before_training(computed) else clip
 
 
 def _is_gathered(takers: frozenset[tuple[str, ...]], total: str) -> bool:
-    """Returns whether an op gathers the sums of segments, also after an op that adds an epsilon to them."""
+    """Returns whether an op gathers the sums of segments, perhaps after an op that adds an epsilon to the sums."""
     return total in _SEGMENT_SUMS and not takers.isdisjoint((total, taker) for taker in ("GatherV2", *ADDS))
 
 
 def _overflows_before_training(computed: Computed) -> bool:
-    """Returns whether an op of a training overflows before the first update of the weights behind its input."""
+    """Returns whether an op of a training overflows before the first update of the weights that it depends on."""
     if not computed.is_differentiated(computed.output) or not computed.is_before_training():
         return False
     types_behind = {behind.output.op_type for behind in computed.behind()}
@@ -186,7 +187,7 @@ def _overflows_before_training(computed: Computed) -> bool:
 
 
 def _cast(computed: Computed) -> Explanation | None:
-    """Explains a cast. A mask of zeros and a constant has to hold a number that the dtype has."""
+    """Explains a cast that overflows, with another fix if the result is a mask of zeros and -Inf."""
     explanation = _OF_CAST(computed)
     if explanation is None or not _is_mask_of_constant(computed):
         return explanation
@@ -199,14 +200,14 @@ def _cast(computed: Computed) -> Explanation | None:
 
 
 def _is_mask_of_constant(computed: Computed) -> bool:
-    """Returns whether a tensor holds only zeros and -Inf, and was made of a constant of the program."""
+    """Returns whether the output holds only zeros and -Inf, and was computed from a constant of the program."""
     output, made_of = computed.output, computed.made_from(computed.inputs[0]).values()
     is_mask = bool(output.num_neg_inf and output.num_zero) and (output.num_neg_inf or 0) + zeros(output) == output.size
     return is_mask and any(computed.constant(row) is not None for row in made_of)
 
 
 def _root_of_negative(computed: Computed) -> Explanation | None:
-    """Explains the root of a negative number. What made the number determines the fix."""
+    """Explains the root of a negative number. The ops that made the number determine the fix."""
     negative = _ROOT_OF_NEGATIVE(computed)
     if negative is None or not _is_difference_of_moments(computed, computed.inputs[0]):
         return negative
@@ -227,7 +228,7 @@ def _is_difference_of_moments(computed: Computed, x: TensorEvent) -> bool:
 
 
 def _with_relu(rule: Rule) -> Rule:
-    """Returns a rule for a function with a pole at 0 that names the Relu which returned the zeros, if there is one."""
+    """Returns a rule for a function with a pole at 0, extended with the name of the Relu that returned the zeros."""
 
     def explain_zeros(computed: Computed) -> Explanation | None:
         explanation, x = rule(computed), computed.inputs.get(0)
@@ -261,10 +262,10 @@ def _relu_of_zeros(computed: Computed, x: TensorEvent) -> TensorEvent | None:
 
 @dataclass(frozen=True)
 class _Singular:
-    """The rule for an op of a matrix that is bad if the matrix is singular.
+    """The rule for a matrix op whose result is bad if the matrix is singular.
 
     Attributes:
-        rule: The rule. It gives the repair for a matrix that is not a variable at its initial value.
+        rule: The rule for a matrix that is not a variable with its initial value.
     """
 
     rule: Rule
@@ -300,7 +301,7 @@ def _lgamma(computed: Computed) -> Explanation | None:
 
 
 def _batch_norm(computed: Computed) -> Explanation | None:
-    """Explains batch normalization. As small inputs cannot overflow, the cause is the root of variance + epsilon."""
+    """Explains batch normalization. Small inputs cannot overflow, so the cause is the root of variance + epsilon."""
     filled = [event for event in computed.inputs.values() if event.size]
     if computed.output.output_slot != 0 or not filled or not computed.has_finite_inputs:
         return None
@@ -337,7 +338,7 @@ def _cumulative_logsumexp(computed: Computed) -> Explanation | None:
 
 
 def _cholesky(computed: Computed) -> Explanation | None:
-    """Explains a Cholesky decomposition. The shapes of a product show if its rank is too low, as with few samples."""
+    """Explains a Cholesky decomposition. If the matrix is a product, its shapes show whether the rank is too low."""
     explanation, matrix = _INDEFINITE(computed), computed.inputs.get(0)
     rank = None if matrix is None else _largest_rank(computed, matrix)
     if explanation is None or matrix is None or not matrix.shape or rank is None or rank >= matrix.shape[-1]:
@@ -350,7 +351,7 @@ def _cholesky(computed: Computed) -> Explanation | None:
 
 
 def _largest_rank(computed: Computed, matrix: TensorEvent) -> int | None:
-    """Returns the largest rank that a product of two matrices can have by their shapes, also times a number."""
+    """Returns the largest rank that the shapes allow for a product of two matrices, perhaps scaled by a number."""
     for _ in range(MAX_CHAIN):
         if computed.made_by(matrix) not in ("Mul", "RealDiv"):
             break
@@ -410,7 +411,8 @@ REPAIRS: dict[str, str] = {
     "Rsqrt": POSITIVE,
     "Sqrt": _ABOVE_0_BEFORE_ROOT,
 }
-"""The fix for a function of one argument, by op type, if its argument was not recorded as TensorFlow fused the op."""
+"""The fix for a function of one argument, by op type, if the argument was not recorded because TensorFlow fused the
+op."""
 
 RULES: dict[str, Rule] = {
     "Log": logarithm,
@@ -561,7 +563,7 @@ def explain(computed: Computed) -> Explanation | None:
 
 
 def _with_other_roots(explanation: Explanation, computed: Computed) -> Explanation:
-    """Returns an explanation that says which functions take a root, if the user's line does not show one."""
+    """Returns the explanation, extended with functions that take a root if the user's line does not show a root."""
     if _BEFORE_ROOT not in (explanation.repair or "") or computed.shows_root():
         return explanation
     return replace(explanation, repair=f"{explanation.repair} {_OTHER_ROOTS}")
@@ -613,7 +615,7 @@ def _with_product(explanation: Explanation, computed: Computed) -> Explanation:
 
 
 def _of_infinite_loss(computed: Computed) -> Explanation | None:
-    """Returns the explanation of an infinite loss of infinities that the program wrote."""
+    """Returns the explanation of a loss that is infinite because of infinities that the program wrote."""
     infinite = [event for event in computed.inputs.values() if event.has_inf_or_nan and event.num_nan == 0]
     if not computed.is_loss or not infinite or computed.output.num_nan != 0:
         return None
@@ -642,7 +644,7 @@ def _of_fused_op(computed: Computed) -> Explanation:
 
 
 def _repair_of(makers: tuple[str, ...]) -> str | None:
-    """Returns the fix for the only op among several that makes bad values from small numbers; None for several."""
+    """Returns the fix if only one of the ops can make bad values from small numbers; otherwise None."""
     repairs = [REPAIRS[op_type] for op_type in dict.fromkeys(makers) if op_type in REPAIRS]
     return repairs[0] if len(repairs) == 1 else None
 
@@ -663,6 +665,6 @@ def _of_gradient(computed: Computed, explanation: Explanation) -> Explanation:
         sentence = f"In the gradient of {forward_type}, {start}{sentence[1:]}"
     repair = GRADIENTS.get(forward_type, explanation.repair)
     if explanation.repair == _DIVISOR and forward_type in ("Log", "Log1p"):
-        # The division is one of TensorFlow's; the program has none.
+        # TensorFlow's gradient function divides, not the program.
         repair = repair_of_log(computed, computed.inputs[0]) if forward_type == "Log" else _ABOVE_MINUS_1
     return Explanation(sentence, repair)

@@ -1,4 +1,4 @@
-"""What the recording shows around a bad tensor: what it was computed from, and what was computed from it."""
+"""Facts from the tensors that a bad tensor was computed from, and from the tensors that were computed from it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from tfdbg_arrow.query.stacks import (
 from tfdbg_arrow.schema.op_traits import READER, Trait, types_with
 
 _MAX_BEHIND = 300
-"""Maximum number of tensors behind an op that are examined."""
+"""The maximum number of tensors that are examined in the search back from an op."""
 _BOUNDED = frozenset({
     "ClipByValue", "Erf", "Maximum", "Minimum", "Relu6", "Select", "SelectV2", "Sigmoid", "Sign", "Softmax", "Softsign",
     "Tanh",
@@ -51,20 +51,20 @@ _NORM_STEPS = frozenset({
 })  # fmt: skip
 """Types of ops between the squares of a norm and its root."""
 _ROOTS = ("Sqrt", *RESHAPES)
-"""Types of ops whose result is 0 only where their argument is, and nowhere negative."""
+"""Types of ops whose result is 0 only where their argument is 0, and negative only where the argument is negative."""
 _READERS = types_with(Trait.READS | Trait.READS_PART)
 _CONSTANTS = frozenset({"Const", "Fill", "ZerosLike"})
-"""Types of ops whose results of zeros are constants of the program."""
+"""Types of ops that count as constants of the program when the program writes their result to a variable."""
 _MAX_NORM_OPS = 200
 _MAX_CODE = 1000
-"""Maximum number of characters of a line of code that are parsed."""
+"""The parser reads at most this many characters of a line of code."""
 _MAX_UNSCALING = 3
-"""Maximum number of ops between a gradient and its norm, such as those that divide it by the scale of the loss."""
+"""The maximum number of ops between a gradient and its norm, such as a division by the scale of the loss."""
 
 
 @dataclass(frozen=True)
 class BadTensorFacts:
-    """What is read about a bad tensor when it is asked for.
+    """The base class for facts about a bad tensor that are read on demand.
 
     Attributes:
         logdir: The logdir.
@@ -84,7 +84,7 @@ class BadTensorFacts:
 
 
 class Surroundings(BadTensorFacts):
-    """The facts about the op of a bad tensor for which the recording is followed."""
+    """The facts about the op of a bad tensor for which tensors must be followed through the recording."""
 
     def inputs_of(self, event: TensorEvent) -> Inputs:
         """Returns the recorded inputs of the op that made a tensor."""
@@ -93,7 +93,7 @@ class Surroundings(BadTensorFacts):
     def behind(self) -> Iterator[Computed]:
         """Yields the ops that the tensor was computed from in its call, or by eager code, the nearest first.
 
-        Small tensors end the search, and ops whose result is small for a large input.
+        The search does not go past small tensors, or past ops whose result is small for a large input.
         """
         seen = {self.event.event_index}
         to_follow = [*self.inputs_of(self.event).values()]
@@ -109,9 +109,10 @@ class Surroundings(BadTensorFacts):
             to_follow += inputs.values()
 
     def infinities_behind(self) -> Iterator[TensorEvent]:
-        """Yields the infinite tensors whose exponentials are zeros of the op's healthy inputs, as exp(-Inf) is 0.
+        """Yields the tensors whose -Inf became zeros in the op's healthy inputs, because exp(-Inf) is 0.
 
-        If a function of a library takes the exponential, they are the tensors that the user's code passed to it.
+        If a library function takes the exponential, the result has the tensors that the user's code passed to the
+        function.
         """
         yield from map(self._passed_to_call, self.flow.infinities_behind(self.event))
 
@@ -129,13 +130,13 @@ class Surroundings(BadTensorFacts):
         return [frame for frame in self._stacks.stack(self.flow.stack_trace_id(row)) if frame.is_user]
 
     def _is_small(self, row: TensorEvent) -> bool:
-        """Returns whether it is known that no product of a few elements of a tensor overflows in the dtype."""
+        """Returns whether a tensor is so small that no product of a few of its elements overflows in the dtype."""
         return row.max_abs_finite is not None and row.max_abs_finite < largest_of(self.event) ** 0.25
 
     def has_moved_constant(self, total: TensorEvent) -> bool:
         """Returns whether the program adds a constant to make a tensor, and TensorFlow's optimizer moved the constant.
 
-        The node then takes neither the constant nor the program's other term, but a part of that term.
+        The node then takes a part of the program's other term in place of the constant and the whole term.
         """
         op = None if total.graph_id is None else self.flow.graphs.op(total.graph_id, total.op_name or "")
         if op is None or op.made_for is not None or op.op_type not in ADDS:
@@ -149,10 +150,11 @@ class Surroundings(BadTensorFacts):
         return has_constant and not is_added and any(row.op_name not in names for row in taken)
 
     def adds_rounded_to_0(self, row: TensorEvent) -> bool:
-        """Returns whether the program adds a constant to make a tensor, or the argument of its root, that is 0.
+        """Returns whether the program adds a constant to a tensor, or to its root's argument, that rounds to 0.
 
-        A constant that is not 0 moves the zeros of the other term: without a negative element, the sum is then above 0
-        where that term is 0. TensorFlow's optimizer removes the sum, so that neither it nor the constant has a row.
+        If the other term has no negative element, adding a constant above 0 leaves no zeros. So if the zeros are still
+        there, the constant is 0. TensorFlow's optimizer removes such a sum, so that neither the sum nor the constant
+        has a row.
         """
         ops = {} if row.graph_id is None else self.flow.graphs.graph(row.graph_id).ops
         op = _op_behind(ops, row.op_name or "", _ROOTS)
@@ -175,11 +177,11 @@ class Surroundings(BadTensorFacts):
         )
 
     def _behind(self, row: TensorEvent, *op_types: str) -> TensorEvent | None:
-        """Returns the first input of the op that made a tensor, if the op has one of some types and it has a row."""
+        """Returns the first input of a tensor's op; None if the op has none of the types or the input has no row."""
         return self.inputs_of(row).get(0) if self.made_by(row) in op_types else None
 
     def constant(self, row: TensorEvent) -> str | None:
-        """Returns the code of a constant, perhaps cast; an empty text if its line has no part of its own, or None."""
+        """Returns the code of a constant, perhaps cast; an empty text if the code is not known separately, or None."""
         ops = {} if row.graph_id is None else self.flow.graphs.graph(row.graph_id).ops
         if not _is_constant(ops, row.op_name or ""):
             return None
@@ -189,7 +191,8 @@ class Surroundings(BadTensorFacts):
     def last_write(self, row: TensorEvent) -> VariableWrite | None:
         """Returns the last write to the variable from which a tensor was read, perhaps cast.
 
-        In a function, only the write of a constant counts: what else made the value explains it better.
+        In a function, only the write of a constant counts. The ops that computed any other value explain the value
+        better.
         """
         reader = self._integers_of(row) if self.made_by(row) == "Cast" else row
         if reader is None or reader.op_type not in _READERS:
@@ -223,7 +226,7 @@ class Surroundings(BadTensorFacts):
         return VariableWrite(line, is_initial=is_made_here and is_only_one, is_of_call=is_of_call)
 
     def _integers_of(self, cast: TensorEvent) -> TensorEvent | None:
-        """Returns a row without counts for the integers that a cast took; None if it took other numbers."""
+        """Returns a row that stands for the integers that a cast took; None if the cast took other numbers."""
         taken = next(iter(self.flow.inputs_of(cast)), None)
         if taken is None or taken.trace.is_lost or not self.flow.cannot_be_bad(taken.trace):
             return None
@@ -237,7 +240,7 @@ class Surroundings(BadTensorFacts):
         return replace(cast, execution_index=eager.execution_index, op_type=eager.op_type, tensor_id=place.tensor_id)
 
     def _is_of_constant(self, write: Write) -> bool:
-        """Returns whether a write in a graph replaces the value of a variable by a constant of the program."""
+        """Returns whether a write in a graph replaces the value of a variable with a constant of the program."""
         if not write.is_replacing or len(write.values) != 1:
             return False
         place = self.flow.trace(write.values[0], how="graph", near=2**63 - 1).place
@@ -250,9 +253,9 @@ class Surroundings(BadTensorFacts):
         return executed_code(frame, lines[0].text if lines else None)
 
     def added_number(self, index: int) -> str | None:
-        """Returns the number that the program adds last to make an input, as its code has it, such as `1e-8`.
+        """Returns the number that the program adds last to make an input, as written in the code, such as `1e-8`.
 
-        The result is None if the input is no such sum, and if its code has no number or several.
+        The result is None if the input is not a sum, or if the code adds no number or several numbers.
         """
         stack_trace_id = self._stack_of_sum(index)
         frame = user_source(self._stacks.stack(stack_trace_id))
@@ -265,7 +268,7 @@ class Surroundings(BadTensorFacts):
         return numbers.pop() if len(numbers) == 1 else None
 
     def _stack_of_sum(self, index: int) -> int | None:
-        """Returns the stack of the program's op that made an input, if it adds two tensors."""
+        """Returns the stack of the program's op that made an input, if the op adds two tensors."""
         own = self._own()
         made: Op | Execution | None = None
         if isinstance(own, str):
@@ -278,7 +281,7 @@ class Surroundings(BadTensorFacts):
         return made.stack_trace_id if made is not None and made.op_type in ADDS else None
 
     def made_by(self, row: TensorEvent) -> str | None:
-        """Returns the type of the program's op that made a tensor; TensorFlow may have run another one."""
+        """Returns the type of the program's op that made a tensor. TensorFlow may have run another op in its place."""
         return self._type_of(row.graph_id, row.op_name) or row.op_type
 
     def _type_of(self, graph_id: int | None, op_name: str | None) -> str | None:
@@ -286,7 +289,7 @@ class Surroundings(BadTensorFacts):
         return None if op is None else op.op_type
 
     def is_before_training(self) -> bool:
-        """Returns whether the tensor was computed in the first call of its function, and not after a step in it."""
+        """Returns whether the tensor was computed in the first call of its function, before any training step in it."""
         execution = self.flow.events.execution(self.event.execution_index)
         if self.event.scope != "graph" or execution is None:
             return False
@@ -303,7 +306,8 @@ class Surroundings(BadTensorFacts):
         execution = self.flow.events.execution(self.event.execution_index)
         if execution is None:
             return False
-        # In one iteration, the ops of a gradient that take no result of the forward pass run at any time.
+        # Gradient ops that take no result of the forward pass can run at any time within an iteration, so the gradients
+        # of the same iteration do not count.
         gradients = self.logdir.rows(
             "SELECT 1 FROM tensor_health AS h JOIN graph_op AS o "
             "ON o.run_id = h.run_id AND o.graph_id = h.graph_id AND o.op_name = h.op_name "
@@ -320,8 +324,8 @@ class Surroundings(BadTensorFacts):
     def first_loss(self) -> float | None:
         """Returns the first recorded loss of the function, in any of its traces; None if it has no gradient.
 
-        It is the scalar of the loss that was made last, or else the last scalar of the forward pass with a gradient. If
-        all was recorded, no update had changed the weights yet.
+        It is the last scalar that the loss computes, or else the last scalar with a gradient in the forward pass. If
+        every call was recorded, no update had changed the weights yet.
         """
         execution = self.flow.events.execution(self.event.execution_index)
         if self.event.scope != "graph" or execution is None or execution.graph_id is None:
@@ -340,7 +344,7 @@ class Surroundings(BadTensorFacts):
         return rows[0][0] if rows else None
 
     def maybe_extreme_of_nothing(self) -> TensorEvent | None:
-        """Returns the first tensor before this one that may hold the extreme of its dtype as the extreme of nothing."""
+        """Returns the first earlier maximum or minimum whose value for no elements may be an extreme of its dtype."""
         maxima, minima = sorted(MAXIMA - POOLS), sorted(MINIMA)
         rows = read_events(
             self.logdir,
@@ -352,9 +356,9 @@ class Surroundings(BadTensorFacts):
         return rows[0] if rows else None
 
     def _takes_updated_weights(self) -> bool:
-        """Returns whether the tensor was computed from what an update, such as w - rate * gradient, made in its call.
+        """Returns whether the tensor was computed from an update, such as w - rate * gradient, in the same call.
 
-        The inner steps of a training, if they are unrolled, make such updates before the first call ends.
+        Unrolled inner steps of a training make such updates before the first call ends.
         """
         seen, to_follow = {self.event.event_index}, [self.event]
         while to_follow and len(seen) < _MAX_BEHIND:
@@ -373,13 +377,14 @@ class Surroundings(BadTensorFacts):
         return self._is_of_gradient(inputs[1])
 
     def bad_samples(self) -> BadSamples | None:
-        """Returns the samples of the batch that are bad in the tensor, or None if it is not known to have samples."""
+        """Returns the samples of the batch that are bad in the tensor; None if the tensor has no known samples."""
         return SampleFinder(self.logdir, self.flow, run_id=self.run_id).of(self.event)
 
     def magnitudes_before(self) -> list[float | None]:
-        """Returns the largest magnitudes of the tensor in the earlier iterations of its loop, None if not recorded.
+        """Returns the tensor's largest magnitude in each earlier iteration of its loop; None where not recorded.
 
-        The list is empty if the tensor was not computed from that of the iteration before, or if that was bad, too.
+        The list is empty if the tensor was not computed from its value in an earlier iteration, or if an earlier value
+        was bad, too.
         """
         if not self.event.loop_iteration or not self._takes_earlier_iteration():
             return []
@@ -401,7 +406,7 @@ class Surroundings(BadTensorFacts):
         to_follow = [*self.inputs_of(own).values()]
         while to_follow and len(seen) < _MAX_BEHIND:
             row = to_follow.pop(0)
-            # What is read from a variable depends on the loop only by writes, such as the updates of a training.
+            # A value read from a variable depends on the loop only through writes, such as the updates of a training.
             if row.event_index in seen or row.frame_id != own.frame_id or row.op_type == READER:
                 continue
             if (row.graph_id, row.op_name, row.output_slot) == (own.graph_id, own.op_name, own.output_slot):
@@ -411,7 +416,7 @@ class Surroundings(BadTensorFacts):
         return False
 
     def op_to_change(self) -> tuple[tuple[Frame, ...], str | None]:
-        """Returns the stack and the type of the program's op that made the tensor or whose gradient did."""
+        """Returns the stack and type of the program's op that made the tensor, or whose gradient made the tensor."""
         forward = self.flow.labels.forward_op(self.flow.label_of_maker(self.event))
         stack_id = self.flow.stack_trace_id(self.event) if forward is None else forward.stack_trace_id
         made = self.flow.program_ops.maker(self.event)
@@ -419,22 +424,22 @@ class Surroundings(BadTensorFacts):
         return self._stacks.stack(stack_id), own_type if forward is None else forward.op_type
 
     def keras_ops(self) -> str | None:
-        """Returns what the file of the op's line calls keras.ops, if it computes with keras.ops and not TensorFlow."""
+        """Returns the name for keras.ops in the op's source file; None without keras.ops, or with TensorFlow."""
         frame = user_source(self.op_to_change()[0])
         module = None if frame is None else parsed_source(self.logdir, frame.file_path, run_id=self.run_id)
         return None if module is None else name_of_keras_ops(module)
 
     def shows_root(self) -> bool:
-        """Returns whether the user's line of the op, or of the one whose gradient it computes, names a root."""
+        """Returns whether the user's line of the op, or of the op whose gradient it computes, names a root."""
         frame = user_source(self.op_to_change()[0])
         return frame is not None and "sqrt" in (frame.code or "")
 
     def takers(self) -> frozenset[tuple[str, ...]]:
-        """Returns the types of the forward ops that take the tensor, alone and with those that take their result."""
+        """Returns the types of the forward ops that take the tensor, alone and with each op that takes the result."""
         types: set[tuple[str, ...]] = set()
         own_key = self._own()
         if isinstance(own_key, str) and self._type_of(self.event.graph_id, own_key) != self.event.op_type:
-            return frozenset()  # TensorFlow ran several ops as one, and other ops take the results inside it
+            return frozenset()  # TensorFlow fused several ops, and the op that takes the result is inside the fused op
         for key, op_type in self._forward_users(own_key):
             own = PLUS_CONSTANT if op_type in ADDS and self._adds_constant(key) else op_type
             types |= {(own,), *((own, after) for _, after in self._forward_users(key))}
@@ -450,7 +455,7 @@ class Surroundings(BadTensorFacts):
         return None if index is None else self.flow.labels.execution(index).role
 
     def _adds_constant(self, key: str | int) -> bool:
-        """Returns whether an op of the program adds a constant; eager code passes one as a tensor that no op made."""
+        """Returns whether an op adds a constant. In eager code, any tensor that no op made counts as a constant."""
         if isinstance(key, str):
             ops = self.flow.graphs.graph(self.event.graph_id or 0).ops
             return any(ops[name].op_type == "Const" for name, _ in ops[key].inputs)
@@ -459,7 +464,7 @@ class Surroundings(BadTensorFacts):
         return any(self.flow.events.eager(tensor_id).execution_index is None for tensor_id in taken)
 
     def is_p_log_p(self) -> bool:
-        """Returns whether the program only multiplies a logarithm by its argument.
+        """Returns whether the op is a logarithm that the program uses only to multiply it by its argument.
 
         For an op of a gradient, the forward op counts.
         """
@@ -467,7 +472,7 @@ class Surroundings(BadTensorFacts):
         return log is not None and self._results.is_p_log_p(log)
 
     def has_log_of_complement(self) -> bool:
-        """Returns whether the program takes the logarithms of x and of 1 - x, and one of them is the op.
+        """Returns whether the program computes log(x) and log(1 - x), and the op is one of the two logarithms.
 
         For an op of a gradient, the forward op counts.
         """
@@ -475,7 +480,7 @@ class Surroundings(BadTensorFacts):
         return log is not None and self._results.has_log_of_complement(log)
 
     def divides_by_argument(self) -> bool:
-        """Returns whether the op is a logarithm, by whose argument the program also divides.
+        """Returns whether the op is a logarithm and the program also divides by its argument.
 
         For an op of a gradient, the forward op counts.
         """
@@ -493,7 +498,7 @@ class Surroundings(BadTensorFacts):
         return ProgramResults(self.logdir, self.flow, self.run_id)
 
     def is_norm_of_gradient(self) -> bool:
-        """Returns whether the op computes a part of the norm of a gradient: its squares, or their sum."""
+        """Returns whether the op computes the squares of a gradient, or their sum, for the norm of the gradient."""
         op_type = self.event.op_type
         inputs = [*self.inputs_of(self.event).values()]
         if op_type == "Sum":
@@ -511,7 +516,7 @@ class Surroundings(BadTensorFacts):
         )
 
     def _has_root_behind_sum(self) -> bool:
-        """Returns whether a root is taken of a sum of the tensor's elements."""
+        """Returns whether the program takes the root of a sum of the tensor's elements."""
         start = self.event.op_type in ("Sum", "L2Loss")
         seen: set[tuple[str | int, bool]] = set()
         to_follow = [(user, start) for user in self._users(self._own())]
@@ -548,9 +553,9 @@ class Surroundings(BadTensorFacts):
         ]
 
     def unrecorded_function(self) -> tuple[str, str] | None:
-        """Returns the name of the function that returned an eager tensor or an input of its op, if it was not recorded.
+        """Returns the unrecorded function that returned an eager tensor or an input of its op, and a reason.
 
-        The second text is the reason why it was not recorded.
+        The first text is the name of the function. The second text is the reason why the function was not recorded.
         """
         if self.event.execution_index is None or self.event.scope == "graph":
             return None
@@ -567,12 +572,12 @@ class Surroundings(BadTensorFacts):
         return rows[0] if rows else None
 
     def outside_name(self) -> str | None:
-        """Returns what the tensor is in the program, as `NonFinite.outside_name`."""
+        """Returns words for a tensor from outside the program, as in `NonFinite.outside_name`."""
         samples = self.bad_samples()
         return OutsideTensors(self.flow).name(self.event) if samples is None else samples.name
 
     def has_gradients(self) -> bool:
-        """Returns whether the run has ops of gradients, or does not show it."""
+        """Returns whether the run has ops of gradients; True if the recording does not show the roles of ops."""
         rows = self.logdir.rows(
             "SELECT 1 FROM graph_op WHERE run_id = ? AND role = 'gradient' UNION ALL "
             "SELECT 1 FROM execution WHERE run_id = ? AND role = 'gradient' LIMIT 1",
@@ -581,7 +586,7 @@ class Surroundings(BadTensorFacts):
         return bool(rows) or not self.flow.labels.has_roles
 
     def is_differentiated(self, row: TensorEvent) -> bool:
-        """Returns whether the program differentiates the op of a tensor, which may itself be of a gradient."""
+        """Returns whether the program differentiates the op of a tensor. The op may itself belong to a gradient."""
         if row.scope == "graph":
             rows = self.logdir.rows(
                 "SELECT 1 FROM graph_op WHERE run_id = ? AND forward_graph_id = ? AND forward_op_name = ? LIMIT 1",
@@ -604,7 +609,7 @@ class Surroundings(BadTensorFacts):
 
 
 def _op_behind(ops: Mapping[str, Op], name: str, op_types: tuple[str, ...]) -> Op | None:
-    """Returns an op; for one of some types, the first op of another type behind it. None if it was not recorded."""
+    """Returns an op, or, for an op of some types, the first source op of another type; None if not recorded."""
 
     def source_of(taker: str) -> str | None:
         op = ops.get(taker)
@@ -620,7 +625,7 @@ def _is_constant(ops: Mapping[str, Op], name: str) -> bool:
 
 
 def _added_numbers(code: str) -> set[str]:
-    """Returns the numbers that an expression or a line of code adds to something, as the code has them."""
+    """Returns the numbers that an expression or a line of code adds, as written in the code."""
     try:
         tree = ast.parse(code.strip()[:_MAX_CODE])
     except (SyntaxError, ValueError, RecursionError, MemoryError):

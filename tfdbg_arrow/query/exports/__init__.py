@@ -28,7 +28,7 @@ ALL = "all"
 LARGE_VIEWS = frozenset({"gradient_tensor", "graph_tensor", "nonfinite_tensor", "stack", "tensor_input"})
 """Views that repeat the rows of large tables, or have several rows for each tensor.
 
-As rows, they make a CSV export two to five times as large; docs/exports.md has the figures.
+If these views are written as rows, a CSV export becomes two to five times as large; docs/exports.md has the figures.
 """
 _REASON = re.compile(r'": ([^"{}]+)')
 """Matches the reason in an error of DuckDB, after the path of the file."""
@@ -52,7 +52,7 @@ class ExportedTable:
     Attributes:
         name: Its name.
         kind: `table`, `view` (computed when you read it) or `rows of a view`.
-        num_rows: How many rows were written; None for a view.
+        num_rows: Number of rows that were written; None for a view.
     """
 
     name: str
@@ -69,7 +69,7 @@ class Exported:
         path: The file or directory.
         tables: The tables and views in it.
         left_out: The large views that are not in it because no table was named.
-        size_bytes: Its size.
+        size_bytes: The size of the export in bytes.
     """
 
     format: ExportFormat
@@ -93,15 +93,16 @@ def export(
     """Writes tables and public views of a logdir in the format of other tools.
 
     DuckDB writes rows while it reads them, so that memory stays bounded. The target gets its name when it is complete.
-    An export that fails leaves nothing. One that is killed leaves only a hidden `.<name>.*.tmp` in the same directory.
+    An export that fails leaves no files. An export that is killed leaves only a hidden `.<name>.*.tmp` in the same
+    directory.
 
     Args:
         logdir: A logdir, or its path or URL. A run in it may still be recording.
         target: The file (`duckdb`, `sqlite`) or directory (`parquet`, `csv`, `delta`, `iceberg`) to create.
         format: `parquet`, `csv`, `duckdb`, `sqlite`, `delta` or `iceberg`.
-        tables: Names of tables and public views, `NAME.COLUMN` for single columns, or `all`. None means all, but if the
-            format has only tables, without the views in `LARGE_VIEWS`. If the format keeps views as views, what they
-            read is included with all columns. A view with chosen columns is written as rows.
+        tables: Names of tables and public views, `NAME.COLUMN` for single columns, or `all`. None means all, except the
+            views in `LARGE_VIEWS` if the format has only tables. If the format can keep views as views, the tables and
+            views that they read are included with all columns. A view with chosen columns is written as rows.
         run_id: Only the rows of this run; None means all runs.
         overwrite: Whether to replace an existing export.
         storage_options: Options passed to fsspec for a URL.
@@ -155,7 +156,7 @@ def _write_all(
     writer: type[TableWriter],
     progress: Progress,
 ) -> tuple[tuple[ExportedTable, ...], int]:
-    """Writes an export. Returns what was written, and its size in bytes."""
+    """Writes an export. Returns the written tables and views, and the size in bytes."""
     written = []
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -193,7 +194,7 @@ def _write(logdir: OpenLogdir, writer: TableWriter, relation: Relation, *, tempo
             ) from error
         except (OSError, sqlite3.Error, duckdb.Error) as error:
             text = str(error)
-            # The random part of the path tells an error in writing from one in reading a part.
+            # The random part of the path distinguishes an error in writing from an error in reading a part.
             if isinstance(error, duckdb.Error) and "".join(temporary.suffixes[-2:]) not in text:
                 raise
             reason = _REASON.search(text)
@@ -231,7 +232,7 @@ def _choose_relations(
         what = f"table {unknown[0]!r} is unknown" if unknown else "no table is named"
         raise QueryError(f"{what}; there are {', '.join(relation_of)}.")
     if with_what_views_read:
-        for relation in reversed(relation_of.values()):  # a view after the views that read it
+        for relation in reversed(relation_of.values()):  # a view comes after the views that read it
             if relation.view is not None and relation.name in complete:
                 complete.update(_read_by(relation.view))
     return tuple(

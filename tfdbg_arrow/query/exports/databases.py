@@ -1,8 +1,8 @@
 """Export as a database: the tables as tables, and the public views as views.
 
-DuckDB writes its own format itself: a DuckDB database has the types of the logdir, and comments. In a SQLite database,
-a view for which SQLite would return other rows is a table, and every table has an index on its key, because SQLite
-needs indexes for joins:
+DuckDB writes its own format: a DuckDB database has the types of the logdir, and comments. In a SQLite database, a view
+becomes a table if SQLite would return different rows for it. Every table has an index on its key, because SQLite needs
+indexes for joins. SQLite has these types:
 
 | column | in SQLite |
 |---|---|
@@ -34,7 +34,7 @@ from tfdbg_arrow.query.exports.table_writer import Relation, Rows, TableWriter
 _ATTACHED = "tfdbg_arrow_export"
 """The name of the written database on the connection of the logdir."""
 _NOT_THE_SAME = frozenset({"alert"})
-"""Views for which SQLite returns other rows than DuckDB, because its division of integers returns integers."""
+"""Views for which SQLite and DuckDB return different rows, because SQLite's division of integers returns integers."""
 _SQLITE = {
     **FLAT,
     "TIMESTAMP": "strftime({}, '%Y-%m-%d %H:%M:%S.%f')",
@@ -43,9 +43,12 @@ _NAN = (
     "CASE WHEN isnan({0}) THEN CAST('NaN' AS UNION(number DOUBLE, text VARCHAR)) "
     "ELSE CAST({0} AS UNION(number DOUBLE, text VARCHAR)) END"
 )
-"""The conversion of a DOUBLE column with a NaN. Python takes twice as long to read it as numbers."""
+"""The conversion of a DOUBLE column with a NaN.
+
+Python takes twice as long to read converted columns as to read numbers.
+"""
 _SQLITE_TYPES = {"BIGINT": "INTEGER", "HUGEINT": "INTEGER", "VARCHAR": "TEXT", "BIGINT[]": "TEXT"}
-"""The types that have another name in SQLite."""
+"""The types that have a different name in SQLite."""
 _BATCH_ROWS = 16_384
 _BATCH_ROWS_WITH_BLOBS = 256
 
@@ -61,13 +64,13 @@ class DuckDBExport(TableWriter):
 
     def write(self, relation: Relation, rows: Rows) -> int:
         """Creates a table; see TableWriter."""
-        # Attached for each table, because the logdir opens a new connection after some errors in parts.
+        # The database is attached for each table, because the logdir opens a new connection after some errors in parts.
         rows.connection.execute(f"ATTACH {sql_literal(self._path)} AS {_ATTACHED}")
         try:
             create = f'CREATE OR REPLACE TABLE {_ATTACHED}."{relation.name}" AS {rows.select({})}'
             ((num_rows,),) = rows.connection.execute(create).fetchall()
         finally:
-            with contextlib.suppress(duckdb.FatalException):  # after which DuckDB refuses every statement
+            with contextlib.suppress(duckdb.FatalException):  # after a fatal error, DuckDB refuses every statement
                 rows.connection.execute(f"DETACH {_ATTACHED}")
         self._comment("TABLE", relation)
         if relation.table is not None:
@@ -100,7 +103,7 @@ class SQLiteExport(TableWriter):
 
     def __init__(self, path: Path, *, final: Path) -> None:
         self._connection = sqlite3.connect(path, isolation_level=None)
-        # No one reads the file before it is complete.
+        # No process reads the file before it is complete.
         self._connection.execute("PRAGMA journal_mode = OFF")
         self._connection.execute("PRAGMA synchronous = OFF")
 
@@ -129,7 +132,10 @@ class SQLiteExport(TableWriter):
         return num_rows
 
     def add_view(self, relation: Relation) -> bool:
-        """Creates a view. Returns False, without a view, if SQLite cannot run it or returns other rows than DuckDB."""
+        """Creates a view.
+
+        Returns False, without a view, if SQLite cannot run it or returns different rows than DuckDB.
+        """
         if relation.name in _NOT_THE_SAME:
             return False
         try:
@@ -141,7 +147,7 @@ class SQLiteExport(TableWriter):
         return True
 
     def complete(self) -> None:
-        """Makes the statistics by which SQLite plans queries."""
+        """Creates the statistics that SQLite uses to plan queries."""
         self._connection.execute("PRAGMA analysis_limit = 1000")
         self._connection.execute("ANALYZE")
 
@@ -151,7 +157,7 @@ class SQLiteExport(TableWriter):
 
 
 def _columns_with_nan(relation: Relation, rows: Rows) -> list[str]:
-    """Returns the columns that have a NaN; of a view, which takes long to compute, those that may have one."""
+    """Returns the columns that have a NaN. For a view, which takes long to compute, columns that may have a NaN."""
     names = [name for name, type_ in rows.types.items() if type_ == "DOUBLE"]
     if not names or relation.table is None:
         return names

@@ -6,8 +6,8 @@
 | how elements are distributed | a tensor of shape (k, 3): left edge, right edge, count of each bucket | a histogram |
 | a sentence | a tensor of one string | a text, in Markdown |
 
-Names and times come from the run, so equal runs give equal files. TensorFlow is not imported: TensorBoard's own
-`EventFileWriter` would import it, and would name files after the exporting process.
+Names and times come from the run, so equal runs give equal files. TensorBoard's own `EventFileWriter` is not used: it
+would import TensorFlow, and would name files after the exporting process.
 
 Source: tensorboard/compat/proto/event.proto, and the `metadata.py` of TensorBoard's plugins.
 """
@@ -37,7 +37,7 @@ _MAX_TAG = 200
 
 
 class EventFile:
-    """Appends to the event file of a run. Each record is written whole, so readers may read at any time.
+    """Appends to the event file of a run. Each record is written in one call, so readers may read at any time.
 
     Args:
         directory: The directory of the run; it is created if it is missing.
@@ -74,7 +74,7 @@ class EventFile:
         Args:
             position: The step.
             wall_time_ns: Its time, in nanoseconds since 1970-01-01T00:00:00Z.
-            summaries: What `scalar`, `histogram` and `text` return.
+            summaries: The return values of `scalar`, `histogram` and `text`.
 
         Raises:
             OSError: The file cannot be written.
@@ -101,18 +101,18 @@ def is_run_directory(path: Path) -> bool:
 
 
 class Tags:
-    """Gives each quantity of a run a tag of its own that is safe to show."""
+    """Gives each quantity of a run a unique tag that is safe to show."""
 
     def __init__(self) -> None:
         self._tags: dict[Hashable, str] = {}
         self._used: set[str] = set()
 
     def of(self, name: str, *, key: Hashable = None) -> str:
-        """Returns the tag of a quantity: its name, if that is printable, short and not the tag of another one.
+        """Returns the tag of a quantity: its name, changed if it is unprintable, too long or already used as a tag.
 
         Args:
             name: The name.
-            key: What distinguishes the quantity; None means the name.
+            key: The value that identifies the quantity; None means the name.
         """
         key = name if key is None else key
         if key not in self._tags:
@@ -127,7 +127,7 @@ class Tags:
 
 
 def scalar(tag: str, number: float) -> Any:
-    """Returns the summary of a number. A finite number beyond the range of float32 becomes the largest one."""
+    """Returns the summary of a number. A finite number beyond the range of float32 becomes the largest float32."""
     from tensorboard.compat.proto.summary_pb2 import Summary
 
     within = max(-_LARGEST, min(number, _LARGEST)) if math.isfinite(number) else number
@@ -135,7 +135,7 @@ def scalar(tag: str, number: float) -> Any:
 
 
 def text(tag: str, sentence: str) -> Any:
-    """Returns the summary of a sentence. It is indented, so that Markdown shows what it quotes as it is."""
+    """Returns the summary of a sentence. The text is indented, so that Markdown shows quoted code unchanged."""
     from tensorboard.compat.proto.summary_pb2 import Summary
     from tensorboard.plugins.text import metadata as text_metadata
     from tensorboard.util.tensor_util import make_tensor_proto
@@ -148,8 +148,8 @@ def text(tag: str, sentence: str) -> Any:
 def histogram(tag: str, distributions: Distributions, column: int) -> Any | None:
     """Returns the summary of one column of distributions; None if no element is finite.
 
-    The buckets are those of the distributions, from the negative to the positive ones. The zeros are in a bucket that
-    fills the gap between the two. NaN and infinities are in none.
+    The buckets are those of the distributions, in the order from negative to positive numbers. The zeros are in a
+    bucket that fills the gap between negative and positive numbers. NaN and infinities are in no bucket.
     """
     from tensorboard.compat.proto.summary_pb2 import Summary
     from tensorboard.plugins.histogram import metadata as histogram_metadata

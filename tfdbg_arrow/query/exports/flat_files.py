@@ -1,4 +1,4 @@
-r"""Export as files: one flat file per table and view, as Parquet for BI tools or as CSV. DuckDB writes both.
+r"""Export as files: one flat file for each table and view, as Parquet for BI tools or as CSV. DuckDB writes both.
 
 Most tools support neither lists nor 128-bit integers, so both formats flatten the rows:
 
@@ -8,8 +8,9 @@ Most tools support neither lists nor 128-bit integers, so both formats flatten t
 | HUGEINT, the type of sums of integers | BIGINT |
 | `*wall_time_ns` without a matching TIMESTAMP column | stays, and a TIMESTAMP such as `end_wall_time` is added |
 
-Parquet has snappy, the encodings of version 1 of Parquet, and TIMESTAMP columns, for tools that support neither zstd
-nor DELTA_BINARY_PACKED. DuckDB writes no minimum and maximum of DOUBLE values with a NaN, which readers would lose.
+The Parquet files use snappy, the encodings of Parquet version 1, and TIMESTAMP columns, for tools that support neither
+zstd nor DELTA_BINARY_PACKED. DuckDB writes no minimum and maximum for DOUBLE columns with a NaN. With such statistics,
+readers would lose the rows with NaN.
 
 CSV is in UTF-8, quoted as in RFC 4180:
 
@@ -22,8 +23,8 @@ CSV is in UTF-8, quoted as in RFC 4180:
 | BLOB | text: `\x` and the bytes in hexadecimal, as in PostgreSQL |
 
 A text counts as a formula if it begins with `=`, `+`, `-`, `@`, their full-width forms, tab, carriage return or line
-feed, and is not just a number. A text that begins with `'` gets another `'`. So you get the recorded text back by
-removing one leading `'`.
+feed, and is not a plain number. A text that begins with `'` gets another `'`. To restore the recorded text, remove one
+leading `'`.
 """
 
 from __future__ import annotations
@@ -50,14 +51,14 @@ FLAT = {"BIGINT[]": "CAST({} AS VARCHAR)", "HUGEINT": "CAST({} AS BIGINT)"}
 _CSV = {
     **FLAT,
     "BLOB": r"'\x' || lower(hex({0}))",
-    "DOUBLE": "CASE WHEN isnan({0}) THEN CAST('nan' AS DOUBLE) ELSE {0} END",  # DuckDB writes some as `-nan`
+    "DOUBLE": "CASE WHEN isnan({0}) THEN CAST('nan' AS DOUBLE) ELSE {0} END",  # DuckDB writes some NaN as `-nan`
     "VARCHAR": (
         f"CASE WHEN ord({{0}}) IN ({', '.join(str(ord(character)) for character in _FORMULA)}) "
         f"AND NOT regexp_full_match({{0}}, '{_NUMBER}') THEN '''' || {{0}} ELSE {{0}} END"
     ),
 }
 _TEXTS = frozenset({"BIGINT[]", "BLOB", "VARCHAR"})
-"""The types that are texts in CSV."""
+"""The types whose values are texts in CSV."""
 
 
 class _FileExport(TableWriter):
@@ -116,7 +117,7 @@ def parquet_options(rows: Rows) -> str:
 
 
 def rows_as_csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    r"""Returns rows as CSV in the form of these files. Values of other types become JSON as text.
+    r"""Returns rows as CSV in the form of the exported files. Values of other types become JSON text.
 
     Args:
         columns: The column names.

@@ -1,8 +1,8 @@
 """RunExport: the curves, layers and distributions of one run, appended to its event file position by position.
 
-The numbers are those of `layer_health`, `training_curves` and `distributions`, which the viewer shows too, with a
-column for each position. Positions are read in windows, so that memory does not grow with the length of a recording. In
-each window, the loss is recognised anew.
+The numbers come from `layer_health`, `training_curves` and `distributions`, with one column for each position. The
+viewer shows the same numbers. Positions are read in windows, so that memory does not grow with the length of a
+recording. The loss is identified in each window separately.
 """
 
 from __future__ import annotations
@@ -27,34 +27,34 @@ from tfdbg_arrow.storage.layout import check_run_id
 Progress = Callable[[str, str, int], None]
 """Called with a run, the name of its axis (`step` or `execution`), and the last position that was written."""
 _WINDOW = 200
-"""Number of positions that are read at a time."""
+"""Maximum number of positions that are read at a time."""
 _MAX_HISTOGRAMS = 20_000
-"""Number of histograms that are held at a time."""
+"""Maximum number of histograms that are held at a time."""
 _MAX_LABELS = 1000
-"""Maximum number of labels of marks that have a curve in a window."""
+"""Maximum number of mark labels that get a curve in a window."""
 _TAG_OF_CURVE = {"bad_share": "nonfinite/share_of_tensors"}
-"""Tags of curves that are not `training/<name>`."""
+"""The tags of curves whose tag is not `training/<name>`."""
 _COUNTS = ("nonfinite/tensors", "nonfinite/nan_elements", "nonfinite/infinite_elements")
 _MODES = (
     ("zero_share", "Shares of zeros need the mode FULL_HEALTH or FULL_NUMERICS"),
     ("max_abs", "Largest magnitudes, means, norms and update ratios need the mode FULL_NUMERICS"),
 )
-"""A measure that shows whether a mode recorded something, and what to say if it did not."""
+"""Pairs of a measure that only some modes record, and the note to show if the run has no such measure."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunEvents:
-    """What an export holds of one run.
+    """The exported data of one run.
 
     Attributes:
         run_id: The run, and the name of its directory.
         run_name: The name that the program gave to the run; None if it gave none.
-        axis: What the steps of TensorBoard are: `step` (training steps, as marked) or `execution` (`execution_index`);
+        axis: The meaning of TensorBoard's steps: `step` (training steps, as marked) or `execution` (`execution_index`);
             None if nothing was written.
         num_positions: Number of steps with numbers.
         num_scalars: Number of scalars.
         num_histograms: Number of histograms.
-        notes: Sentences: what is missing, and what to record to get it.
+        notes: Sentences about missing data, and how to record this data.
     """
 
     run_id: str
@@ -67,7 +67,7 @@ class RunEvents:
 
 
 class RunExport:
-    """The export of one run: how far it is, and what it holds.
+    """The export of one run: its progress and its content.
 
     Args:
         run_id: The run.
@@ -82,7 +82,7 @@ class RunExport:
         self._tags = Tags()
         self._axis: str | None = None
         self._next: int | None = None  # the first position that is not yet written; None at the start
-        self._seen_last: int | None = None  # the last position at the look before
+        self._seen_last: int | None = None  # the last position at the previous look
         self._is_complete = False
         self._answer: tuple[int, int, Any] | None = None  # position, time and text of first_nonfinite
         self._has_answer = False
@@ -97,8 +97,9 @@ class RunExport:
             logdir: The logdir.
             root: The directory of the export.
             run: The run.
-            is_ended: Whether its recording has ended. If not, a position is complete when a later one was already
-                recorded at the call before: a step can be in one table before it is in another one.
+            is_ended: Whether the recording of the run has ended. If not, a position is complete when a later position
+                was already recorded at the previous call, because the tables do not get the rows of a step at the same
+                time.
             progress: Called for each window of positions.
 
         Raises:
@@ -109,7 +110,7 @@ class RunExport:
         scope = logdir.of_run(self._run_id)
         extent = None if self._is_complete else read_extent(scope, of_run(self._run_id), positions=(None, None))
         self._is_complete = is_ended
-        # Executions may still get steps.
+        # A run without steps may still get steps.
         if extent is None or extent.last is None or not (is_ended or extent.name == "step"):
             return
         before, self._seen_last = self._seen_last, extent.last
@@ -126,7 +127,7 @@ class RunExport:
                 self._write_answer(file, extent.last)
 
     def _windows(self, scope: Engine, axis: str, *, last: int | None) -> Iterator[Axis]:
-        """Yields ranges of positions that together hold all positions from the next one on."""
+        """Yields ranges of positions that together hold all positions from `_next` on."""
         tensors, parameters = self._rows(axis)
         while True:
             bounds = [(operator, bound) for operator, bound in ((">=", self._next), ("<=", last)) if bound is not None]
@@ -224,7 +225,7 @@ class RunExport:
         return f"h.run_id = ? AND {condition}", [self._run_id, *parameters]
 
     def _read_answer(self, logdir: Engine, axis: str, last: int) -> None:
-        """Looks for the first bad value that did harm, until there is one."""
+        """Looks for the first bad value that did harm, unless an earlier call found it."""
         bad_tensor = None if self._answer is not None else first_nonfinite(logdir, run_id=self._run_id)
         if bad_tensor is not None and not bad_tensor.is_expected:
             position = read_position(logdir, bad_tensor.event_index, axis=axis, run_id=self._run_id)
@@ -237,7 +238,7 @@ class RunExport:
             self._has_answer = True
 
     def told(self, logdir: Engine) -> RunEvents:
-        """Returns what the export holds of the run."""
+        """Returns the exported data of the run."""
         assert self._run is not None
         return RunEvents(
             run_id=self._run_id,

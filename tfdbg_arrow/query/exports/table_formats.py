@@ -1,9 +1,9 @@
-"""Export as Delta or Iceberg tables, one per table and view.
+"""Export as Delta or Iceberg tables, one for each table and view.
 
-The rows are copied: the parts of a logdir stay its own, and merging or removing them does not break an export. Each
-table has one Parquet file and one version. The file has no minimum and maximum of DOUBLE values with a NaN, because
-they leave out NaN and readers would lose rows in filters. For the same reason, the log of a Delta table and the
-manifests of an Iceberg table have only the number of rows.
+The rows are copied, so that merging or removing parts of the logdir does not break an export. Each table has one
+Parquet file and one version. The file has no minimum and maximum for DOUBLE columns with a NaN. Such statistics ignore
+NaN, so readers that filter by them would lose rows. For the same reason, the log of a Delta table and the manifests of
+an Iceberg table have only the number of rows.
 
 | column | in Delta | in Iceberg |
 |---|---|---|
@@ -14,8 +14,8 @@ manifests of an Iceberg table have only the number of rows.
 | BIGINT[] | array of long | list of long |
 | HUGEINT, the type of sums of integers | long | long |
 
-An Iceberg table names its files by absolute paths, so the files are written to a temporary directory but named by the
-paths that they get (`MovedFiles`).
+An Iceberg table refers to its files by absolute paths. Therefore the files are written to a temporary directory, but
+the table contains their final paths (`MovedFiles`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pyiceberg.schema import Schema
 
 DELTA_LOG = "_delta_log"
-"""The directory that makes a directory a Delta table."""
+"""Every directory that contains a directory with this name is a Delta table."""
 ICEBERG_CATALOG = "catalog.db"
 """The file in a warehouse that holds its catalog."""
 ICEBERG_NAME = "tfdbg_arrow"
@@ -46,7 +46,7 @@ ICEBERG_NAME = "tfdbg_arrow"
 _DATA_FILE = "part-000000.parquet"
 _CONVERSIONS = {"HUGEINT": FLAT["HUGEINT"]}
 _FINAL, _TEMPORARY = "tfdbg_arrow.final", "tfdbg_arrow.temporary"
-"""Properties for MovedFiles, not stored: the location of the warehouse, and the directory in which it is now."""
+"""Properties for MovedFiles, which are not stored: the final location of the warehouse, and its temporary directory."""
 
 
 class DeltaExport(TableWriter):
@@ -109,8 +109,8 @@ class IcebergExport(TableWriter):
     """Writes a warehouse of Iceberg tables, with its catalog in SQLite.
 
     Raises:
-        MissingDependencyError: pyiceberg is not installed, or not with what its SQL catalog needs.
-        ExportError: The final path has a character that pyiceberg does not find again in a URL.
+        MissingDependencyError: pyiceberg is not installed, or a package that its SQL catalog needs is not installed.
+        ExportError: The final path has a character that pyiceberg cannot decode from a URL.
     """
 
     content = f"an Iceberg catalog {ICEBERG_CATALOG} and its tables"
@@ -166,7 +166,8 @@ class IcebergExport(TableWriter):
                 # Files that are added later have no minimum and maximum in the manifests either.
                 properties={"comment": relation.description, "write.metadata.metrics.default": "counts"},
             )
-            # pyiceberg itself would write statistics for DOUBLE columns, and add_files() refuses files with field ids.
+            # If pyiceberg wrote the file, it would add statistics for DOUBLE columns. add_files() refuses files with
+            # field ids.
             ids = _field_ids(table.schema())
             num_rows = rows.copy(select, path, f"COMPRESSION zstd, FIELD_IDS {ids}, {parquet_options(rows)}")
             data_file = DataFile.from_args(
@@ -220,7 +221,7 @@ class MovedFiles:
         """Removes a file.
 
         Args:
-            location: The location that the file would have, or the file.
+            location: The final location of the file, or the file itself.
 
         Raises:
             OSError: There is no such file, or it cannot be removed.
@@ -246,7 +247,7 @@ def _empty_directory(path: Path) -> Path:
 
 
 def _field_ids(schema: Schema) -> str:
-    """Returns the ids of the columns, as COPY expects them."""
+    """Returns the ids of the columns in the form that COPY expects."""
     from pyiceberg.types import ListType
 
     ids = []

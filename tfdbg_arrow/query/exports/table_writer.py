@@ -1,4 +1,4 @@
-"""TableWriter: what each format of an export implements. DuckDB reads the rows, and converts them in SQL."""
+"""TableWriter: the interface that each export format implements. DuckDB reads the rows and converts them in SQL."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tfdbg_arrow.schema import TABLES, Table
 
 @dataclass(frozen=True, kw_only=True)
 class Relation:
-    """One table or public view; exactly one of the two is set.
+    """One table or public view; exactly one of `table` and `view` is set.
 
     Attributes:
         name: Its name.
@@ -32,7 +32,7 @@ class Relation:
 
     @property
     def description(self) -> str:
-        """What one row is."""
+        """The meaning of one row."""
         if self.table is not None:
             return self.table.row
         assert self.view is not None
@@ -44,7 +44,7 @@ class Rows:
     """The rows of a table or view.
 
     Attributes:
-        connection: The connection on which statements can read them.
+        connection: The connection on which statements can read the rows.
         source: The name of the table or view.
         types: The columns, and their types in DuckDB.
     """
@@ -57,8 +57,10 @@ class Rows:
         """Returns the SELECT of the converted rows.
 
         Args:
-            conversions: By type or name, the expression to write instead of a column, which is `{}` in it.
-            with_timestamps: Whether to add a TIMESTAMP column for each time in nanoseconds that has none.
+            conversions: By type or name of a column, the expression to write instead of the column. In the expression,
+                `{}` stands for the column.
+            with_timestamps: Whether to add a TIMESTAMP column for each column of nanoseconds that has no TIMESTAMP
+                column.
         """
         columns = []
         for name, type_ in self.types.items():
@@ -75,8 +77,9 @@ class Rows:
         return "BLOB" in self.types.values()
 
     def copy(self, select: str, path: Path, options: str) -> int:
-        """Writes the rows of a SELECT to a file with DuckDB's COPY, and returns their number."""
-        # Without an order, a row group of Parquet can end at a number of bytes. Each thread holds some of the BLOBs.
+        """Writes the rows of a SELECT to a file with DuckDB's COPY, and returns the number of rows."""
+        # Without a fixed order, a row group of Parquet can end at a number of bytes. Each thread holds BLOBs in memory,
+        # so only one thread is used.
         statement = f"COPY ({select}) TO $path ({options}, PRESERVE_ORDER {not self.has_blobs})"
         if self.has_blobs:
             self.connection.execute("SET threads = 1")
@@ -93,7 +96,7 @@ class TableWriter(ABC):
 
     Args:
         path: The file or directory to create.
-        final: The path that it gets when it is complete.
+        final: The path that the export gets when it is complete.
 
     Attributes:
         content: What an export contains, if the format is a directory; None if it is a single file.
@@ -118,7 +121,7 @@ class TableWriter(ABC):
 
     @abstractmethod
     def write(self, relation: Relation, rows: Rows) -> int:
-        """Writes the rows of a table or view, replacing earlier ones, and returns their number.
+        """Writes the rows of a table or view, replacing earlier rows, and returns the number of rows.
 
         Raises:
             OSError: The file cannot be written.
@@ -134,7 +137,7 @@ class TableWriter(ABC):
         """Completes the export after all tables and views. Raises the same as `write`."""
 
     def close(self) -> None:  # noqa: B027 - see above
-        """Closes the files of the export, which may have failed."""
+        """Closes the files of the export, even if the export failed."""
 
 
 def relations() -> tuple[Relation, ...]:

@@ -21,7 +21,7 @@ def check_target(target: str | Path, *, content: str | None, holds: Callable[[Pa
         overwrite: Whether an existing export may be replaced.
 
     Raises:
-        ExportError: The path cannot be written, or something exists there that must not be replaced.
+        ExportError: The path cannot be written, or there is a file or directory that must not be replaced.
     """
     location = parse_location(target)
     if isinstance(location, RemoteLocation):

@@ -26,8 +26,8 @@ class TensorBoardExport:
 
     Attributes:
         path: The directory, for `tensorboard --logdir`.
-        runs: What it holds of each run, oldest first.
-        size_bytes: Its size.
+        runs: The exported data of each run, oldest run first.
+        size_bytes: The size of the export in bytes.
     """
 
     path: Path
@@ -46,21 +46,21 @@ def export_tensorboard(
     storage_options: Mapping[str, Any] | None = None,
     progress: Progress = lambda run_id, axis, position: None,
 ) -> TensorBoardExport:
-    """Writes curves and distributions as event files, which TensorBoard and other trackers of experiments read.
+    """Writes curves and distributions as event files, which TensorBoard and other experiment trackers read.
 
-    Each run is a directory with one event file. Its steps are the marked training steps, or executions if the run has
-    no steps. The time of a step is that of its last tensor or mark. The target gets its name when it is complete; with
-    `follow`, when the runs that have ended are in it.
+    Each run is a directory with one event file. The steps in the file are the marked training steps, or the executions
+    if the run has no steps. The time of a step is the time of its last tensor or mark. The target gets its name when it
+    is complete. With `follow`, it gets its name as soon as it holds the runs that have ended.
 
     Args:
         logdir: A logdir, or its path or URL. A run in it may still be recording.
         target: The directory to create.
         run_id: Only this run, given by its ID or its name; None means all runs.
         overwrite: Whether to replace an existing export.
-        follow: Whether to append the steps of recordings that go on, until all have ended or until a KeyboardInterrupt.
-            A step is written when a later step was already recorded at the look before. What a program adds to a step
-            afterwards is not written. A run without steps is written when it has ended.
-        interval_s: With `follow`, how many seconds to wait at least between two looks.
+        follow: Whether to append the steps of recordings in progress, until all have ended or until a
+            KeyboardInterrupt. A step is written when a later step was already recorded at the previous look. Data that
+            a program adds to a step afterwards is not written. A run without steps is written when it has ended.
+        interval_s: With `follow`, the minimum wait between two looks, in seconds.
         storage_options: Options passed to fsspec for a URL.
         progress: Called for each window of positions.
 
@@ -98,7 +98,7 @@ def export_tensorboard(
 
 
 class _Export:
-    """The runs of an export, at one look after the other."""
+    """The runs of an export. With `follow`, each look adds to them."""
 
     def __init__(self, logdir: OpenLogdir, run_id: str | None, *, follow: bool, progress: Progress) -> None:
         self._logdir, self._run_id, self._follow, self._progress = logdir, run_id, follow, progress
@@ -106,12 +106,12 @@ class _Export:
         self.has_looked = False
 
     def look(self, root: Path) -> bool:
-        """Writes what was recorded since the last look; returns whether a recording goes on.
+        """Writes the data that was recorded since the last look. Returns whether a recording is still in progress.
 
         Args:
             root: The directory of the export.
         """
-        # Looked up before the rows are read: a recording that ends after that still counts as running, so its rows are
+        # Read this before the rows: a recording that ends in the meantime still counts as running, so that its rows are
         # read once more.
         recording = recording_runs(self._logdir) if self._follow else frozenset[str]()
         if self._follow:
@@ -127,5 +127,5 @@ class _Export:
         return bool(recording) if self._run_id is None else self._run_id in recording
 
     def runs(self) -> tuple[RunEvents, ...]:
-        """Returns what is in the export."""
+        """Returns the content of the export, by run."""
         return tuple(export.told(self._logdir) for export in self._exports.values())

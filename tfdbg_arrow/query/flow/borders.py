@@ -24,14 +24,14 @@ _FED_OPS = types_with(Trait.FED)
 _PLACEHOLDERS = types_with(Trait.FED | Trait.HAS_DEFAULT)
 _DIVISIONS = types_with(Trait.DIVIDES)
 _RECIPROCAL = re.compile(r"ConstantFolding/.+_recip", re.DOTALL)
-"""The name of the node with the reciprocal of a constant that a division takes."""
+"""Matches the name of a node that holds the reciprocal of a constant divisor."""
 _FRAME_OPS = ENTERS | EXITS | NEXT_ITERATIONS
 _MAX_FUSED = 100
-"""The search for the ops of the program that one node computes stops at this number."""
+"""The search for the program's ops that one node computes stops at this number of ops."""
 _MAX_CROSSED = 64
-"""The search for the op behind one input of such an op crosses at most this many borders."""
+"""Maximum number of borders that the search for the op behind one input crosses."""
 _MAX_KEPT = 4096
-"""Number of places whose ops of the program are cached: an answer asks several times for those of each tensor."""
+"""Number of places whose computed ops are cached: one answer asks for the ops of each tensor several times."""
 _EAGER_PASSING_OPS = PASSING_OPS - {"IdentityN"}
 
 
@@ -42,8 +42,8 @@ class Crossing:
     Attributes:
         place: The same tensor on the other side; None if it was not recorded.
         how: The kind of border, as `Trace.how`.
-        earlier: If the tensor was not recorded because its loop iteration was not, the result of the last recorded
-            iteration before it, from which the tensor was computed; otherwise None.
+        earlier: If the tensor's own loop iteration was not recorded, the result of the last recorded iteration before
+            it; otherwise None. The tensor was computed from this result.
     """
 
     place: Place | None
@@ -116,7 +116,10 @@ class Borders:
         return self._result_crossing(place, calls) if calls else None
 
     def _merge_crossing(self, place: GraphTensor, op: Op) -> Crossing | None:
-        """Crosses to the input that arrived: for a loop, the one of the iteration; for branches, the computed one."""
+        """Crosses to the input that the Merge took.
+
+        In a loop, the iteration determines this input. Otherwise, it is the only input that was computed.
+        """
         sources = [(self._graphs.op(place.graph_id, name), name, slot) for name, slot in op.inputs]
         is_next = [source is not None and source.op_type in NEXT_ITERATIONS for source, _, _ in sources]
         if any(is_next):
@@ -176,7 +179,8 @@ class Borders:
     def division_by(self, place: GraphTensor) -> tuple[GraphTensor, Op] | None:
         """Returns the division for which the optimizer computed the reciprocal of a constant, or None.
 
-        If TensorFlow inlined a call, the reciprocal is of the outermost graph, and the division of the called one.
+        If TensorFlow inlined a call, the reciprocal belongs to the outermost graph, and the division to the called
+        graph.
         """
         op = self._graphs.op(place.graph_id, place.op_name)
         if op is None or not _RECIPROCAL.fullmatch(op.op_name):
@@ -210,12 +214,12 @@ class Borders:
         return None
 
     def _absorbed_inputs(self, place: GraphTensor, op: Op) -> Iterator[tuple[GraphTensor, Op]]:
-        """Yields the ops without a node of their own that made the inputs of an op, if no other node computes them."""
+        """Yields the ops that made the inputs of an op, if they have no node and no other node computes them."""
         for name, slot in op.inputs:
             yield from self._absorbed_behind(place.of_op(name, slot))
 
     def _absorbed_behind(self, place: GraphTensor) -> Iterator[tuple[GraphTensor, Op]]:
-        """Yields the op without a node that made a tensor, if there is one, across arguments and calls."""
+        """Follows a tensor across arguments and calls, and yields the op that made it if that op has no node."""
         source: Place | None = place
         for _ in range(_MAX_CROSSED):
             made = self._graphs.op(source.graph_id, source.op_name) if isinstance(source, GraphTensor) else None
@@ -231,7 +235,7 @@ class Borders:
             source = None if crossing is None else crossing.place
 
     def _is_computed_from(self, place: GraphTensor, op: Op, other: GraphTensor) -> bool:
-        """Returns whether an absorbed op takes what the op at a place made, at most through other absorbed ops."""
+        """Returns whether an absorbed op takes the output of another op, directly or through other absorbed ops."""
         to_follow, seen = [op], {op.op_name}
         while to_follow and len(seen) < _MAX_FUSED:
             for name, _ in to_follow.pop().inputs:
@@ -302,7 +306,7 @@ class Borders:
         return self._nested_argument_crossing(place, argument, level.call, self.outer_context(place.context, levels))
 
     def _uncertain_argument_crossing(self, place: GraphTensor) -> Crossing | None:
-        """Crosses to the caller if there is only one, for a context that does not determine the caller."""
+        """Crosses to the only caller of a graph, if the context does not determine the caller."""
         execution = self._events.execution(place.context.execution_index)
         if execution is not None and execution.graph_id == place.graph_id:
             return self._outermost_argument_crossing(place)
@@ -418,7 +422,7 @@ class Borders:
 
 
 def is_in(visit: SiteVisit, context: Context) -> bool:
-    """Returns whether a visit's graph left rows in the frame and iteration of a context, as far as they are known."""
+    """Returns whether a visit's graph left rows in a context's frame and iteration; unknown ones match any visit."""
     return context.frame_id in (None, visit.frame_id) and (
         context.iteration is None or context.iteration in visit.iterations
     )
@@ -444,7 +448,7 @@ class Sessions:
     def is_run(self, context: Context, graph_id: int, op_name: str) -> bool:
         """Returns whether an op ran in a context in which other ops of its graph ran.
 
-        A function runs all of its ops. A run of a session only runs those that its fetches and targets need.
+        A function runs all of its ops. A session's run executes only the ops that its fetches and targets need.
         """
         execution = self._execution(context) if self.is_session_graph(graph_id) else None
         return execution is None or op_name in self._ops_of(execution.op_type, None)
@@ -461,13 +465,13 @@ class Sessions:
     ) -> tuple[Op, Context] | None:
         """Returns the last op that wrote to a variable before it was read, and where it ran.
 
-        Within the run of the read, this is a write that the reader depends on. A write that the reader does not depend
-        on, such as that of an optimizer, comes after the read. If there is no such write, it is the last write of the
-        last earlier run of the session that wrote to the variable.
+        Within the run of the read, only a write that the reader depends on counts. Any other write in that run, such as
+        the write of an optimizer, comes after the read. If the reader depends on no write, the result is the last write
+        of the last earlier run of the session that wrote to the variable.
 
         Args:
             graph_id: The graph of the variable.
-            writers: The ops of the graph that write to it.
+            writers: The ops of the graph that write to the variable.
             context: Where the variable is read.
             reader: The reading op of that graph.
         """
@@ -508,7 +512,10 @@ class Sessions:
         return self._events.executions_of(names)
 
     def _find_ops(self, function_name: str, start: str | None) -> frozenset[str]:
-        """Returns the ops that a session's run executes to compute `start`, including it; None means all its ops."""
+        """Returns the ops that a session's run executes to compute an op, including this op.
+
+        If `start` is None, returns all ops that the run executes.
+        """
         graph_id = self._graphs.function_graphs[function_name]
         graph = self._graphs.graph(graph_id)
         control = self._graphs.control_sources(graph_id)
@@ -526,7 +533,7 @@ class Sessions:
         return frozenset(names.keys() & graph.ops.keys())
 
     def fetches_of(self, function_name: str) -> list[str]:
-        """Returns the names of the ops that the runs of a session with the same fetches ask for."""
+        """Returns the names of the ops that are fetches or targets of the session runs with this function name."""
         try:
             targets = parse_json(self._graphs.session_targets[function_name])
         except ValueError:

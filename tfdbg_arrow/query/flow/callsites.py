@@ -20,7 +20,7 @@ _MAX_KEPT = 1024
 """Number of cached answers of each kind."""
 
 Level = call_chains.Level[Call]
-"""One step down a call site."""
+"""One call of the chain of calls that leads to a call site."""
 
 
 class CallSites:
@@ -34,7 +34,8 @@ class CallSites:
         self._graphs = graphs
         self._events = events
         self.levels = CallChains(graphs.callers).levels
-        # These are needed for each tensor. Computing them anew each time would take quadratic time in the visits.
+        # These answers are needed for each tensor. Without the caches, the time would be quadratic in the number of
+        # visits.
         kept = lru_cache(maxsize=_MAX_KEPT)
         self._visits_by_graph = lru_cache(maxsize=_MAX_STEPS)(self._find_visits_by_graph)
         self._visits_of_graph = kept(self._find_visits_of_graph)
@@ -62,13 +63,13 @@ class CallSites:
         return by_entry.get((context.frame_id, context.iteration))
 
     def body_site(self, context: Context, body: Call) -> str | None:
-        """Returns the call site of a loop's body in the frame of a context, or None if it left no row there."""
+        """Returns the call site of a loop's body in the frame of a context, or None if the body left no row there."""
         assert context.step_id is not None
         sites = self._sites_of_graph(context.step_id, context.execution_index, body.callee_graph_id)
         return sites.get(context.frame_id)
 
     def last_iteration_until(self, context: Context, graph_id: int) -> int | None:
-        """Returns the last iteration, at most that of a context, in which a loop's body left rows, or None."""
+        """Returns the last iteration, up to the iteration of a context, in which a loop's body left rows, or None."""
         if context.step_id is None or context.call_site is None or context.iteration is None:
             return None
         visits = self._visits_of_graph(context.step_id, context.execution_index, graph_id).get(context.call_site, ())
@@ -85,7 +86,7 @@ class CallSites:
         return self.levels(graph_id, context.call_site, root=root)
 
     def outer_context(self, context: Context, levels: tuple[Level, ...]) -> Context:
-        """Returns where the op of the last level ran, given where the graph that it called ran."""
+        """Returns the context of the calling op of the last level, given the context of the graph that it called."""
         level = levels[-1]
         if not level.is_loop:
             frame_id, iteration = context.frame_id, context.iteration
@@ -96,7 +97,7 @@ class CallSites:
         return Context(context.step_id, context.execution_index, level.site, frame_id, iteration)
 
     def outermost_loop(self, context: Context, graph_id: int) -> tuple[Level, int] | None:
-        """Returns the outermost loop around a graph, and its iteration; None outside loops and if it is not known."""
+        """Returns the outermost loop around a graph and its iteration, or None if there is no loop or it is unknown."""
         levels = self.levels_in(context, graph_id) or ()
         loop: tuple[Level, int] | None = None
         for depth in range(len(levels), 0, -1):
@@ -115,7 +116,7 @@ class CallSites:
     def _find_entries(
         self, step_id: int, execution_index: int | None, site: str, graph_id: int, op_name: str
     ) -> Mapping[int, tuple[int | None, int]]:
-        """Returns, for each frame of a loop, the frame and iteration of the calling graph that entered it."""
+        """Returns, for each frame of a loop, the frame and iteration of the calling graph that entered this frame."""
         frames: dict[int, int] = {}
         for part in self._graphs.calls(graph_id, op_name):
             if part.attribute not in LOOPS or part.callee_graph_id is None:
@@ -220,15 +221,15 @@ class CallSites:
 
 
 def find_entries(frames: Sequence[int], entries: Sequence[Entry]) -> dict[int, Entry]:
-    """Returns where each frame of one loop was entered; frames for which that is uncertain are left out.
+    """Returns where each frame of one loop was entered, without the frames whose entry is uncertain.
 
     Args:
         frames: All frames of the loop in one step, in the order in which their first tensors were recorded.
-        entries: All places where it can have been entered, in order of the iterations.
+        entries: All places where the loop can have been entered, in order of the iterations.
     """
     if not frames or not entries:
         return {}
-    import numpy as np  # here, because few logdirs have loops
+    import numpy as np  # imported here, because few logdirs have loops
 
     from tfdbg_arrow.link import frame_entries
 

@@ -1,7 +1,8 @@
 """Contents: what variables, other resources and lists of tensors held when they were read.
 
 Loops store the tensors that their gradients need in lists. The forward loop pushes one element per iteration, and the
-backward loop pops them. A list has no row of its own, so it is followed back to the ops that pushed and popped.
+backward loop pops them. A list has no row of its own, so the search follows it back to the ops that pushed and popped
+its elements.
 """
 
 from __future__ import annotations
@@ -69,8 +70,9 @@ class Content:
     Attributes:
         values: The written values that the resource still contained, latest first: (place, `eager` or `graph` for the
             code that wrote it).
-        old_value: A recorded read of the value before these writes; None if there is none or a write replaced it.
-        is_known: Whether these determine what the resource held.
+        old_value: A recorded read of the value before these writes; None if there is no such read or a write replaced
+            the value.
+        is_known: Whether `values` and `old_value` determine what the resource held.
     """
 
     values: tuple[tuple[Place, str], ...]
@@ -107,7 +109,8 @@ class Contents:
     def content(self, handle: Trace, reader: TensorEvent, *, since: int = 0) -> Content:
         """Returns what a resource held when it was read.
 
-        For writes that only change the value, goes back to a write that replaces it or a recorded read of the old one.
+        If a write only changes the value, the search goes back to a write that replaces the value, or to a recorded
+        read of the old value.
 
         Args:
             handle: Where the resource came from, seen from the reading op.

@@ -26,9 +26,9 @@ _MAX_SITES = 1000
 _NUM_LATER = 1000
 """An update that uses a result counts as skipped if it is skipped within this many executions after the result."""
 _EXECUTIONS_AT_ONCE = 256
-"""Minimum number of executions of which skipped results are read at once: a query takes some milliseconds."""
+"""Minimum number of executions whose skipped results are read at once, because each query takes some milliseconds."""
 _MAX_BEHIND = 64
-"""Maximum number of tensors behind a bad one that are examined for a pool of NaN, or for a forward op."""
+"""Maximum number of tensors behind a bad tensor that are searched for a pool that took NaN, or for a forward op."""
 _MAX_RESULTS = 100
 """Maximum number of executions with bad results that are searched for a loss before the first bad variable."""
 _MAX_CALL_ROWS = 4000
@@ -37,13 +37,13 @@ _MAX_CALL_ROWS = 4000
 
 @dataclass(frozen=True)
 class Culprit:
-    """The op to blame, given by the bad tensor that it made, and where the badness ended.
+    """The op to blame, represented by the bad tensor that it made, and the place where the badness ended.
 
     Attributes:
         event: The tensor.
         effect: Where its badness ended.
-        rivals: Other proven origins that did as much harm in the same call, and in the same phase of it: the forward
-            pass, the gradients, or the optimizer.
+        rivals: Other proven origins that did as much harm in the same phase of the same call. The phases are the
+            forward pass, the gradients and the optimizer.
     """
 
     event: TensorEvent
@@ -81,7 +81,7 @@ class _Handled:
         self.origins: set[int] = set()
 
     def look_until(self, execution_index: int) -> None:
-        """Finds the origins of the skipped tensors of all executions before one."""
+        """Finds the origins of the skipped tensors of all executions before the given execution."""
         if self._num_read < execution_index:
             num_read = max(execution_index, self._num_read + _EXECUTIONS_AT_ONCE)
             self._read.extend(self._sinks.skipped(self._num_read, num_read - 1))
@@ -133,7 +133,7 @@ class Culprits:
         self._forward_roots = lru_cache(maxsize=16)(self._find_forward_roots)
 
     def harmful(self) -> Culprit | None:
-        """Returns the earliest of the origins that did the greatest harm, or None if none did any harm."""
+        """Returns the earliest of the origins that did the greatest harm, or None if no origin did harm."""
         is_allowed = self._origins.is_allowed
         most_harmful = self._most_harmful() if is_allowed is None else self._find_most_harmful(is_allowed)
         all_roots = {root.event_index: root for _, roots in most_harmful for root in roots}.values()
@@ -151,17 +151,17 @@ class Culprits:
         return self._origins.order(root)[:2] == self._origins.order(first)[:2]  # the call, and the phase in it
 
     def _most_harmful(self) -> list[tuple[str, list[TensorEvent]]]:
-        """Returns the same as `_find_most_harmful` for all origins, also for the next question."""
+        """Returns `_find_most_harmful` for all origins, and keeps the result for the next question."""
 
         def find() -> list[tuple[str, list[TensorEvent]]]:
             return self._find_most_harmful(lambda root: False)
 
         if self._origins.is_allowed is not None:
-            return find()  # others may allow other origins
+            return find()  # another question may allow other origins
         return self._logdir.kept((Culprits, self._run_id, self._origins.kinds), find)
 
     def _find_most_harmful(self, is_passed_over: Callable[[TensorEvent], bool]) -> list[tuple[str, list[TensorEvent]]]:
-        """Returns (effect, the origins of its first sinks that have any) for each effect of the most harmful rank.
+        """Returns (effect, origins of the first sinks that have origins) for each effect of the most harmful rank.
 
         Args:
             is_passed_over: Returns True for origins to ignore.
@@ -185,7 +185,8 @@ class Culprits:
 
         Args:
             is_passed_over: Returns True for origins to ignore.
-            before: What did harm to a variable first. Only results of the same execution or earlier ones count.
+            before: The origins that did harm to a variable first. Only results of the same execution or of earlier
+                executions count.
         """
         if before.execution_index is None:
             return None
@@ -207,7 +208,7 @@ class Culprits:
         return effects
 
     def _is_followed_by_harm(self, event: TensorEvent) -> bool:
-        """Returns whether a bad tensor was written, returned or counted in the call of a tensor or later."""
+        """Returns whether a bad tensor was written, returned or counted by a metric in the call of `event` or later."""
         return any(
             next(self._roots_of_sinks(effect, lambda root: False, since=event.execution_index), None)
             for effect in EFFECTS[:-1]
@@ -254,7 +255,8 @@ class Culprits:
             ]
             harmful = self._origins.without_written(causes)
             if not harmful:
-                # A program may intend to write an infinity into a variable, but not to add one.
+                # A program may write an infinity into a variable on purpose, but it does not add an infinity on
+                # purpose.
                 roots = self._origins.roots(updates, seen_of_updates)
                 harmful = [root for root in roots if self._origins.is_literal(root)]
             if effect == "result":
@@ -269,11 +271,7 @@ class Culprits:
         return order[0], not self._origins.verdict(root).is_origin, order
 
     def harmless(self) -> Culprit | None:
-        """Returns the earliest origin that is not proven harmless, or else the earliest origin of all.
-
-        Args:
-            is_passed_over: Returns True for origins to ignore.
-        """
+        """Returns the earliest origin that is not proven harmless, or else the earliest origin of all."""
         bad = self._bad_sites()
         bad += self._of_first_call(bad)
         is_allowed = self._origins.is_allowed
@@ -297,17 +295,20 @@ class Culprits:
         return read_events(self._logdir, f"event_index IN ({', '.join('?' * len(indexes))})", [self._run_id, *indexes])
 
     def _of_first_call(self, bad: list[TensorEvent]) -> list[TensorEvent]:
-        """Returns the bad tensors of the first call with any. Their order of arrival does not show which came first."""
+        """Returns the bad tensors of the first call that has any.
+
+        The order in which these tensors arrived does not show which one was computed first.
+        """
         calls = [row.execution_index for row in bad if row.execution_index is not None]
         if not calls:
             return []
         return self._read("execution_index = ?", min(calls), limit=_MAX_CALL_ROWS)
 
     def _cause(self, root: TensorEvent) -> TensorEvent:
-        """Returns the origin behind another: the bad forward op of a gradient, or the bad op of a pipeline or call.
+        """Returns the origin behind an origin: the bad forward op of a gradient, or the bad op of a pipeline or call.
 
-        A constant NaN is put into the program on purpose, as the result if another value is NaN. That value is the
-        cause.
+        A program contains a constant NaN on purpose, as the result in case another value is NaN. That other value is
+        the cause.
         """
         behind = (
             self._gradients.forward_of(root)
@@ -335,7 +336,8 @@ class Culprits:
     def _after_forward_op(self, root: TensorEvent) -> list[TensorEvent]:
         """Returns the bad tensors that the forward pass of a call computed from the result of a gradient's forward op.
 
-        The gradient of the op that made them comes before that of the forward op, and has bad values, too.
+        The op that made these tensors has a gradient, too. This gradient is computed before the gradient of the forward
+        op, and also has bad values.
         """
         label = self._labels.of(root)
         if label.role != "gradient" or label.forward_op_name is None or root.execution_index is None:
@@ -348,7 +350,7 @@ class Culprits:
         ]
 
     def _find_forward_roots(self, execution_index: int) -> list[TensorEvent]:
-        """Returns the origins of the bad tensors in the forward pass of a call, without infinities of the program."""
+        """Returns the origins of bad tensors in a call's forward pass, without infinities that the program wrote."""
         bad = self._read("scope = 'graph' AND execution_index = ?", execution_index, limit=_MAX_CALL_ROWS)
         forward = [row for row in bad if self._labels.of(row).role != "gradient"]
         return [root for root in self._origins.roots(forward, set()) if not self._origins.is_literal(root)]
@@ -367,7 +369,7 @@ class Culprits:
 
         Args:
             event: The tensor.
-            without_bad: Whether bad tensors are left out, with what they were computed from.
+            without_bad: Whether to leave out bad tensors and the tensors that they were computed from.
         """
         seen = {event.event_index}
         to_follow = [event]
@@ -379,15 +381,15 @@ class Culprits:
                     yield source
 
     def _in_pipeline(self, root: TensorEvent) -> list[TensorEvent]:
-        """Returns the bad tensors of tf.data functions before a pipeline returned a bad element.
+        """Returns the bad tensors that tf.data functions made before a pipeline returned a bad element.
 
-        `Pipelines` links most elements to these functions. It needs roles, which imported dumps do not have.
+        `Pipelines` links most elements to these functions, but needs roles for that. Imported dumps have no roles.
         """
         if not (root.op_type or "").startswith(PIPELINE_ENDS):
             return []
         graphs = sorted(self._called_graphs())
         apart = f"AND graph_id NOT IN ({', '.join('?' * len(graphs))})" if graphs else ""
-        # Without a step, the tensors of a call are known by its execution.
+        # A tensor without a step belongs to a call if it has an execution.
         in_pipeline = f"scope = 'graph' AND NOT (step_id IS NULL AND execution_index IS NOT NULL) {apart}"
         # An infinity in each record, such as the initial value of a minimum, would fill up the limit before a NaN.
         of_kind = "num_nan > 0 AND " if root.num_nan and not (root.num_pos_inf or root.num_neg_inf) else ""
@@ -427,7 +429,8 @@ class Culprits:
     def _in_step_of_call(self, root: TensorEvent) -> list[TensorEvent]:
         """Returns the bad tensors inside a function that an op of a graph called and TensorFlow ran in another step.
 
-        TensorFlow inlines most calls. It does not inline those for which it chooses an implementation by the device.
+        TensorFlow inlines most calls. It does not inline a call if it chooses the implementation of the function by the
+        device.
         """
         if root.scope != "graph" or root.graph_id is None or root.step_id is None:
             return []
@@ -442,7 +445,7 @@ class Culprits:
         )
 
     def _in_steps_of_unknown_calls(self, execution: Execution, root: TensorEvent) -> list[TensorEvent]:
-        """Returns the bad tensors that a called function had during a call, in steps that are not linked to a call."""
+        """Returns the bad tensors of a called function during a call, in steps that are not linked to any call."""
         if execution.graph_id is None:
             return []
         graphs = self._traced_within(self._flow.graphs.parts(execution.graph_id))
@@ -459,12 +462,13 @@ class Culprits:
         )
 
     def _earlier_in_call(self, root: TensorEvent) -> list[TensorEvent]:
-        """Returns what may be behind an unproven origin in a call whose tensors are not linked to a step.
+        """Returns the bad tensors that may be behind an unproven origin in a call whose tensors have no step.
 
         Debugger V2 does not record steps. So a tensor cannot be followed into another graph of its call, such as a loop
-        or the gradient of a called function. These are the proven origins before it in the call. If only gradients have
-        proven origins, their forward ops may have made bad values first, of inputs that cannot be followed. Without a
-        proven origin, these are the bad tensors before the call that belong to no call.
+        or the gradient of a called function. The result is the proven origins before the tensor in the call. If only
+        gradients have proven origins, the result is the origins in the forward pass instead: forward ops may have made
+        bad values first, from inputs that cannot be followed. Without a proven origin, the result is the bad tensors
+        before the unproven origin that belong to no call.
         """
         if root.scope != "graph" or root.step_id is not None or self._origins.verdict(root).is_origin:
             return []
@@ -475,12 +479,12 @@ class Culprits:
         forward = [other for other in roots if not self._gradients.has_made(other)]
         if proven:
             return forward if forward and all(map(self._gradients.has_made, proven)) else proven
-        # A function of tf.data made them. Its elements cannot be followed into the call.
+        # A function of tf.data made these tensors. Elements of a data set cannot be followed into the call.
         is_in_call = root.execution_index is not None
         return self._read(condition, None, root.event_index) if is_in_call else []
 
     def _traced_within(self, graph_ids: Iterable[int]) -> list[int]:
-        """Returns graphs and all that were traced while they were, at any depth: imported runs lack the calls."""
+        """Returns graphs and all graphs traced within them, at any depth. Imported runs do not record the calls."""
         inner: dict[int, list[int]] = {}
         for graph_id, outer_graph_id in self._logdir.rows(
             "SELECT graph_id, outer_graph_id FROM graph WHERE run_id = ? AND outer_graph_id IS NOT NULL", [self._run_id]
@@ -489,10 +493,10 @@ class Culprits:
         return sorted(reachable(graph_ids, lambda outer: inner.get(outer, ())))
 
     def beside_constant(self, root: TensorEvent) -> list[TensorEvent]:
-        """Returns the origins, other than constants, of the NaNs in the call of a constant NaN.
+        """Returns the origins of the NaNs in the call of a constant NaN, without origins that are constants.
 
         Args:
-            root: An origin. If it is no constant NaN, the result is empty.
+            root: An origin. If it is not a constant NaN, the result is empty.
         """
         if root.op_type != "Const" or not root.num_nan or root.execution_index is None:
             return []

@@ -28,11 +28,11 @@ from tfdbg_arrow.schema.op_traits import (
 )
 
 _MAX_PATH = 10_000
-"""Maximum number of borders that a tensor is followed across. A longer path is taken for a cycle."""
+"""Maximum number of borders that a tensor is followed across. A longer path counts as a cycle."""
 _MAX_KEPT = 50_000
 """Number of tensors whose sources are cached."""
 _SUMS = types_with(Trait.EQUAL | Trait.RESHAPED) | {"Mean", "Sum"}
-"""Types of ops whose output is 0 for numbers that are not negative only where all of these are 0."""
+"""Types of ops whose output for non-negative numbers is 0 only where all these numbers are 0."""
 _READERS = types_with(Trait.READS | Trait.READS_PART)
 _MAX_UNRECORDED = 500
 """Maximum number of unrecorded tensors that are examined for one op."""
@@ -45,7 +45,7 @@ class Input:
     Attributes:
         index: Which input, from 0.
         trace: Where it came from.
-        write: For a variable or another resource, the last write to it; None if none was recorded.
+        write: For a variable or another resource, the last write to it; None if no write was recorded.
     """
 
     index: int
@@ -58,8 +58,9 @@ class Sources:
     """The nearest recorded tensors that the values of a tensor depend on.
 
     Attributes:
-        events: Their rows. An input is represented by the row of the op that computed it, if that op has one.
-        is_complete: True if these are all of them; False if an input that could be bad was not recorded.
+        events: The rows of these tensors. An input is represented by the row of the op that computed it, if that op has
+            a row.
+        is_complete: True if `events` has all these tensors; False if an input that could be bad was not recorded.
     """
 
     events: tuple[TensorEvent, ...]
@@ -70,7 +71,7 @@ class DataFlow:
     """Finds the tensors from which a recorded tensor was computed, within one run.
 
     Attributes:
-        records_all: Whether the run left out no tensor, by a filter or by loss.
+        records_all: Whether the run recorded all tensors. False if a filter left out tensors, or if tensors were lost.
     """
 
     def __init__(self, logdir: Engine, *, run_id: str) -> None:
@@ -127,8 +128,8 @@ class DataFlow:
                 `recent_sources_of` does.
 
         Returns:
-            Tuples (index of the input, how, row) in the order of the inputs. `how` is that of the input's trace. For a
-            variable, `how` is `variable` and the rows are those that its content came from.
+            Tuples (index of the input, how, row) in the order of the inputs. `how` comes from the input's trace. For a
+            variable, `how` is `variable`, and the rows are the tensors that its content came from.
         """
         taken = []
         for index, (place, how) in enumerate(self._input_places(event)):
@@ -146,12 +147,13 @@ class DataFlow:
         """Returns the recorded tensors that a tensor depends on.
 
         For an input that was not recorded, the inputs of its op are returned instead. The result is then complete only
-        if the dtype of the input cannot be bad, or if it stores other tensors (a variable, a list), which are followed.
+        in three cases: the dtype of the input has no infinities and no NaN; the input stores other tensors (a variable,
+        a list), which are followed; or the optimizer fused the op of the input into another op.
         """
         return self._sources_of(event, since=0)
 
     def recent_sources_of(self, event: TensorEvent) -> tuple[TensorEvent, ...]:
-        """Returns those of `sources_of` that may be bad, and those of the tensor's own call.
+        """Returns the tensors of `sources_of` that may be bad or belong to the tensor's own call.
 
         Values that executions before the run's first bad tensor wrote to a variable are left out, as there can be many.
 
@@ -170,9 +172,9 @@ class DataFlow:
         return self._sources[key]
 
     def infinities_behind(self, event: TensorEvent) -> tuple[TensorEvent, ...]:
-        """Returns the rows of -Inf that a logarithm of sums of exponentials returns, as exp(-Inf) is 0.
+        """Returns the rows of -Inf that a logarithm of sums of exponentials hands on: exp(-Inf) is 0, log(0) is -Inf.
 
-        Returns none if an exponential returned a 0 for another number, which is an underflow.
+        The result is empty if an exponential returned 0 for a finite number, which is an underflow.
         """
         if event.op_type != "Log" or not event.num_neg_inf or event.num_nan or event.num_pos_inf:
             return ()
@@ -186,7 +188,7 @@ class DataFlow:
             examined.add(row.event_index)
             behind = self.sources_of(row).events
             num_infinite = behind[0].num_neg_inf if len(behind) == 1 else None
-            # TensorFlow may take 0 for a subnormal number.
+            # TensorFlow may treat a subnormal number as 0.
             if row.op_type == "Exp" and row.num_zero and num_infinite == row.num_zero and not row.num_subnormal:
                 infinities += behind
             elif row.op_type in _SUMS and behind:
@@ -201,7 +203,7 @@ class DataFlow:
         return self.events.first_bad_execution()
 
     def computed(self, event: TensorEvent) -> TensorEvent:
-        """Returns the row of the op that computed a tensor, if the tensor only crossed borders since."""
+        """Follows a tensor back over borders, and returns the row of the op that computed it."""
         place: Place | None = event.graph_tensor
         if event.scope != "graph" and event.tensor_id is not None:
             place = EagerValue(event.tensor_id)
@@ -210,10 +212,11 @@ class DataFlow:
         return self.trace(place, how="graph", near=event.event_index).event or event
 
     def as_written(self, event: TensorEvent) -> TensorEvent:
-        """Returns a row for the op of an optimizer that wrote the bad elements of a variable, given a read of them.
+        """Returns a row for the optimizer's op that wrote the bad elements of a variable, given a read of the variable.
 
-        Such an op computes what it writes, but has no output and so no row. The result has the counts and the
-        event_index of the read. It is the row itself if that is no such read, or if an input of the op may be bad.
+        Such an op computes the value that it writes, but it has no output, and therefore no row. The result has the
+        counts and the event_index of the read. If `event` is not such a read, or if an input of the op may be bad, the
+        result is `event` itself.
         """
         if event.op_type not in _READERS or not event.has_inf_or_nan:
             return event
@@ -236,7 +239,7 @@ class DataFlow:
         )  # fmt: skip
 
     def equal_ops(self, event: TensorEvent) -> list[Op]:
-        """Returns the other ops of the program that equal the maker of a tensor, so that TensorFlow ran only one."""
+        """Returns the program's other ops that are equal to the maker of a tensor. TensorFlow ran only one of them."""
         maker = self.program_ops.maker(event)
         own = event.graph_tensor if maker is None else maker.place
         return [] if own is None or own.context.call_site is None else self.borders.executed.equal_ops(own)
@@ -249,7 +252,7 @@ class DataFlow:
     def stack_trace_id(self, event: TensorEvent) -> int | None:
         """Returns the stack that created or executed the op of a tensor, or None if it was not recorded.
 
-        If TensorFlow did not run the program's op as it is, this is the stack of `ProgramOps.maker`.
+        If TensorFlow did not run the program's op unchanged, the result is the stack of `ProgramOps.maker`.
         """
         if event.scope == "graph":
             if event.graph_id is None or event.op_name is None:
@@ -263,7 +266,7 @@ class DataFlow:
     def captured_as(self, event: TensorEvent) -> tuple[int, str] | None:
         """Returns the graph and the Placeholder of the function that captured a tensor from outside and used it first.
 
-        The result is None if another execution used it first, or if the tensor is one of its arguments.
+        The result is None if another execution used the tensor first, or if the tensor is an argument of the function.
         """
         execution = self.events.execution(event.execution_index) if event.scope == "external" else None
         if execution is None or execution.graph_id is None:
@@ -280,7 +283,7 @@ class DataFlow:
         """Follows a tensor back over borders to the op that computed it.
 
         Args:
-            place: Where its user takes it from.
+            place: Where the user of the tensor takes it from.
             how: Where that user ran: `graph` or `eager`.
             near: event_index of that user.
         """
@@ -315,12 +318,12 @@ class DataFlow:
         return self.trace(place, how="graph", near=2**63 - 1).row
 
     def is_bad(self, place: Place) -> bool:
-        """Returns whether a tensor is bad, or may be because it was not recorded."""
+        """Returns whether a tensor is bad, or was not recorded and so may be bad."""
         row = self._row_of(place)
         return row is None or bool(row.has_inf_or_nan)
 
     def made_from(self, place: Place) -> Iterator[tuple[Place, str]]:
-        """Yields the places that a place's tensor was made from."""
+        """Yields the places of the tensors that a tensor was made from, and how each of them was passed."""
         crossing = self.borders.crossing(place)
         if crossing is not None and crossing.place is not None:
             yield crossing.place, crossing.how
@@ -396,7 +399,7 @@ class DataFlow:
         return Sources(tuple(by_event[index] for index in sorted(by_event)), is_complete)
 
     def _other_replicas(self, event: TensorEvent) -> Iterator[tuple[Place, str]]:
-        """Yields the inputs of a graph's ops of the same type. Replicas of one process are traced into one graph."""
+        """Yields the inputs of ops of the same type in one graph. Replicas of one process are traced into one graph."""
         own = event.graph_tensor
         if own is None:
             return

@@ -1,7 +1,7 @@
 """DiscardedResults: the results of layers that the program threw away before it trained, as `model(zeros)` does.
 
-Such a call only makes the weights. What a model returns for it means nothing: the batch is a dummy, and statistics of
-the data are still at their initial values.
+Such a call only creates the weights. The value that the model returns means nothing: the batch is a dummy, and
+statistics of the data still have their initial values.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tfdbg_arrow.query.stacks import Frame, StackReader, parsed_source
 
 _CALL_OF_LAYER = "Layer.__call__"
 _WRAPPER = "error_handler"
-"""The function that TensorFlow and Keras wrap others with, so that errors have short stacks."""
+"""The function that TensorFlow and Keras wrap other functions with, so that errors have short stacks."""
 
 _Span = tuple[tuple[int, int], tuple[int, int]]
 """Where a part of a text begins and ends: (line, column) from (1, 0)."""
@@ -27,12 +27,12 @@ _Span = tuple[tuple[int, int], tuple[int, int]]
 
 @dataclass(frozen=True)
 class _Statements:
-    """The parts of a file that tell what becomes of the value of a call.
+    """The parts of a file that show whether the program uses the value of a call.
 
     Attributes:
         calls: The statements that are only a call, so that its value is thrown away. The last statement of the file is
             not among them: a notebook shows its value.
-        returned: The values, and parts of tuples, lists and dictionaries, that statements return.
+        returned: The values that statements return, and the elements of returned tuples, lists and dictionaries.
     """
 
     calls: frozenset[_Span]
@@ -59,8 +59,9 @@ class DiscardedResults:
     def is_discarded(self, row: TensorEvent) -> bool:
         """Returns whether an eager op computed a tensor for a call whose value the program threw away.
 
-        A statement is only a call of a layer, or of a function of the program that returns the value of one. An
-        optimizer must have computed something later: otherwise the value may be all that the program is about.
+        This is so if a statement consists only of a call of a layer, or of a call of one of the program's functions
+        that returns the value of a layer. An optimizer must have computed something later: otherwise the value may be
+        the purpose of the program.
         """
         execution = self._flow.events.execution(row.execution_index)
         if execution is None or execution.graph_id is not None or self._flow.labels.of(row).role != "forward":
@@ -111,7 +112,7 @@ def _span(frame: Frame) -> _Span | None:
 
 
 def _parts(value: ast.expr | None) -> Iterator[ast.expr]:
-    """Yields a value, and the values of which a tuple, a list or a dictionary consists."""
+    """Yields a value and, if it is a tuple, a list or a dictionary, its elements at any depth."""
     if value is not None:
         yield value
     if isinstance(value, ast.Tuple | ast.List):

@@ -1,29 +1,33 @@
 """Effects: where the badness of a tensor ends.
 
-It can end in these places, the most harmful first:
+The badness can end in these places, the most harmful first:
 
-* in a variable (`variable`) that an op writes it to;
-* in a result (`result`): a function or an eager op returns it to the program, or an op passes it out of TensorFlow, and
-  nothing computes with it any more;
-* in a metric (`metric`): only ops of metrics take it;
-* nowhere (`absorbed`): the bad values that are computed from it end in none of these, or there are none.
+* in a variable (`variable`): an op writes the bad value to it;
+* in a result (`result`): a function or an eager op returns the bad value to the program, or an op passes it out of
+  TensorFlow, and nothing is computed from it any more;
+* in a metric (`metric`): only ops of metrics take the bad value;
+* nowhere (`absorbed`): no bad value is computed from the bad value, or no bad value that is computed from it ends in
+  these places.
 
-A result of a layer that a statement threw away before the program trained, as `model(example)` does, is none.
+If a statement threw away the value of a layer before the program trained, as `model(example)` does, that value does not
+count as a result.
 
-A NaN of which an op makes an integer or a boolean counts as a result if that is used: the class that ArgMax picks, an
-index, a comparison. Only an op that asks whether a value is bad (IsNan, IsInf, IsFinite, `x != x`) knows the answer.
-A call that raised an error before it used a bad value returned the error instead of a result. The value did no harm if
-the program caught the error: the same line of code called the function again later, and this raised no error. An update
-in such a call counts only if a variable was bad afterwards.
+If an op turns a NaN into an integer or a boolean, and the program uses that output, the NaN counts as a result.
+Examples are the class that ArgMax picks, an index, and a comparison. The exceptions are ops that ask whether a value is
+bad (IsNan, IsInf, IsFinite, `x != x`), because their output is correct. A call that raised an error before it used a
+bad value returned the error instead of a result. The value did no harm if the program caught the error: the same line
+of code called the function again later, and this call raised no error. An update in such a call counts only if a
+variable was bad afterwards.
 
-The gradient of an op may create bad values where the op itself did: the gradient of a logarithm of 0 is infinite, even
-if the logarithm was left out. These belong to the bad value of the op. Its effect is also theirs.
+The gradient of an op may create bad values where the op itself created a bad value: the gradient of a logarithm of 0 is
+infinite, even if the program did not use the logarithm. The bad values of the gradient belong to the bad value of the
+op. If they did harm, the bad value of the op counts as harmful, too.
 
 An absorbed value is expected, as it did no harm. There is one exception. An optimizer that scales the loss provokes
-overflows, looks for them and skips the step. If the step is skipped because of a division by zero, or of a NaN that no
-overflow caused, a smaller scale would not help. If the branch that would have computed or written something with it
-never ran, the step is lost for good: such a value is absorbed but not expected. A scalar that a skipped step returns,
-and that was computed from the gradients alone, is no result either.
+overflows, looks for them and skips the step. If the step is skipped because of a division by zero, or because of a NaN
+that no overflow caused, a smaller scale would not help. If the branch that would have used the value never ran in any
+step, the steps are lost for good: such a value is absorbed but not expected. If a skipped step returns a scalar that
+was computed from the gradients alone, the scalar does not count as a result either.
 
 If the recording does not show where a value went (no call sites, an unrecorded function, too many tensors to follow),
 the value counts as absorbed if everything that was written, returned or counted by a metric since then is finite.
@@ -75,7 +79,7 @@ _LOSS_SCALING = "loss_scale_optimizer"
 _CHOOSING = MOVING | {"Const", "NoOp", "Placeholder"}
 """Types of ops in branches that only choose between values."""
 _MAX_ELEMENTS = 500
-"""Bad elements of data sets are followed if the run has fewer than this number."""
+"""Bad elements of data sets are followed only if the run has fewer bad elements than this number."""
 
 
 @dataclass(frozen=True)
@@ -175,7 +179,7 @@ class Effects:
         return Effect("absorbed", None if is_lost else self._reason_of_skipped_step(walk.skipped_graphs))
 
     def is_in_code(self, event: TensorEvent) -> bool:
-        """Returns whether the line that first took a number from outside writes it as an infinity."""
+        """Returns whether the line of code that first used a number from outside contains an infinity."""
         execution = self._flow.events.execution(event.execution_index)
         if event.op_type is not None or event.shape != () or execution is None or execution.stack_trace_id is None:
             return False
@@ -183,12 +187,12 @@ class Effects:
         return source is not None and bool(_INFINITY.search(source.code or ""))
 
     def skipped_update(self, origin: TensorEvent) -> str | None:
-        """Returns why an overflow of a gradient did no harm although the call returned a scalar of it, or None.
+        """Returns why a gradient's overflow did no harm although the call returned a scalar made from it, or None.
 
-        An example is the norm of the gradients in a step that an optimizer with a dynamic loss scale skipped. A later
-        step must not have been skipped: the program trained on. The scalar must not belong to the loss, as that of a
-        gradient penalty does: such an overflow does not depend on the scale. So a gradient op must have made the
-        origin, and nothing that is computed from it may be differentiated.
+        An example is the norm of the gradients in a step that an optimizer with a dynamic loss scale skipped. The
+        optimizer must have applied a later step: the program trained on. The scalar must not belong to the loss, as the
+        scalar of a gradient penalty does: such an overflow does not depend on the loss scale. So a gradient op must
+        have made the origin, and nothing that is computed from the origin may be differentiated.
         """
         if origin.event_index not in self._skipped_updates:
             self._skipped_updates[origin.event_index] = self._find_skipped_update(origin)
@@ -228,7 +232,7 @@ class Effects:
         return frozenset(branch for (branch,) in branches if not writing.isdisjoint(self._flow.graphs.parts(branch)))
 
     def _reason_of_skipped_step(self, branches: Iterable[int]) -> str:
-        """Returns the reason for a value that a check found, so that branches did not run: that of loss scaling."""
+        """Returns why a bad value did no harm if branches did not run because of it: loss scaling, or another check."""
         ids = sorted(branches)
         is_of_loss_scaling = self._logdir.rows(
             "SELECT 1 FROM graph_call AS c JOIN graph_op AS o USING (run_id, graph_id, op_name) "
@@ -259,7 +263,7 @@ class Effects:
             walk.met.update((unfollowed.event_index, unfollowed) for unfollowed in to_follow)
 
     def _reason_out_of_sight(self, walk: Walk, event: TensorEvent) -> str:
-        """Returns why a value that went out of reach did no harm. What a data set returned of it is followed."""
+        """Returns why a value that went out of reach did no harm. Follows the elements that data sets made from it."""
         if len(self._flow.events.bad_events(KINDS, limit=2)) == 1:
             return ABSORBED
         elements = self._elements_of(event)
@@ -272,7 +276,7 @@ class Effects:
         return walk.reason if elements and walk.harm is None else UNREACHED
 
     def _elements_of(self, event: TensorEvent) -> list[TensorEvent]:
-        """Returns what data sets returned of a bad tensor; none if the run has very many bad elements of data sets."""
+        """Returns the elements that data sets made from a bad tensor; empty if the run has very many bad elements."""
         ends = " OR ".join("starts_with(op_type, ?)" for _ in PIPELINE_ENDS)
         elements = read_events(
             self._logdir,
@@ -286,7 +290,8 @@ class Effects:
     def _is_lost(self, event: TensorEvent, skipped_graphs: set[int]) -> bool:
         """Returns whether steps are lost for good: none was ever applied, and a smaller loss scale would not help.
 
-        If the branches compute and write nothing, the program only chose between values, as `tf.where` does.
+        If the branches compute and write nothing, no step is lost: the program only chose between values, as `tf.where`
+        does.
         """
         if self._is_run(self._flow.graphs.in_all_traces(skipped_graphs)) or all(
             map(self._overflowed, self._beginnings(event))
@@ -297,7 +302,10 @@ class Effects:
         return not op_types <= _CHOOSING
 
     def _is_run(self, graph_ids: Iterable[int], *, after: TensorEvent | None = None) -> bool:
-        """Returns whether one of some graphs ran in any call, or in a call after that of a tensor."""
+        """Returns whether one of the graphs ran in any call.
+
+        If `after` is given, only calls after the call of this tensor count.
+        """
         ids = sorted(graph_ids)
         if not ids:
             return False

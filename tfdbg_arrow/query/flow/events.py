@@ -23,14 +23,15 @@ from tfdbg_arrow.query.recorded import (
 )
 
 _BLOCK = 128
-"""Number of executions in the first read. It doubles with each block shortly before one that was already read."""
+"""Number of executions in the first read. The number doubles with each further read of executions shortly before those
+that were already read."""
 _LABEL_BLOCK = 256
 """Number of executions whose labels are read at a time."""
 _MAX_BLOCKS_AT_ONCE = 32
 _MAX_KEPT = 100_000
 """Maximum number of executions and tensors in the cache. Beyond that, the cache is cleared."""
 _MAX_USES = 20_000
-"""Maximum number of uses of one tensor that are read at once. A variable with more is queried piece by piece."""
+"""Maximum number of uses of one tensor that are read at once. A variable with more uses is queried piece by piece."""
 
 _MAKERS = (
     "SELECT o.tensor_id, o.execution_index, e.event_index, e.op_type, e.graph_id, o.output_slot, o.dtype "
@@ -83,8 +84,8 @@ class EventReader:
         Args:
             kinds: `nan`, `inf` or both.
             limit: Maximum number of rows; None means all.
-            after: Only those with a greater event_index.
-            before: Only those with a smaller event_index; None means all.
+            after: Only tensors with a greater event_index.
+            before: Only tensors with a smaller event_index; None means all.
         """
         return read_events(
             self._logdir,
@@ -96,7 +97,7 @@ class EventReader:
     def first_bad_execution(self) -> int:
         """Returns the least execution_index of a bad tensor: everything that earlier executions made is clean.
 
-        Returns 0 if it is not known because a bad tensor has no execution_index.
+        Returns 0 if the least execution_index is not known because a bad tensor has no execution_index.
         """
         ((first, is_known),) = self._logdir.rows(
             "SELECT min(execution_index), count(*) = count(execution_index) FROM tensor_health "
@@ -121,12 +122,12 @@ class EventReader:
         return self._executions.get(execution_index)
 
     def execution_inputs(self, execution_index: int) -> dict[int, int]:
-        """Returns the tensor id of each input of an execution, by its index, in order."""
+        """Returns the tensor ids of the inputs of an execution, by input index, in order."""
         self._need(execution_index)
         return self._inputs.get(execution_index, {})
 
     def execution_outputs(self, execution_index: int) -> dict[int, tuple[int, str]]:
-        """Returns (tensor id, dtype) of each output of an execution, by its slot, in order."""
+        """Returns (tensor id, dtype) of the outputs of an execution, by output slot, in order."""
         self._need(execution_index)
         return self._outputs.get(execution_index, {})
 
@@ -192,7 +193,7 @@ class EventReader:
         """Returns (tensor id, tensor id of the handle) for each input of executions that write to resources.
 
         Args:
-            op_types: Op types. The handle is the first input, for MakeIterator the second.
+            op_types: Op types. The handle is the first input, or the second input of a MakeIterator.
         """
         if not op_types:
             return []
@@ -208,7 +209,7 @@ class EventReader:
         return [(tensor_id, first) for tensor_id, first in rows]
 
     def handed_on(self) -> dict[int, set[int]]:
-        """Returns, by eager tensor, the pipelines, lists and other handles that eager ops made of it."""
+        """Returns, for each eager tensor, the pipelines, lists and other handles that eager ops made from it."""
         made_of: dict[int, set[int]] = {}
         for tensor_id, made in self._logdir.rows(
             "SELECT DISTINCT i.tensor_id, o.tensor_id FROM execution_output AS o "
@@ -354,7 +355,7 @@ def _eager_tensor(tensor_id: int, maker: tuple[Any, ...] | None, event: TensorEv
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """The recorded purpose of an op; None for what was not recorded.
+    """The recorded purpose of an op. An attribute is None if it was not recorded.
 
     Attributes:
         role: `forward`, `gradient`, `optimizer`, `loss`, `metric` or `input`.
@@ -378,7 +379,8 @@ class ForwardOp:
     """The op whose gradient an op computes.
 
     Attributes:
-        op_type: Its type, or the name of the function that it called; None if its graph does not contain it.
+        op_type: The type of the op, or the name of the function that it called; None if the graph does not contain the
+            op.
         op_name: Its name in its graph; None outside graphs.
         graph_id: Its graph; None outside graphs.
         layer: The Keras layer or module that it belongs to.
@@ -411,7 +413,7 @@ class Labels:
 
     @cached_property
     def has_roles(self) -> bool:
-        """Whether the run has recorded roles of ops. Imports do not."""
+        """Whether the run has recorded roles of ops. Imported runs have no roles."""
         rows = self._logdir.rows(
             "SELECT 1 FROM execution WHERE run_id = ? AND role IS NOT NULL UNION ALL "
             "SELECT 1 FROM graph_op WHERE run_id = ? AND role IS NOT NULL LIMIT 1",
@@ -445,7 +447,7 @@ class Labels:
         return self._of_block(execution_index // _LABEL_BLOCK).get(execution_index, NO_LABEL)
 
     def is_of_loss(self, event: TensorEvent) -> bool:
-        """Returns whether an op of the loss made a tensor, or one whose gradient was computed."""
+        """Returns whether the op that made a tensor belongs to the loss, or has a recorded gradient."""
         return self.of(event).role == "loss" or self._has_gradient(event.graph_id, event.op_name, event.execution_index)
 
     def _read_has_gradient(self, graph_id: int | None, op_name: str | None, execution_index: int | None) -> bool:
@@ -459,7 +461,7 @@ class Labels:
         return bool(rows)
 
     def forward_op(self, label: Label) -> ForwardOp | None:
-        """Returns the op whose gradient an op with this label computes, or None if the recording names none.
+        """Returns the op whose gradient an op with this label computes, or None if it was not recorded.
 
         For the gradient of a gradient, the layer and the stacks are those of the original op.
         """

@@ -2,7 +2,7 @@
 
 The optimizer fuses ops, computes constants in advance, computes equal ops once, and removes unused ops. A recording
 with `graphs='executed'` has the remaining nodes and edges. An op without a node is *absorbed*: its value is not
-recorded, and only its inputs say something about it.
+recorded, and only its inputs tell something about the value.
 
 A node stands for an op at a call site. At the borders of loops and branches, TensorFlow adds nodes that stand for no
 op. An edge is followed through them if the context determines which of their inputs was used.
@@ -50,16 +50,16 @@ _MAX_KEPT = 50_000
 _MAX_KEPT_LOOPS = 1_000
 """Maximum number of loops whose last iterations are cached."""
 _MAX_EQUAL = 4
-"""Maximum number of equal ops, one after the other, that are followed to one whose user has a node."""
+"""Maximum length of a chain of equal ops that is followed to an op whose user has a node."""
 _MAX_WITNESSES = 8
-"""Maximum number of users of a tensor that are searched for a replacement of it."""
+"""Maximum number of users of a tensor that are searched for its replacement."""
 _MAX_USERS = 10_000
 """Maximum number of nodes that are searched for the users of one tensor."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExecutedUse:
-    """A node that takes a tensor: the place of its first output, and the index of the input."""
+    """A node that takes a tensor: the place of the node's first output, and the index of the input."""
 
     user: GraphTensor
     input_index: int
@@ -71,10 +71,11 @@ class TakenTensor:
 
     Attributes:
         site: Its graph, op and output slot.
-        call_site: The call site of the op; None for any.
-        user_site: The call site of the node that takes it; None if that is in the same run of the graph.
+        call_site: The call site of the op; None for any call site.
+        user_site: The call site of the node that takes the tensor; None if that node is in the same run of the graph.
         is_of_loop: Whether the node takes only the tensor of the last iteration of a loop.
-        is_carried: Whether the node takes the tensor in the next iteration of a loop, so not that of the last one.
+        is_carried: Whether the node takes the tensor in the next iteration of a loop. It then does not take the tensor
+            of the last iteration.
     """
 
     site: tuple[int, str, int]
@@ -98,8 +99,8 @@ class ExecutedEdges:
     def is_absorbed(self, place: GraphTensor) -> bool:
         """Returns whether the optimizer left no node for an op of a graph that it changed.
 
-        An op that calls functions is not absorbed: TensorFlow replaces it with the functions' ops. These are all
-        absorbed if the result was computed in advance.
+        An op that calls functions is not absorbed: TensorFlow replaces it with the functions' ops. If the result of the
+        call was computed in advance, all these ops are absorbed.
         """
         if self._graphs.op(place.graph_id, place.op_name) is None:
             return False
@@ -116,11 +117,11 @@ class ExecutedEdges:
         return graph.node(place.graph_id, place.context.call_site, place.op_name) is None
 
     def _is_called(self, place: GraphTensor) -> bool:
-        """Returns whether an op on the way to a place ran as a call, so that TensorFlow did not inline it."""
+        """Returns whether TensorFlow ran a calling op on the way to a place as a call, instead of inlining it."""
         return any(node.op_name is not None for node in self._calling_nodes(place))
 
     def _calling_nodes(self, place: GraphTensor) -> list[ExecutedNode]:
-        """Returns the nodes that ran for the ops on the way to a place."""
+        """Returns the nodes that ran for the calling ops on the way to a place."""
         levels = self._sites.levels_in(place.context, place.graph_id) or ()
         callers = (
             replace(place, context=replace(place.context, call_site=level.site), graph_id=level.call.graph_id)
@@ -133,7 +134,7 @@ class ExecutedEdges:
         return [node for node in nodes if node is not None]
 
     def replacement(self, place: GraphTensor) -> GraphTensor | None:
-        """Returns the tensor that TensorFlow computed instead of one without a node, or None if none is known.
+        """Returns the tensor that TensorFlow computed instead of a tensor without a node, or None if it is not known.
 
         The optimizer computes equal ops once, and replaces some ops with nodes of its own.
         """
@@ -164,7 +165,7 @@ class ExecutedEdges:
         return next((source for _, source in others), None) if {traced for traced, _ in others} == {edge} else None
 
     def equal_ops(self, place: GraphTensor) -> list[Op]:
-        """Returns the other ops of a graph that equal the op at a place, so that TensorFlow computed only this one."""
+        """Returns the graph's other ops that are equal to the op at a place. TensorFlow computed only this op."""
         op = self._graphs.op(place.graph_id, place.op_name)
         if op is None or op.made_for is not None or not self._graphs.executed(place.graph_id):
             return []
@@ -179,9 +180,10 @@ class ExecutedEdges:
         ]
 
     def _stands_for(self, place: GraphTensor, other: GraphTensor, *, depth: int) -> bool:
-        """Returns whether TensorFlow computed the tensor at a place instead of another one, which has no node.
+        """Returns whether TensorFlow computed the tensor at a place instead of another tensor, which has no node.
 
-        An op that took the other one in the program takes this one, or was computed by an op that does.
+        This is the case if an op that took the other tensor in the program now takes this tensor. It is also the case
+        if TensorFlow computed, instead of such an op, an equal op that takes this tensor.
         """
         if not self.is_absorbed(other):
             return False
@@ -219,7 +221,7 @@ class ExecutedEdges:
         return self._source(place, graph, *result.inputs[0])
 
     def result_indexes(self, place: GraphTensor) -> list[int]:
-        """Returns the indexes of the results under which the outermost graph of a call returned a tensor."""
+        """Returns the result indexes at which the outermost graph of a call returned a tensor."""
         return [
             node.interface_index
             for node, _ in self._takers(place)
@@ -264,7 +266,7 @@ class ExecutedEdges:
         return tuple(place.of_op(*edge) for edge in op.inputs)
 
     def passed_on_at(self, place: GraphTensor) -> GraphTensor | None:
-        """Returns the tensor that a node without an op passes across a border; None for another node."""
+        """Returns the tensor that a node without an op passes across a border; None for any other node."""
         graph, node = self._graph(place), self._node(place)
         if graph is None or node is None or not is_border(node):
             return None
@@ -276,7 +278,7 @@ class ExecutedEdges:
         return node is not None and None not in self._sources(place, node)
 
     def users(self, place: GraphTensor) -> Iterator[ExecutedUse]:
-        """Yields the nodes that took a tensor, except those on the other side of a loop's border."""
+        """Yields the nodes that took a tensor, except nodes on the other side of a loop's border."""
         for node, index in self._takers(place):
             if not is_border(node) and node.graph_id is not None and node.call_site is not None:
                 context = replace(place.context, call_site=node.call_site)
@@ -287,7 +289,7 @@ class ExecutedEdges:
         return any(node.op_type in SWITCHES and index == 1 for node, index in self._takers(place))
 
     def _takers(self, place: GraphTensor) -> Iterator[tuple[ExecutedNode, int]]:
-        """Yields the nodes that took a tensor and the index of the input, also behind nodes that only hand it on."""
+        """Yields the nodes that took a tensor, and the input index, also behind nodes that only hand on the tensor."""
         site = place.context.call_site
         graph = None if site is None else self._graph(place)
         node = None if graph is None or site is None else graph.node(place.graph_id, site, place.op_name)
@@ -326,7 +328,8 @@ class ExecutedEdges:
     def _node(self, place: GraphTensor) -> ExecutedNode | None:
         """Returns the node that computed the op at a place.
 
-        TensorFlow leaves a NoOp with the name of a call that it inlined. It only has the control edges of the call.
+        TensorFlow leaves a NoOp with the name of a call that it inlined. The NoOp has only the control edges of the
+        call.
         """
         site = place.context.call_site
         graph = None if site is None else self._graph(place)
@@ -401,7 +404,7 @@ class ExecutedEdges:
     def _branch_result(
         self, at: GraphTensor, graph: ExecutedGraph, merge: ExecutedNode, *, depth: int
     ) -> GraphTensor | None:
-        """Returns the tensor of the branch that ran, or None if the recording does not show which one did."""
+        """Returns the tensor of the branch that ran, or None if the recording does not show which branch ran."""
         key = (id(graph), merge.node_name, at.context)
         if key not in self._branch_results:
             if len(self._branch_results) > _MAX_KEPT:
@@ -430,7 +433,7 @@ class ExecutedEdges:
                 inside.append(source)
             elif source.graph_id not in self._graphs.recorded_graphs:
                 is_unknown = True
-        # A row inside a branch shows that this branch ran, whatever the others return.
+        # A row inside a branch shows that this branch ran, whatever the other branches return.
         chosen = inside or ([] if is_unknown else outside)
         return chosen[0] if len(chosen) == 1 else None
 
@@ -464,7 +467,7 @@ class ExecutedEdges:
         entries = [entry] if entry in by_entry else [possible for possible in by_entry if _may_be_same(possible, entry)]
         if len(entries) == 1:
             return replace(by_entry[entries[0]], near=at.near), *step.inputs[0]
-        if entries or None in by_entry:  # the iteration of the outer loop that entered it is unknown
+        if entries or None in by_entry:  # it is unknown which iteration of the outer loop entered this loop
             return None
         enter = graph.nodes.get(merge.inputs[1 - steps[0]][0])
         if not self._leaves_rows(at, graph, merge, step) or enter is None or not enter.inputs:
@@ -528,7 +531,7 @@ class ExecutedEdges:
         graph_id: int,
         call_site: str,
     ) -> int | None:
-        """Returns the level of a call site at which the body of a loop is called, or None if it is not inside."""
+        """Returns the level at which a call site enters the body of a loop, or None if it is outside the loop."""
         levels = self._sites.levels_in(replace(at.context, call_site=call_site), graph_id) or ()
         for depth, level in enumerate(levels):
             call = level.call
@@ -556,7 +559,7 @@ class ExecutedEdges:
 
 
 def _site_of_branches(merge: ExecutedNode) -> str | None:
-    """Returns how the call sites of a conditional's branches begin; None if they are not known.
+    """Returns the prefix of the call sites of a conditional's branches, or None if it is not known.
 
     Source for the names of nodes: tensorflow/core/common_runtime/lower_if_op.cc and lower_case_op.cc.
     """

@@ -21,7 +21,7 @@ RESULTS = types_with(Trait.RESULT)
 HANDING_ON = types_with(Trait.STANDS_FOR_CALL)
 _BORDERS = types_with(BORDERS | Trait.STANDS_FOR_CALL)
 MAX_PASSED = 1_000
-"""Maximum number of nodes standing for no op that one edge is followed through."""
+"""Maximum number of nodes without an op of the program that one edge is followed through."""
 _REPLACING = ("AddOpsRewrite_", "HoistCommonFactor_Mul_", "ReplaceMulWithSquare_", "ReplaceMulWithBroadcastByTile_")
 """Prefixes of names that TensorFlow's arithmetic optimizer gives to nodes that replace an op."""
 _PREPARING = "AddOpsRewrite_Leaf_"
@@ -36,10 +36,10 @@ class ExecutedNode:
         op_type: The type that ran.
         graph_id: The program's graph that it comes from; None if unknown.
         op_name: The program's op whose outputs it computes; None if there is no such op.
-        made_for: If op_name is None, the program's op that the optimizer made it for, if known.
+        made_for: If op_name is None, the program's op that the optimizer made the node for, if known.
         call_site: Path of calling ops from the outermost graph; None if unknown.
         dtypes: Dtypes of its outputs; None if unknown.
-        interface_index: Index of the argument or result of the outermost function that it stands for, or None.
+        interface_index: Index of the argument or result of the outermost function that the node stands for, or None.
         inputs: (name of the source node, its output slot) for each data input.
     """
 
@@ -124,7 +124,9 @@ class ExecutedGraph:
         return [node for node in self.nodes.values() if node.graph_id == graph_id and node.op_name is None]
 
     def replaced(self, made: ExecutedNode, ops: Mapping[str, Op]) -> tuple[str, int] | None:
-        """Returns the op and slot that a made node replaces, found through an op that uses the node instead, or None.
+        """Returns the op and slot that a made node replaces, or None if they are not known.
+
+        They are found through an op that takes the node's output in place of the op's output.
 
         Args:
             made: The node.
@@ -142,7 +144,7 @@ class ExecutedGraph:
 
 
 def replaced_slot_named_in(node_name: str) -> int | None:
-    """Returns which output of the op in its name a made node computes, or None if the node only prepares it."""
+    """Returns the slot that a made node computes of the op in its name, or None if it only prepares the output."""
     last = node_name.rpartition("/")[2]
     is_replacing = last.startswith(_REPLACING) and not last.startswith(_PREPARING)
     return 0 if last == "unary_ops_composition" or is_replacing else None
@@ -179,8 +181,9 @@ class Passed:
     Attributes:
         node: The node of the op.
         slot: The output of the node.
-        is_of_loop: Whether it is the result of a loop, so that only the tensor of the last iteration is handed on.
-        is_carried: Whether a loop carries it to its next iteration, so that of the last one is not handed on.
+        is_of_loop: Whether the tensor is the result of a loop. Only the tensor of the last iteration is then handed on.
+        is_carried: Whether a loop carries the tensor to the next iteration. The tensor of the last iteration is then
+            not handed on.
     """
 
     node: ExecutedNode
@@ -217,8 +220,8 @@ def passed_on(graph: ExecutedGraph, name: str, slot: int) -> Passed | None:
 def all_passed_on(graph: ExecutedGraph, name: str, slot: int) -> Iterator[Passed]:
     """Yields the tensors that a tensor can come from.
 
-    A loop variable comes from outside the loop or from its body, and the result of a branch from any of the branches.
-    What a branch only hands on is left out.
+    A loop variable comes from outside the loop or from its body, and the result of a branch from any of the branches. A
+    tensor that a branch only hands on is left out.
     """
     to_follow = [(name, slot, False)]
     seen = set(to_follow)

@@ -1,4 +1,4 @@
-"""Extremes: ops that return the lowest or the largest number of the dtype for NaN, or as the extreme of nothing."""
+"""Extremes: ops that return the lowest or the largest number of the dtype for NaN, or if they take no element."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from tfdbg_arrow.schema.dtypes import DTYPES
 POOLS = frozenset({"MaxPool", "MaxPoolV2", "MaxPool3D"})
 """Types of ops that return the lowest number of the dtype for a window of NaN."""
 MAXIMA = POOLS | {"SegmentMaxV2", "UnsortedSegmentMax"}
-"""Types of ops that return the lowest number of the dtype as the maximum of nothing."""
+"""Types of ops that return the lowest number of the dtype as the maximum of no elements."""
 MINIMA = frozenset({"SegmentMinV2", "UnsortedSegmentMin"})
-"""Types of ops that return the largest number of the dtype as the minimum of nothing."""
+"""Types of ops that return the largest number of the dtype as the minimum of no elements."""
 _LARGEST = {dtype.name: dtype.largest for dtype in DTYPES if dtype.largest is not None}
 
 
@@ -20,9 +20,10 @@ def largest_of(event: TensorEvent) -> float:
 
 
 def holds_extreme(made: TensorEvent, taken: TensorEvent) -> bool:
-    """Returns whether an op of this module made the extreme of the dtype for NaN or for nothing.
+    """Returns whether an op of this module returned the extreme of the dtype for NaN or for no elements.
 
-    The recorded extreme proves it, or the signs: a maximum of numbers that are not negative is not negative.
+    The recorded extreme proves this. If it was not recorded, the signs prove it: a maximum of non-negative numbers is
+    not negative.
 
     Args:
         made: The finite output of the op.

@@ -1,4 +1,4 @@
-"""FailedCalls: the calls that raised an error, and what became of the values in them."""
+"""FailedCalls: the calls that raised an error, and whether the program caught the error."""
 
 from __future__ import annotations
 
@@ -45,12 +45,13 @@ class FailedCalls:
     def is_caught(self, execution_index: int | None) -> bool:
         """Returns whether an execution raised an error, and the program caught it and continued.
 
-        The error with which `on_nonfinite` stops a program does not show what the program does without it.
+        If `on_nonfinite` stopped the program, no error counts as caught: the recording does not show what the program
+        does without `on_nonfinite`.
         """
         return execution_index is not None and self._next_call(execution_index) is not None
 
     def _find_next_call(self, execution_index: int) -> int | None:
-        """Returns the execution by which the error of another one is caught, or None if there is none."""
+        """Returns the execution that shows that the error of another execution was caught, or None if there is none."""
         if self.is_stopped or execution_index not in self.executions:
             return None
         return self._find_call(execution_index)
@@ -58,7 +59,8 @@ class FailedCalls:
     def is_undone(self, execution_index: int | None) -> bool:
         """Returns whether the program caught the error of an execution, and no variable was bad because of it.
 
-        Until the program called the function again, an op read a bad value only if it already did in the execution.
+        No variable was bad because of the error if every op that read a bad value before the next call of the function
+        had already read a bad value in the failed execution.
         """
         return execution_index is not None and self._is_undone(execution_index)
 

@@ -1,4 +1,4 @@
-"""Gradients: the bad tensors that ops of gradients created, and those of their forward ops."""
+"""Gradients: the bad tensors that gradient ops created, and the bad tensors of their forward ops."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tfdbg_arrow.query.recorded import TensorEvent, bad_condition, read_events
 from tfdbg_arrow.query.stacks import GRADIENT_FUNCS
 
 _MAX_OF_GRADIENT = 256
-"""Maximum number of bad tensors that are read of one op or its gradient."""
+"""Maximum number of bad tensors that are read for one op or for its gradient."""
 
 
 class Gradients:
-    """Relates the bad tensors that the ops of a gradient created to those of their forward ops, within one run."""
+    """Relates the bad tensors that gradient ops created to the bad tensors of their forward ops, within one run."""
 
     def __init__(self, logdir: Engine, flow: DataFlow, origins: Origins, *, run_id: str) -> None:
         self._logdir = logdir
@@ -25,10 +25,10 @@ class Gradients:
         self._run_id = run_id
 
     def forward_of(self, root: TensorEvent) -> list[TensorEvent]:
-        """Returns the bad tensors that the forward op of a gradient returned, in the last call before in which it ran.
+        """Returns the bad tensors that the forward op of a gradient returned when it last ran before the gradient.
 
-        In a run without roles, which does not tell the forward op, these are the bad tensors that were computed before
-        of an input of the gradient.
+        A run without roles does not tell the forward op. In such a run, the result is the bad tensors that were
+        computed earlier from an input of the gradient op.
 
         Args:
             root: A bad tensor that took its bad values from no input. If no gradient made it, the result is empty.
@@ -42,7 +42,7 @@ class Gradients:
         return self._of_same_inputs(root) if not self._labels.has_roles and self.has_made(root) else []
 
     def has_made(self, event: TensorEvent) -> bool:
-        """Returns whether TensorFlow's code of gradients made or executed the op of a tensor."""
+        """Returns whether TensorFlow's gradient code made or executed the op of a tensor."""
         stack_id = self._flow.stack_trace_id(event)
         return stack_id is not None and stack_id in self._gradient_stacks
 
@@ -55,7 +55,7 @@ class Gradients:
         return frozenset(stack_id for (stack_id,) in rows)
 
     def _of_same_inputs(self, root: TensorEvent) -> list[TensorEvent]:
-        """Returns the bad tensors that forward ops computed of an input of a gradient's op."""
+        """Returns the bad tensors that forward ops computed from an input of a gradient op."""
         if root.scope == "execution":
             takes_same = (
                 "scope = 'execution' AND execution_index < ? AND execution_index IN (SELECT execution_index FROM "
@@ -75,7 +75,10 @@ class Gradients:
         return [row for row in rows if not self.has_made(row)]
 
     def created_by(self, event: TensorEvent) -> list[TensorEvent]:
-        """Returns the bad tensors that the gradient of a bad tensor's op created: those of which it is `forward_of`."""
+        """Returns the bad tensors that the gradient of a bad tensor's op created.
+
+        For each of these tensors, `forward_of` returns the given bad tensor.
+        """
         if event.scope == "graph" and event.graph_id is not None and event.op_name is not None:
             created = self._created_in_graphs(event, self._gradient_ops.get((event.graph_id, event.op_name), []))
         elif event.scope == "execution" and event.execution_index in self._forward_executions:
@@ -89,7 +92,7 @@ class Gradients:
         return [row for row in created if self._origins.is_root(row)]
 
     def _created_in_graphs(self, event: TensorEvent, ops: list[tuple[int, str]]) -> list[TensorEvent]:
-        """Returns the bad tensors of ops of a gradient from the call of a forward op until it ran again."""
+        """Returns the bad tensors of gradient ops from the call of their forward op until the forward op ran again."""
         if not ops:
             return []
         ((until,),) = self._logdir.rows(
@@ -110,7 +113,7 @@ class Gradients:
 
     @cached_property
     def _gradient_ops(self) -> dict[tuple[int, str], list[tuple[int, str]]]:
-        """The ops of gradients that returned bad tensors, by their forward op: graph and name."""
+        """The gradient ops that returned bad tensors, by the graph and the name of their forward op."""
         by_forward_op: dict[tuple[int, str], list[tuple[int, str]]] = {}
         for graph_id, op_name in self._logdir.rows(
             "SELECT DISTINCT graph_id, op_name FROM tensor_health "
@@ -136,7 +139,7 @@ class Gradients:
         return frozenset(index for (index,) in rows)
 
     def _bad_outputs(self, condition: str, parameters: list[object], root: TensorEvent) -> list[TensorEvent]:
-        """Returns the bad tensors of an op in the last call before a tensor in which it ran."""
+        """Returns the bad tensors of an op from the last call in which it ran, up to the call of `root`."""
         rows = self._logdir.rows(
             f"SELECT execution_index FROM tensor_health WHERE run_id = ? AND {condition} AND "
             "(execution_index <= ? OR execution_index IS NULL) ORDER BY execution_index DESC NULLS LAST LIMIT 1",

@@ -1,4 +1,4 @@
-"""Reads tensors of graphs one call at a time, and a very large call by iterations of one call site."""
+"""Reads tensors of graphs one call at a time, and a very large call in blocks of iterations of one call site."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.recorded import Context, GraphTensor, SiteVisit, TensorEvent, read_events
 
 _MAX_CALL_ROWS = 20_000
-"""A call with at most this many rows is read at once. Of a larger call, only the rows asked for are read."""
+"""A call with at most this many rows is read at once. Of a larger call, only the requested rows are read."""
 _BLOCK_ROWS = 4_000
 """Approximate number of rows of a larger call that are read at once."""
 _MAX_KEPT_ROWS = 200_000
@@ -20,7 +20,7 @@ _MAX_KEPT_ROWS = 200_000
 _Key = tuple[int, str, int]
 """Graph, op and output slot."""
 _Pass = dict[_Key, list[TensorEvent]]
-"""Rows of one call site in one iteration, by event_index. Only a loop that was not lowered has several per key."""
+"""Rows of one call site in one iteration, by event_index. Only a loop that was not lowered has several rows per key."""
 _CallId = tuple[int | None, int | None]
 """execution_index, and step_id if execution_index is None."""
 
@@ -91,7 +91,7 @@ class CallReader:
         return next((row for row in reversed(rows) if row.event_index < near), rows[0])
 
     def executed_graph_ids(self, step_id: int, execution_index: int | None) -> frozenset[int]:
-        """Returns the optimized graphs that ran in a step; none if the recording does not tell."""
+        """Returns the optimized graphs that ran in a step; empty if the recording does not tell."""
         call = self._call(step_id, execution_index)
         if step_id not in call.executed_graph_ids and not call.is_whole:
             call.executed_graph_ids[step_id] = self._read_executed_graph_ids(step_id, execution_index)
@@ -168,7 +168,7 @@ class CallReader:
             self._num_rows -= call.num_rows
 
     def _read_block(self, call: _Call, context: Context) -> None:
-        """Reads the iterations of a call site around the one of a context, unless they were already read."""
+        """Reads the iterations of a call site around the iteration of a context, unless they were already read."""
         assert context.step_id is not None
         passes = call.passes.setdefault((context.step_id, context.call_site or ""), {})
         if (context.frame_id, context.iteration) in passes:

@@ -157,12 +157,13 @@ class GraphReader:
         return self.graph(graph_id).ops.get(op_name)
 
     def argument(self, graph_id: int, op_name: str, *, function_name: str | None) -> Argument | None:
-        """Returns the argument that a Placeholder stands for, or None if it does not stand for one.
+        """Returns the argument that a Placeholder stands for, or None if it stands for no argument.
 
         Args:
             graph_id: The graph.
             op_name: The Placeholder.
-            function_name: The function as called, or as called before its gradient was taken; None if it is unknown.
+            function_name: The called function, or the original function if TensorFlow made a new one to take its
+                gradient; None if it is unknown.
         """
         for name in self._variants(graph_id, function_name):
             if (of_op := self._arguments.get(name, {}).get(op_name)) is not None:
@@ -178,7 +179,8 @@ class GraphReader:
         """Returns (op name, output slot) of a function's result, or None if it is unknown.
 
         Args:
-            function_name: The function as called, or as called before its gradient was taken.
+            function_name: The called function, or the original function if TensorFlow made a new one to take its
+                gradient.
             output_index: Which result.
         """
         for name in self._variants(self.function_graphs.get(function_name), function_name):
@@ -187,7 +189,10 @@ class GraphReader:
         return None
 
     def result_indexes(self, function_name: str, op_name: str, output_slot: int) -> list[int]:
-        """Returns the indexes of the results of a function, or else of its variants, that are a tensor of its graph."""
+        """Returns the indexes of the results of a function that are a given tensor of its graph.
+
+        If the results of the function are unknown, another function of the graph is used.
+        """
         for name in self._variants(self.function_graphs.get(function_name), function_name):
             results = self._results.get(name)
             if results is not None:
@@ -206,7 +211,7 @@ class GraphReader:
         return list(self._results.get(function_name, {}).values())
 
     def results_at(self, graph_id: int, output_index: int) -> frozenset[tuple[str, int]]:
-        """Returns (op name, output slot) of a result of the functions of a graph."""
+        """Returns (op name, output slot) of one result, for each function of a graph."""
         results = (self._results.get(name, {}).get(output_index) for name in self._functions_of.get(graph_id, ()))
         return frozenset(result for result in results if result is not None)
 
@@ -219,7 +224,7 @@ class GraphReader:
         return [call for call in self._callers.get(graph_id, ()) if call.is_inline]
 
     def in_all_traces(self, graph_ids: Iterable[int]) -> frozenset[int]:
-        """Returns called graphs, and those that other traces of the same functions call at the same places."""
+        """Returns called graphs, and the graphs that other traces of the same functions call at the same places."""
         places = {self._place(call) for graph_id in graph_ids for call in self.callers(graph_id)}
         traced = (
             callee for callee in self._callers if any(self._place(call) in places for call in self.callers(callee))
@@ -250,7 +255,7 @@ class GraphReader:
         return self._graphs[graph_id]
 
     def executed(self, graph_id: int) -> list[ExecutedGraph]:
-        """Returns the optimized graphs that contain nodes of a graph; none if the program's graph ran unchanged."""
+        """Returns the optimized graphs that contain nodes of a graph; empty if the program's graph ran unchanged."""
         executed_graph_ids = self._executed_of.get(graph_id, ())
         self._need_executed(executed_graph_ids)
         return [self._executed[executed_graph_id] for executed_graph_id in executed_graph_ids]
@@ -264,7 +269,7 @@ class GraphReader:
 
     @cached_property
     def recorded_sites(self) -> dict[int, frozenset[str]]:
-        """By each optimized graph that leaves rows, the call sites at which it does."""
+        """For each optimized graph that leaves rows, the call sites at which it leaves rows."""
         rows = self._rows(
             "SELECT DISTINCT e.graph_id, coalesce(e.call_site, '') FROM executed_op AS e JOIN graph_op_output AS o "
             "ON o.run_id = e.run_id AND o.graph_id = e.graph_id AND o.op_name = e.op_name "
@@ -285,7 +290,7 @@ class GraphReader:
         return self._executed[executed_graph_id]
 
     def _need_executed(self, executed_graph_ids: Iterable[int]) -> None:
-        """Reads those of some optimized graphs that were not read before."""
+        """Reads the given optimized graphs, except those that were read before."""
         unread = [number for number in executed_graph_ids if number not in self._executed]
         if not unread:
             return
@@ -394,7 +399,7 @@ class GraphReader:
 
 
 def reachable(start: Iterable[T], step: Callable[[T], Iterable[T]]) -> dict[T, None]:
-    """Returns what is reached from `start` by repeated steps, including `start`."""
+    """Returns the items that repeated steps reach from `start`, including `start`."""
     reached = dict.fromkeys(start)
     unexpanded = list(reached)
     while unexpanded:

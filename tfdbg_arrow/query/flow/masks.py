@@ -12,7 +12,7 @@ from tfdbg_arrow.schema.op_traits import MOVING, Trait, types_with
 _ADDS = frozenset({"Add", "AddN", "AddV2", "BiasAdd"})
 _MOVES = MOVING | types_with(Trait.EQUAL)
 _MAKES_MASK = _MOVES | {"MatrixBandPart", "Mul", "Sub"}
-"""Types of ops that can make a mask of others: they move its elements, invert it, or combine two."""
+"""Types of ops that can make a mask from other masks: they move elements, invert a mask, or combine two masks."""
 _GIVEN = types_with(Trait.FED | Trait.GETS_ELEMENT) | {"Const", None}
 """Types of ops whose elements the program wrote or got; None for a tensor that no recorded op made."""
 _MAX_TENSORS = 64
@@ -28,9 +28,9 @@ class Masks:
     def is_log_of_mask(self, event: TensorEvent) -> bool:
         """Returns whether a tensor is the logarithm of a mask of zeros and ones, and the program only adds it.
 
-        The logarithm of 0 is -Inf, and only that of 1 is 0. A probability or a count can be 0 or 1 by chance, so the
-        elements of a mask are booleans, or were given to the program. A mask of given floating-point numbers counts
-        only if nothing in the run is NaN.
+        The logarithm of 0 is -Inf, and only the logarithm of 1 is 0. A probability or a count can be 0 or 1 by chance.
+        So a tensor counts as a mask only if its elements are booleans, or were given to the program. A mask of given
+        floating-point numbers counts only if nothing in the run is NaN.
         """
         own: Place | None = event.graph_tensor
         if event.scope == "execution" and event.tensor_id is not None:
@@ -80,7 +80,8 @@ class Masks:
     def _is_only_added(self, log: Place) -> bool:
         """Returns whether the forward pass adds a logarithm to other values, and otherwise only moves its elements.
 
-        These are not a single number, such as an epsilon, and not an infinite logarithm, as of another probability.
+        The other values must not be a single number, such as an epsilon, or an infinite logarithm, such as the
+        logarithm of another probability.
         """
         results, seen = [log], {log}
         is_added = False

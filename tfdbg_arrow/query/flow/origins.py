@@ -1,18 +1,19 @@
 """Origins: the bad tensors whose bad elements came from no input.
 
-A row is an *origin* of a kind (NaN; infinity) if it holds the kind and no tensor that it was computed from does. It is
-a *propagator* if one does. If an input that could be bad was not recorded and none of the recorded ones is bad, neither
-is proven. Such a row is a candidate for the first origin, and its `is_origin` is False.
+A row is an *origin* of a kind (NaN; infinity) if it holds the kind, and no tensor that it was computed from holds the
+kind. The row is a *propagator* if such a tensor holds the kind. If an input that could be bad was not recorded, and no
+recorded input is bad, it is not known whether the row is an origin or a propagator. Such a row is a candidate for the
+first origin, and its `is_origin` is False.
 
-An infinity that the program wrote itself (a mask of -Inf or the logarithm of one of zeros, the initial value of a
-running minimum) is a *literal*. An op that makes a NaN from literals alone created it. An op that makes a NaN from an
-infinity that another op computed did not. The first op that makes an infinite loss from literals alone created that
-infinity: a mask must not cover the class of a label. A log-sum-exp of -Inf has the infinities that its exponentials
-took, unless these are literals: a mask must not cover a whole row.
+An infinity that the program wrote itself is a *literal*: a mask of -Inf, the logarithm of a mask of zeros, or the
+initial value of a running minimum. If an op makes a NaN from literals alone, that op created the NaN. If an op makes a
+NaN from an infinity that another op computed, it did not create the NaN. The first op that makes an infinite loss from
+literals alone created that infinity: a mask must not cover the class of a label. The infinities of a log-sum-exp of
+-Inf come from the inputs of its exponentials, unless these inputs are literals: a mask must not cover a whole row.
 
-A constant or a captured tensor that holds -Inf and no positive number may hold logarithms of probabilities, in which
--Inf is right: it is the logarithm of 0. If Softmax or `x - max(x)` makes a NaN of a row that holds only such -Inf, that
-op created it.
+A constant or a captured tensor that holds -Inf and no positive number may hold logarithms of probabilities. In such a
+tensor, -Inf is correct: it is the logarithm of 0. If Softmax or `x - max(x)` makes a NaN from a row that holds only
+such -Inf, that op created the NaN.
 """
 
 from __future__ import annotations
@@ -30,17 +31,18 @@ from tfdbg_arrow.schema.op_traits import MOVING
 FROM_OUTSIDE = frozenset({None, "Placeholder", "PlaceholderWithDefault"})
 """Types of ops whose result came from outside; None for a tensor that no recorded op made."""
 _LITERAL_TYPES = frozenset({"Const", "ReadVariableOp"}) | FROM_OUTSIDE
-"""Types of ops that return a value which the program wrote, if they are origins."""
+"""Types of ops whose output, if it is an origin, is a value that the program wrote."""
 
 _LOSSES = frozenset({"SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits"})
-"""Types of ops that compute the loss of each sample. Other losses are known by being scalars."""
+"""Types of ops that compute the loss of each sample. Other losses are recognized because they are scalars."""
 NORMALIZATIONS = frozenset({"LogSoftmax", "Softmax"})
 """Types of ops that normalise rows of logarithms: their result is NaN in a row that holds only -Inf."""
 _MAXIMUM = MOVING | {"Max"}
 """Types of ops that compute the maximum of a row, in a shape that fits the row."""
 OrderKey = tuple[int, int, tuple[tuple[int, int], ...], int, int]
 _PHASES = {"gradient": 1, "optimizer": 2}
-"""The order of the roles in a call: what an optimizer computes comes after the gradients, and other ops before them."""
+"""The order of the roles in a call: ops of an optimizer come after the gradients, and all other ops before the
+gradients."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ class Verdict:
 
     Attributes:
         causes: The inputs that hold the same kinds of bad values; empty for a candidate.
-        is_origin: True if it is proven that at least one of its kinds came from no input.
+        is_origin: True if it is proven that at least one of its kinds of bad values came from no input.
     """
 
     causes: tuple[TensorEvent, ...]
@@ -63,11 +65,11 @@ class ProgramOrder:
         self._flow = flow
 
     def key(self, event: TensorEvent) -> OrderKey:
-        """Returns the sort key of a tensor among those of the run.
+        """Returns the sort key of a tensor among the tensors of the run.
 
-        Executions are ordered by their start. Within a call, forward ops come before those of gradients, and these
-        before those of optimizers. Then the order of creation decides: that of the calling ops from the outermost
-        graph on, with the iterations of loops, and that of the op itself. The event_index breaks the remaining ties.
+        Executions are ordered by their start. Within a call, forward ops come before the ops of gradients, and the ops
+        of optimizers come last. Then the order of creation decides: first of the calling ops, from the outermost graph
+        on and with the iterations of loops, then of the op itself. The event_index breaks the remaining ties.
         """
         phase = _PHASES.get(self._flow.labels.of(event).role or "", 0)
         return self._start(event), phase, self._creation(event), event.output_slot or 0, event.event_index
@@ -106,7 +108,8 @@ class Origins:
 
     Args:
         kinds: The kinds that count: `nan`, `inf` or both.
-        is_allowed: Returns True for an origin that is allowed to be bad. Its values are literals. None allows none.
+        is_allowed: Returns True for an origin that is allowed to be bad. The values of such an origin are literals. If
+            this is None, no origin is allowed.
 
     Attributes:
         kinds: The kinds that count.
@@ -141,14 +144,14 @@ class Origins:
         return Verdict(causes, is_origin=False)
 
     def _brought_by(self, event: TensorEvent) -> tuple[TensorEvent, ...]:
-        """Returns the inputs that hold all the kinds of bad values of a tensor, or none if one kind came from none."""
+        """Returns the bad inputs of a bad tensor, or none if one of its kinds of bad values came from no input."""
         own = event.bad_kinds(self.kinds)
         causes = tuple(source for source in self._flow.recent_sources_of(event) if source.bad_kinds(own))
         brought = frozenset(kind for cause in causes for kind in cause.bad_kinds(own))
         return () if own - brought else causes
 
     def _is_loss_of_literals(self, event: TensorEvent, causes: tuple[TensorEvent, ...]) -> bool:
-        """Returns whether an op made an infinite loss of infinities that the program wrote, and of no other loss."""
+        """Returns whether an op made an infinite loss from infinities that the program wrote, not from another loss."""
         if event.num_nan != 0 or not self._is_loss(event) or any(map(self._is_loss, causes)):
             return False
         return all(
@@ -201,18 +204,18 @@ class Origins:
         return [source for source in self._flow.recent_sources_of(event) if source.bad_kinds(self.kinds)]
 
     def without_written(self, roots: Sequence[TensorEvent]) -> list[TensorEvent]:
-        """Returns the roots without those whose infinities the program wrote, and of which another root may be made."""
+        """Returns the roots without literals, and without logarithms of 0 if another root may be made from them."""
         others = [root for root in roots if not self.is_literal(root)]
         if not any(self._is_normalization_of_zeros(root, self._bad_sources(root)) for root in others):
             return others
         return [root for root in others if not self._is_base_logarithm(root)]
 
     def _is_normalization_of_zeros(self, event: TensorEvent, bad: Sequence[TensorEvent]) -> bool:
-        """Returns whether an op made NaN when it normalised probabilities that are all 0, given by their logarithms.
+        """Returns whether an op made NaN because it normalised logarithms of probabilities that are all 0.
 
         Args:
             event: The result of the op, an origin.
-            bad: The bad tensors that it takes.
+            bad: The bad tensors that the op takes.
         """
         if not event.num_nan or not bad:
             return False
@@ -248,13 +251,13 @@ class Origins:
         causes_of: Callable[[TensorEvent], tuple[TensorEvent, ...]],
         verdicts: dict[int, bool],
     ) -> bool:
-        """Returns whether a bad tensor goes back to some tensors alone.
+        """Returns whether the badness of a tensor goes back only to base tensors.
 
         Args:
             event: The tensor.
-            is_base: Returns whether a tensor without causes is one of those tensors.
+            is_base: Returns whether a tensor without causes is a base tensor.
             causes_of: Returns the tensors that made a tensor bad.
-            verdicts: The results for other tensors, by event_index. Those that are found are added.
+            verdicts: The results for other tensors, by event_index. New results are added.
         """
         takers: dict[int, int | None] = {event.event_index: None}
         to_follow = [event]
@@ -263,7 +266,7 @@ class Origins:
             result = verdicts.get(row.event_index)
             causes = () if result is not None else causes_of(row)
             if result is False or (result is None and not causes and not is_base(row)):
-                # Neither it nor what was computed from it goes back to those tensors alone.
+                # Neither this tensor nor the tensors computed from it go back only to base tensors.
                 at: int | None = row.event_index
                 while at is not None:
                     verdicts[at] = False
@@ -292,7 +295,7 @@ class Origins:
 
 
 def looks_like_mask(origin: TensorEvent) -> bool:
-    """Returns whether an origin looks like infinities that the program wrote: alone or among zeros, as in a mask.
+    """Returns whether an origin looks as if the program wrote it: it holds only infinities and zeros, as a mask does.
 
     A batch of data with some infinite elements also holds other numbers.
     """

@@ -1,8 +1,8 @@
 """Pipelines: the bad tensors of tf.data from which an element of a data set may have come.
 
-No row links an element to the function that made it, or the argument of such a function to what it was made of. The
-components of an element are known: output 1 of an iterator is result 1 of the last function, and a record of an array
-has the array's dtype and the shape of its rows.
+No row links an element to the function that made it. No row links the argument of such a function to the tensors that
+it was made from. The components of an element are known: output 1 of an iterator is result 1 of the last function, and
+a record of an array has the array's dtype and the shape of its rows.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from tfdbg_arrow.query.recorded import GraphTensor, Place, TensorEvent, read_eve
 from tfdbg_arrow.schema.op_traits import PIPELINE_ENDS, Trait, types_with
 
 _MAX_BAD_ROWS = 256
-"""Maximum number of bad tensors of a function whose calls are looked at. The first of them matter."""
+"""Maximum number of bad tensors of a function whose calls are examined. Only the first bad tensors matter."""
 _MAX_CACHED = 64
 _SAME_ELEMENTS = types_with(Trait.EQUAL | Trait.RESHAPED)
 _MAX_RESHAPED = 8
-"""Maximum number of ops one after another that hand on or reshape a result. A hostile graph may have a cycle."""
+"""Maximum length of a chain of ops that hand on or reshape a result. A hostile graph may have a cycle."""
 
 
 class Pipelines:
@@ -53,12 +53,14 @@ class Pipelines:
         self._bad_results = lru_cache(maxsize=_MAX_CACHED)(self._find_bad_results)
 
     def sources_of(self, event: TensorEvent) -> tuple[TensorEvent, ...]:
-        """Returns the bad tensors before a bad tensor from which it may have come.
+        """Returns the earlier bad tensors from which a bad tensor may have come.
 
-        These are results of the last function with bad ones, or else arrays that a data set was made of.
+        These are bad results of the last function that has any. If no function has any, these are bad arrays that a
+        data set was made from.
 
         Args:
-            event: An element that left a data set, or an argument of a function of one; no other tensor has any.
+            event: An element that left a data set, or an argument of a data set's function. For any other tensor, the
+                result is empty.
         """
         if (event.op_type or "").startswith(PIPELINE_ENDS):
             functions, component = self._functions, event.output_slot
@@ -103,7 +105,7 @@ class Pipelines:
         return tuple(results[index] for index in sorted(results))
 
     def _row_of_elements(self, place: GraphTensor) -> TensorEvent | None:
-        """Returns the row of a tensor, or of the one with its elements that an op without a row gave another shape."""
+        """Returns the row of a tensor, or of the tensor that ops without a row handed on or reshaped into it."""
         row = self._row_of(place)
         for _ in range(_MAX_RESHAPED):
             op = self._graphs.op(place.graph_id, place.op_name)
@@ -115,7 +117,7 @@ class Pipelines:
 
     @cached_property
     def _bad_arrays(self) -> Sequence[TensorEvent]:
-        """The bad arrays of which data sets were made: from outside, or made by eager ops."""
+        """The bad arrays that data sets were made from. They came from outside, or eager ops made them."""
         return read_events(
             self._logdir,
             "has_inf_or_nan AND scope <> 'graph' AND tensor_id IN (SELECT i.tensor_id FROM execution AS e "

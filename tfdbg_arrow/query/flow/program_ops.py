@@ -1,12 +1,13 @@
 """Program ops: for a tensor of an optimized graph, the op of the program that made its bad elements.
 
-TensorFlow's optimizer runs several ops of the program as one node (`Relu` and `Log` as `_UnaryOpsComposition`), another
-op in place of one (`x * (1 / c)` for `x / c`), or computes an op of constants in advance. A node can also compute what
-no op of the program does: the reciprocal of a constant divisor, or of a root. Answers name the program's op.
+TensorFlow's optimizer may run several ops of the program as one node (`Relu` and `Log` as `_UnaryOpsComposition`), run
+another op in place of the program's op (`x * (1 / c)` for `x / c`), or compute an op of constants in advance. A node
+can also compute a value that no op of the program computes: the reciprocal of a constant divisor, or of a root. Answers
+name the program's op.
 
-Values inside a node are not recorded. Where they follow from those at its border, their counts are worked out: `Relu`
-of one negative and two positive elements is one zero and two positive elements, and a reciprocal that holds one
-infinity was taken of one zero.
+Values inside a node are not recorded. If the counts of their elements follow from the inputs or outputs of the node,
+this module computes the counts: `Relu` of one negative and two positive elements returns one zero and two positive
+elements, and a reciprocal that holds one infinity was computed from one zero.
 """
 
 from __future__ import annotations
@@ -35,24 +36,25 @@ _SUMS_WITH_0 = frozenset({"Add", "AddV2", "Sub"})
 _MAX_NAMES = 4
 """Maximum number of op types that a text lists."""
 _MAX_DEPTH = 8
-"""Number of ops inside a node through which counts are worked out. TensorFlow fuses few ops, so this never cuts one."""
+"""Number of ops inside a node through which counts are worked out. TensorFlow fuses few ops, so no node reaches this
+limit."""
 
 _Counts = dict[str, int | None]
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramOp:
-    """The op of the program that made the bad elements of a tensor, if TensorFlow did not run it as it is.
+    """The op of the program that made the bad elements of a tensor, if TensorFlow did not run the op unchanged.
 
     Attributes:
         place: Its first output.
         op: The op.
         others: The types of other ops that TensorFlow ran as the same node and that can make bad values too.
-        is_output: Whether the tensor is the op's own output, up to ops that keep its bad elements.
-        ran_as: What TensorFlow ran in its place, such as `_UnaryOpsComposition in place of Relu and Log`; None if that
-            was an op of its type.
-        later: The types of ops that TensorFlow computed in advance from its result, and that can have made the NaN if
-            the op made an infinity.
+        is_output: Whether the tensor is the op's own output, possibly after ops that keep its bad elements.
+        ran_as: A text that names the node that TensorFlow ran in place of the op; None if TensorFlow ran the op itself.
+            An example is `_UnaryOpsComposition in place of Relu and Log`.
+        later: The types of ops that TensorFlow computed in advance from the op's result, and that can have made the NaN
+            if the op made an infinity.
     """
 
     place: GraphTensor
@@ -69,7 +71,7 @@ class ProgramOps:
     Args:
         graphs: The graphs.
         borders: What happens to tensors at the borders of graphs.
-        row_of: Returns the row of the tensor at a place, or of an equal one; None if there is none.
+        row_of: Returns the row of the tensor at a place, or of an equal tensor; None if there is no row.
     """
 
     def __init__(
@@ -97,9 +99,10 @@ class ProgramOps:
     def maker(self, event: TensorEvent) -> ProgramOp | None:
         """Returns the op that made a tensor, or None if TensorFlow ran the program's op as it is.
 
-        A healthy tensor was made by the op whose output it is. Of several ops that ran as one node, a bad one was made
-        by the only one that can make a bad value from finite ones, or the only one that makes it from small numbers. If
-        there are several, it is the op that the node is named after, or else the last one.
+        The maker of a healthy tensor is the op whose output it is. If several ops ran as one node, the maker of a bad
+        tensor is the only op that can make a bad value from finite values, or the only op that can make it from small
+        numbers. If there are several such ops, the maker is the op that the node is named after, or else the last of
+        them.
         """
         computed = self._computed(event)
         own = event.graph_tensor
@@ -125,7 +128,7 @@ class ProgramOps:
         return ProgramOp(place, op, others=tuple(others), is_output=is_output, ran_as=ran_as, later=later)
 
     def _after(self, place: GraphTensor, op: Op, computed: Sequence[tuple[GraphTensor, Op]]) -> list[Op] | None:
-        """Returns the ops of a node that come after one of them, in order; None if they are in several graphs."""
+        """Returns the ops of a node that come after the given op, in order; None if the ops are in several graphs."""
         if any((at.graph_id, at.context) != (place.graph_id, place.context) for at, _ in computed):
             return None
         ops = {other.op_name: other for _, other in computed}
@@ -147,7 +150,8 @@ class ProgramOps:
             return own_op
         makers = [(at, op) for at, op in computed if op.op_type not in _KEEPING_FINITE] or list(computed)
         if (event.op_type or "").startswith(_FUSED):
-            # The sum with the bias overflows only next to the largest number, so the product did.
+            # The sum with the bias overflows only if the product is next to the largest number. So the product
+            # overflowed.
             return makers[0]
         singular = [
             (at, op) for at, op in makers if op.op_type in _SINGULAR and not self._is_factor(op, at.graph_id, event)
@@ -158,7 +162,7 @@ class ProgramOps:
         return own_op if own_op in makers else makers[-1]
 
     def _is_factor(self, op: Op, graph_id: int, event: TensorEvent) -> bool:
-        """Returns whether a division ran as a product with the reciprocal of a constant, which is another tensor."""
+        """Returns whether a division ran as a product with a constant's reciprocal, which is a tensor of its own."""
         if op.op_type not in _DIVISIONS or event.op_type in _DIVISIONS | {"Const"} or len(op.inputs) != 2:
             return False
         divisor = self._graphs.op(graph_id, op.inputs[1][0])
@@ -174,9 +178,9 @@ class ProgramOps:
         return None
 
     def _division_by(self, own: GraphTensor, event: TensorEvent) -> tuple[GraphTensor, Op] | None:
-        """Returns the division for which the optimizer computed the tensor: the reciprocal of its divisor.
+        """Returns the division for which the optimizer computed the tensor as the reciprocal of the divisor, or None.
 
-        For a * (x / c) with constants a and c, the tensor is a / c. It counts only if it shows that c is 0.
+        For a * (x / c) with constants a and c, the tensor is a / c. This tensor counts only if it shows that c is 0.
         """
         op = self._graphs.op(own.graph_id, own.op_name)
         if op is None:
@@ -195,9 +199,9 @@ class ProgramOps:
         return min(divisions, key=lambda division: division[1].op_index, default=None)
 
     def _is_scaled_by_integer(self, own: GraphTensor, division: Op) -> bool:
-        """Returns whether a division by a constant integer is only multiplied by finite constants.
+        """Returns whether a division by a constant integer is followed only by products with finite constants.
 
-        Unless the integer is 0, such a constant by the integer is finite.
+        Unless the integer is 0, such a constant divided by the integer is finite.
         """
         graph = self._graphs.graph(own.graph_id)
         cast = graph.ops.get(division.inputs[1][0]) if len(division.inputs) == 2 else None
@@ -215,7 +219,7 @@ class ProgramOps:
         return is_product and self._borders.bad_constant_taken_by(own.of_op(op.op_name), op) is None
 
     def inputs(self, made: ProgramOp, event: TensorEvent) -> Mapping[int, TensorEvent]:
-        """Returns the recorded inputs of the op that made a tensor, and those whose counts follow from recorded ones.
+        """Returns the inputs of the op that made a tensor, if they are recorded or follow from recorded tensors.
 
         Args:
             made: The op.
@@ -240,15 +244,15 @@ class ProgramOps:
         return rows
 
     def as_output(self, event: TensorEvent, *, kinds: Sequence[str] = KINDS) -> TensorEvent:
-        """Returns the output of the op that made a tensor, if it has bad elements of the kinds; otherwise the row."""
+        """Returns the output of the op that made a tensor, if it has bad elements of the kinds; otherwise `event`."""
         made = self.maker(event)
         output = None if made is None else self.output(made, event)
         return event if output is None or not output.bad_kinds(kinds) else output
 
     def output(self, made: ProgramOp, event: TensorEvent) -> TensorEvent | None:
-        """Returns the output of the op that made a tensor, with bad elements that follow from the row.
+        """Returns the output of the op that made a tensor, with the bad elements that follow from the tensor.
 
-        The result is None if these are unknown. It has the event_index of the tensor.
+        The result is None if the bad elements are unknown. It has the event_index of the tensor.
         """
         if made.op.op_type in _DIVISIONS and not made.is_output:
             row = self._quotient(made, event)
@@ -263,7 +267,7 @@ class ProgramOps:
         return None if output is None else _at(output, made.place, made.op.op_type)
 
     def _undoing(self, op: Op, at: GraphTensor, event: TensorEvent) -> Callable[[TensorEvent], _Counts] | None:
-        """Returns the function that works out the bad elements that an op took, by its result; None if none does."""
+        """Returns the function that works out the bad elements of an op's input from its output, or None."""
         if self._left_out(op, at, event) is not None:
             return _same
         is_reciprocal = event.op_type == _CHAIN and op.op_type in _DIVISIONS | _OF_ONE
@@ -276,13 +280,14 @@ class ProgramOps:
         return None if division is None else self._row_of(division[0].of_op(*division[1].inputs[0]))
 
     def _is_by_divisor(self, event: TensorEvent) -> bool:
-        """Returns whether a tensor is the reciprocal of a divisor, or a constant by the divisor."""
+        """Returns whether a tensor is the reciprocal of a divisor, or a constant divided by the divisor."""
         return event.graph_tensor is not None and self._division_by(event.graph_tensor, event) is not None
 
     def _quotient(self, made: ProgramOp, divided_one: TensorEvent) -> TensorEvent | None:
-        """Returns a row that is bad where a quotient is that ran as a product with the reciprocal of its divisor.
+        """Returns a row with the bad elements of a quotient that ran as a product with the divisor's reciprocal.
 
-        Of a * (x / sqrt(v)), TensorFlow's optimizer may make x * (a * rsqrt(v)), which is as bad if a is positive.
+        TensorFlow's optimizer may turn a * (x / sqrt(v)) into x * (a * rsqrt(v)), where a * rsqrt(v) has the same bad
+        elements as rsqrt(v) if a is positive.
         """
         place, op = made.place, made.op
         dividend = place.of_op(*op.inputs[0])
@@ -302,7 +307,7 @@ class ProgramOps:
         return None
 
     def _scales(self, row: TensorEvent, taken: Sequence[GraphTensor]) -> bool:
-        """Returns whether a node multiplies a bad tensor by one that is positive everywhere."""
+        """Returns whether a node multiplies a bad tensor by a tensor that is positive everywhere."""
         factors = [factor for source in taken if (factor := self._row_of(source)) is not None]
         positive = [factor for factor in factors if factor.num_pos_finite == factor.size]
         return row.op_type == "Mul" and len(factors) == 2 and len(positive) == 1
@@ -314,14 +319,14 @@ class ProgramOps:
         return ops[0] if len(ops) == len(users) == 1 else None
 
     def _is_among(self, tensor: GraphTensor, taken: Sequence[GraphTensor]) -> bool:
-        """Returns whether a tensor of the program, or an equal one, is among those that a node takes."""
+        """Returns whether a tensor of the program, or an equal tensor, is among the tensors that a node takes."""
         row = self._row_of(tensor)
         taken_rows = [taken_row for source in taken if (taken_row := self._row_of(source)) is not None]
         is_same_row = row is not None and row.event_index in {taken_row.event_index for taken_row in taken_rows}
         return is_same_row or any(source.of_op(tensor.op_name, tensor.output_slot) == source for source in taken)
 
     def _value(self, place: GraphTensor, event: TensorEvent, depth: int) -> TensorEvent | None:
-        """Returns the row of a tensor behind another one, or one with the counts that follow from others."""
+        """Returns the row of a tensor behind another tensor, or a row with the counts that follow from other rows."""
         op = self._graphs.op(place.graph_id, place.op_name)
         row = self._row_of(place)
         if row is not None and (op is None or (op.op_type, row.op_type) != ("Sqrt", "Rsqrt")):
@@ -339,7 +344,7 @@ class ProgramOps:
     def _that_can_have_made(
         self, event: TensorEvent, computed: Sequence[tuple[GraphTensor, Op]]
     ) -> Sequence[tuple[GraphTensor, Op]]:
-        """Returns the ops of a node that can have made its bad elements of finite inputs of the node."""
+        """Returns the ops of a node that can have made its bad elements from finite inputs of the node."""
         able = _that_make_kinds_of(event, computed)
         if event.op_type == "Const":
             return able
@@ -350,15 +355,19 @@ class ProgramOps:
         ] or able
 
     def _is_of_constants(self, op: Op, graph_id: int) -> bool:
-        """Returns whether an op takes only constants. TensorFlow computes it in advance, and nodes take the result."""
+        """Returns whether an op takes only constants.
+
+        TensorFlow computes such an op in advance, and nodes take the result.
+        """
         taken = [self._graphs.op(graph_id, name) for name, _ in op.inputs]
         return bool(taken) and all(source is not None and source.op_type == "Const" for source in taken)
 
     def _left_out(self, op: Op, at: GraphTensor, event: TensorEvent) -> int | None:
-        """Returns which input a sum is equal to, if TensorFlow left it out of a chain of functions of one argument.
+        """Returns the index of the input that a sum is equal to, if TensorFlow left the sum out of a chain, or None.
 
-        It does so with a sum with a constant that is 0, perhaps because the dtype rounds the constant to 0. It also
-        makes Log1p of `log(x + 1)` and Expm1 of `exp(x) - 1`. For an x of 0 and above, only `log(x + 0)` is bad.
+        TensorFlow leaves out a sum with a constant that is 0, perhaps because the dtype rounds the constant to 0.
+        TensorFlow also turns `log(x + 1)` into Log1p and `exp(x) - 1` into Expm1. Of these results, only `log(x + 0)`
+        can be bad for an x of 0 and above.
         """
         if event.op_type != _CHAIN or op.op_type not in _SUMS_WITH_0:
             return None
@@ -381,7 +390,7 @@ class ProgramOps:
 def _that_make_kinds_of(
     event: TensorEvent, computed: Sequence[tuple[GraphTensor, Op]]
 ) -> Sequence[tuple[GraphTensor, Op]]:
-    """Returns the ops of a node that can have made its bad elements of finite ones, all ops if that is not known."""
+    """Returns the ops of a node that can have made its bad elements from finite ones; all ops if it is not known."""
     if event.op_type != _CHAIN:
         return computed
     seen = Bad(0)
@@ -402,7 +411,7 @@ def _type_in_chain(op: Op) -> str:
 
 
 def _that_make_nan_of_infinity(op: Op, after: Sequence[Op]) -> tuple[str, ...]:
-    """Returns the types of the ops after one that can make NaN of an infinity that it made of finite elements."""
+    """Returns the types of later ops that can make NaN from an infinity that an op made from finite elements."""
     infinite = MADE_OF_FINITE.get(op.op_type, ANY_BAD) & (Bad.NEG_INF | Bad.POS_INF)
     types = (
         later.op_type
@@ -430,7 +439,7 @@ def _ran_as(op_type: str | None, program_ops: Sequence[str], maker: str) -> str:
 
 
 def _at(row: TensorEvent, place: GraphTensor, op_type: str | None) -> TensorEvent:
-    """Returns a row as that of another tensor."""
+    """Returns a row with the place and op type of another tensor."""
     return replace(
         row, graph_id=place.graph_id, op_name=place.op_name, op_type=op_type, output_slot=place.output_slot,
         call_site=place.context.call_site,
@@ -445,8 +454,8 @@ NUMBERS = ("num_neg_inf", "num_neg_finite", "num_zero", "num_pos_finite", "num_p
 def _counted(row: TensorEvent, counts: _Counts) -> TensorEvent | None:
     """Returns a row with other counts, or None if they are not known.
 
-    Its magnitudes are not known, nor the places of its bad elements: others may be bad, and an op such as Reshape or
-    Transpose moves them.
+    The new row has no magnitudes and no places of bad elements: other elements may be bad, and an op such as Reshape or
+    Transpose moves elements.
     """
     if any(getattr(row, name) is None for name in NUMBERS) or None in counts.values():
         return None
@@ -456,11 +465,11 @@ def _counted(row: TensorEvent, counts: _Counts) -> TensorEvent | None:
 
 
 def _divided_by_0(dividend: TensorEvent | None, by_0: TensorEvent) -> TensorEvent | None:
-    """Returns the row of a dividend as that of its quotient, if the dividend is finite.
+    """Returns the row of a quotient by 0, given the row of its dividend; None if it is not known.
 
     Args:
-        dividend: The row.
-        by_0: A constant by the divisor, which is infinite everywhere.
+        dividend: The row of the dividend.
+        by_0: A constant divided by the divisor. It is infinite everywhere.
     """
     if dividend is None or dividend.has_inf_or_nan is not False or by_0.shape not in ((), dividend.shape):
         return None
@@ -472,9 +481,10 @@ def _divided_by_0(dividend: TensorEvent | None, by_0: TensorEvent) -> TensorEven
 
 
 def _scaled(row: TensorEvent, divided_one: TensorEvent) -> TensorEvent | None:
-    """Returns the row of a product of a quotient with positive numbers as that of the quotient, without magnitudes.
+    """Returns the row of a quotient, without magnitudes, given the row of its product with positive numbers.
 
-    The result is None unless its bad elements are those of the reciprocal, as the product itself may overflow.
+    The result is None unless the row has as many bad elements as the reciprocal, because the product itself may
+    overflow.
     """
     num_bad = _sum(row.num_nan, row.num_neg_inf, row.num_pos_inf)
     if row.shape != divided_one.shape or num_bad != divided_one.num_pos_inf:
@@ -493,7 +503,7 @@ def _negative(x: TensorEvent) -> _Counts:
 
 
 def _logarithm_undone(x: TensorEvent) -> _Counts:
-    """Returns the counts of what x is the logarithm of; a NaN is that of a negative number or of a NaN."""
+    """Returns the counts of the tensor whose logarithm is x. A NaN in x comes from a negative number or from a NaN."""
     return {
         **dict.fromkeys(NUMBERS, 0), "num_zero": x.num_neg_inf, "num_nan": None if x.num_nan else 0,
         "num_pos_finite": _sum(x.num_neg_finite, x.num_zero, x.num_pos_finite), "num_pos_inf": x.num_pos_inf,
@@ -521,7 +531,7 @@ def _absolute(x: TensorEvent) -> _Counts:
 
 
 def _absolute_undone(x: TensorEvent) -> _Counts:
-    """Returns the counts of what became x. The sign of an infinity is not known."""
+    """Returns the counts of the tensor whose absolute value is x. The sign of an infinity is not known."""
     return {**_same(x), "num_pos_inf": None if x.num_pos_inf else 0}
 
 
@@ -540,7 +550,7 @@ def _root(x: TensorEvent) -> _Counts:
 
 
 def reciprocal(x: TensorEvent) -> _Counts:
-    """Returns the counts of 1 / x, which are also those of the number that x is the reciprocal of."""
+    """Returns the counts of 1 / x. If x is a reciprocal, these are also the counts of its divisor."""
     return {**_same(x), "num_neg_inf": 0, "num_pos_inf": x.num_zero, "num_zero": _sum(x.num_pos_inf, x.num_neg_inf)}
 
 
@@ -551,16 +561,17 @@ COUNTS: dict[str, Callable[[TensorEvent], _Counts]] = {
     "Relu": _relu,
     "Sqrt": _root,
 }
-"""For the op types where this is certain: the function from the counts of the input to those of the output.
+"""By op type, the function that computes the counts of the output from the counts of the input.
 
-Functions that can round to 0 or overflow, such as Square and Exp, are not among them.
+Only op types whose counts are certain are included. Functions that can round to 0 or overflow, such as Square and Exp,
+are not.
 """
 _UNDONE: dict[str, Callable[[TensorEvent], _Counts]] = {
     **dict.fromkeys(("ExpandDims", "Identity", "Relu", "Reshape", "Squeeze", "StopGradient", "Transpose"), _same),
     "Abs": _absolute_undone,
     "Neg": _negative,
 }
-"""How many bad elements an op took, by those that it returns.
+"""By op type, the function that computes the bad elements of the input from the bad elements of the output.
 
-The finite elements before Abs and Relu are not known. Those of the result stand for them.
+The finite elements before Abs and Relu are not known. The finite elements of the output stand for them.
 """

@@ -31,11 +31,11 @@ class Write:
         graph_id: Its graph; None for an eager op.
         execution_index: The execution, or the call in which the op ran; None if unknown.
         values: The tensors that the op took, without the resource itself.
-        is_replacing: Whether the new value depends only on them, and not on the old value.
-        old_value: A recorded read of the old value just before, or None.
+        is_replacing: Whether the new value depends only on `values`, and not on the old value.
+        old_value: A recorded read of the old value right before the write, or None.
         is_known: False if the recording does not show which iterations of a loop ran before the read, or which branch
-            of a conditional did. The write then has no values.
-        context: Where in the run's control flow the op ran; None for an eager op, and if it is not known.
+            of a conditional ran. The write then has no values.
+        context: Where in the run's control flow the op ran; None for an eager op, or if it is not known.
     """
 
     op_type: str
@@ -96,7 +96,7 @@ class Resources:
         Args:
             handle: Where the resource came from, seen from the reading op.
             reader: The row of the reading op's output.
-            since: Of the executions before that of the read, consider only those from this execution_index on.
+            since: Consider only earlier executions from this execution_index on.
         """
         if reader.scope == "graph" and reader.graph_id is not None and reader.op_name is not None:
             yield from self._in_call(handle, reader)
@@ -146,7 +146,7 @@ class Resources:
                 yield WriteSite((EagerValue(ids[0]),), tuple(map(EagerValue, ids[1:])))
 
     def eagerly_written(self) -> dict[int, set[int]]:
-        """Returns, by eager tensor, the handles of the resources that eager ops wrote it to."""
+        """Returns, for each eager tensor, the handles of the resources that eager ops wrote it to."""
         writers = [name for name, graph_id in self._events.op_types() if graph_id is None and WRITER.fullmatch(name)]
         handles_of: dict[int, set[int]] = {}
         for tensor_id, handle in self._events.taken_together(writers):
@@ -236,7 +236,7 @@ class Resources:
     def _name_outside(self, name: str | None, call: Call) -> str | None:
         """Returns the op that holds a resource in the calling graph, or None.
 
-        The path of the handle need not show it: the optimizer can replace an argument by the outermost one.
+        The path of the handle may not show this op: the optimizer can replace an argument with the outermost argument.
 
         Args:
             name: The op that holds the resource in the called graph.
@@ -255,7 +255,7 @@ class Resources:
     def _write_in_session(
         self, graph_id: int, handle_name: str, context: Context, *, user: str, near: int
     ) -> Write | None:
-        """Returns the last write before a read in a graph that sessions run, where creation does not order ops."""
+        """Returns the last write before a read in a session's graph, whose ops do not run in order of creation."""
         writers = self._writing_ops(graph_id, handle_name)
         written = self._borders.sessions.last_writer(graph_id, writers, context, reader=user)
         if written is None:
@@ -383,7 +383,7 @@ class Resources:
         )
 
     def _in_unknown_iterations(self, op: Op, graph_id: int, handle_name: str, context: Context) -> Iterator[Write]:
-        """Yields a write that is not known if the body of a loop can write to a resource."""
+        """Yields a write with unknown values if the body of a loop can write to a resource."""
         for call in self._graphs.calls(graph_id, op.op_name):
             names = self._callee_handles(op, call, handle_name) if call.attribute == "body" else []
             if call.callee_graph_id is not None and any(self._writing_ops(call.callee_graph_id, n) for n in names):
@@ -406,7 +406,7 @@ class Resources:
         Args:
             op: The loop.
             graph_id: Its graph.
-            handle_name: The resource's name there.
+            handle_name: The resource's name in that graph.
             context: Where the loop was entered.
             frame_id: The loop's frame.
             last: The last iteration to consider.
@@ -451,17 +451,17 @@ class Resources:
                     return event
         return None
 
-    # The ops of the graphs alone.
+    # Questions about the ops of graphs, without recorded tensors.
 
     def _writers_in(self, graph_id: int) -> list[Op]:
-        """Returns the ops in a graph, without the functions that it calls, that write to resources."""
+        """Returns the ops of a graph that write to resources, without the ops of functions that it calls."""
         if graph_id not in self._writers_of:
             ops = self._graphs.graph(graph_id).ops.values()
             self._writers_of[graph_id] = [op for op in ops if WRITER.fullmatch(op.op_type) is not None]
         return self._writers_of[graph_id]
 
     def _reading_ops(self, graph_id: int, handle_name: str) -> list[Op]:
-        """Returns the ops of a graph that read a resource, in order, without those in functions that it calls."""
+        """Returns the ops of a graph that read a resource, in order, without the ops in functions that it calls."""
         graph = self._graphs.graph(graph_id)
         names = {name for alias in self._aliases(graph_id, handle_name) for name in graph.users.get(alias, ())}
         ops = (graph.ops[name] for name in names if name in graph.ops)
@@ -471,7 +471,7 @@ class Resources:
         """Returns the ops of a graph that write to a resource, in order, including callers of writing functions."""
         key = (graph_id, handle_name)
         if key not in self._writers:
-            self._writers[key] = ()  # a function that calls itself ends here
+            self._writers[key] = ()  # ends the search in a function that calls itself
             self._writers[key] = self._find_writing_ops(graph_id, handle_name)
         return self._writers[key]
 
@@ -504,7 +504,7 @@ class Resources:
         return [name for name in names if name is not None]
 
     def _aliases(self, graph_id: int, handle_name: str) -> Collection[str]:
-        """Returns the ops that hand on a resource within a graph, including its own op."""
+        """Returns the ops that hand on a resource within a graph, including the op that holds it."""
         graph = self._graphs.graph(graph_id)
 
         def handing_on(name: str) -> Iterator[str]:

@@ -52,23 +52,24 @@ _EAGER_BATCH = 2048
 LAST_EXECUTION = 2**63 - 1
 """An index after all executions."""
 _MAX_FAILED = 100
-"""Number of executions with an error that are looked at."""
+"""Maximum number of executions with an error that are examined."""
 _MAX_KEPT = 100
-"""Number of variables and lists that are examined for one tensor."""
+"""Maximum number of tensors that one search examines."""
 
 Site = tuple[int, str, int]
 """Graph, op and output slot."""
 Taker = tuple[int, Op, TakenTensor]
 """The graph of an op that writes to a variable or makes a decision, the op, and the tensor that it takes."""
 _Start = tuple[int, int]
-"""The sort key of an execution: its index and -1; that of a step outside of executions: the index of the execution that
-started last before it, and the event_index of its first sink."""
+"""The sort key of a batch. For an execution, it is the index of the execution, and -1. For a step outside of
+executions, it is the index of the last execution that started before the step, and the event_index of the first
+sink."""
 _Batch = tuple[_Start, list[TensorEvent]]
 
 
 @dataclass(frozen=True, slots=True)
 class _Unit:
-    """What the sinks in graphs are grouped by, in SQL on tensor_health.
+    """The unit by which the sinks in graphs are grouped, in SQL on tensor_health.
 
     Attributes:
         column: The execution or step of a row.
@@ -155,7 +156,7 @@ class Sinks:
         return self.skipped_uses.next_call(execution_index)
 
     def skipped(self, first: int, last: int) -> Iterator[TensorEvent]:
-        """Yields the results of some executions that the program skipped this one time.
+        """Yields the results in a range of executions that the program usually uses, but skipped this time.
 
         Args:
             first: The first execution.
@@ -236,11 +237,14 @@ class Sinks:
         )
 
     def _is_written(self, row: TensorEvent) -> bool:
-        """Returns whether an op that writes a bad tensor to a variable does harm by it."""
+        """Returns whether it does harm if an op writes a bad tensor to a variable."""
         return not self.is_moved(row) and not self.failed_calls.is_undone(row.execution_index)
 
     def updates(self, row: TensorEvent) -> bool:
-        """Returns whether an op takes a tensor to change a variable by it: an infinity is not intended there."""
+        """Returns whether an op uses a tensor to update a variable.
+
+        A program does not intend to update a variable with an infinity.
+        """
         if row.scope == "graph":
             site = (row.graph_id or 0, row.op_name or "", row.output_slot or 0)
             takers = self._taken_sites().get("variable", {}).get(site, ())
@@ -249,13 +253,13 @@ class Sinks:
         return any(UPDATER.fullmatch(use.execution.op_type) for use in uses)
 
     def _ran(self, graph_id: int, call_site: str | None, near: TensorEvent, *, is_next: bool) -> bool:
-        """Returns whether a graph ran at a call site, in the same step as a tensor. The branch may not have run.
+        """Returns whether a graph ran at a call site in a tensor's step. A branch, for example, may not have run.
 
         Args:
             graph_id: The graph.
-            call_site: The call site; None for that of the tensor.
+            call_site: The call site; None for the call site of the tensor.
             near: The tensor.
-            is_next: Whether the graph must have run in the iteration after that of the tensor.
+            is_next: Whether the graph must have run in the iteration after the tensor's iteration.
         """
         context = near.context
         if is_next and context.iteration is not None:
@@ -285,7 +289,7 @@ class Sinks:
         return any((v.graph_id, v.call_site, v.frame_id) == here and v.last_iteration > row.iteration for v in visits)
 
     def _taken_sites(self) -> dict[str, dict[Site, list[Taker]]]:
-        """Returns, by effect, the bad tensors of graphs that variables or decisions take, and the ops that do it."""
+        """Returns, by effect, the bad tensors of graphs that writers or decisions take, and the ops that take them."""
         if self._sites is None:
             bad: dict[int, set[tuple[str, int]]] = {}
             for graph_id, op_name, slot in self._logdir.rows(
@@ -312,9 +316,10 @@ class Sinks:
         return self._sites
 
     def decides(self, graph_id: int, op: Op) -> bool:
-        """Returns whether an op makes integers or booleans of the values that it takes, and one of these is used.
+        """Returns whether an op makes integers or booleans from its inputs, and one of these outputs is used.
 
-        A metric that also tests the values, for example with `tf.math.is_nan`, leaves the bad ones out.
+        An op of a metric does not count if the metric also tests the values, for example with `tf.math.is_nan`: such a
+        metric leaves out the bad values.
         """
         if not is_decision(op.op_type) or is_check(op.op_type, op.inputs):
             return False
@@ -331,11 +336,11 @@ class Sinks:
         return any(self._is_used(graph, op, slot) for slot in made)
 
     def _is_tested_by_metric(self, graph: Graph, op: Op) -> bool:
-        """Returns whether a metric asks whether a tensor that it takes is bad, and so may leave out its results.
+        """Returns whether a metric tests whether one of its inputs is bad, and so may leave out bad results.
 
         Args:
             graph: The graph of the metric.
-            op: An op of the metric. The tensor comes to it through other ops of the metric.
+            op: An op of the metric. The input reaches this op through other ops of the metric.
         """
         to_follow, seen = [*op.inputs], set(op.inputs)
         while to_follow and len(seen) < _MAX_KEPT:
@@ -355,7 +360,7 @@ class Sinks:
         return self._labels.op(graph.graph_id, op_name).role == "metric"
 
     def _is_used(self, graph: Graph, op: Op, slot: int) -> bool:
-        """Returns whether an op takes an output of another one, or a function returns it."""
+        """Returns whether another op takes an output of an op, or a function returns the output."""
         executed = self._flow.graphs.executed(graph.graph_id)
         if executed:
             return any(
@@ -368,7 +373,10 @@ class Sinks:
         return is_taken or self._flow.graphs.may_return(graph.graph_id, op.op_name, slot)
 
     def _taking_graphs(self, bad: Iterable[int]) -> list[int]:
-        """Returns the graphs whose ops may take a bad tensor of some graphs: these, and all that were optimized."""
+        """Returns the graphs whose ops may take a bad tensor of the given graphs.
+
+        These are the given graphs and, if one of them was optimized, all optimized graphs.
+        """
         executed = self._flow.graphs.executed_graph_ids()
         return sorted({*bad, *executed} if executed.intersection(bad) else bad)
 
@@ -381,7 +389,10 @@ class Sinks:
         return [name for name, graph_id in self._flow.events.op_types() if graph_id is None and is_writer(name)]
 
     def _written_eagerly(self) -> Iterator[TensorEvent]:
-        """Yields the distinct bad eager tensors that eager ops wrote to variables, without those that were moved."""
+        """Yields the distinct bad eager tensors that eager ops wrote to variables.
+
+        Tensors that ops only moved, as in `is_moved`, are left out.
+        """
         if not self._eager_writers:
             return
         written = read_events(
@@ -395,10 +406,10 @@ class Sinks:
         yield from (row for row in written if not self.is_moved(row))
 
     def is_moved(self, row: TensorEvent) -> bool:
-        """Returns whether a bad tensor came from outside, and ops only moved its elements since.
+        """Returns whether a bad tensor came from outside, and ops have only moved its elements since then.
 
-        Such a tensor does no harm when it is stored or returned: a program may fill a variable with NaN, in which it
-        stores numbers later. Only tensors that are computed from it can do harm.
+        Such a tensor does no harm when it is stored or returned: a program may fill a variable with NaN, and store
+        numbers in the variable later. Only tensors that are computed from it can do harm.
         """
         if row.event_index not in self._moved:
             self._moved[row.event_index] = self._find_whether_moved(row)
@@ -426,7 +437,10 @@ class Sinks:
     # Results.
 
     def _results(self, effect: str, first: int, last: int) -> Iterator[TensorEvent]:
-        """Yields the bad tensors of an effect that eager ops and calls returned: nothing or a decision takes them."""
+        """Yields the bad tensors of an effect that eager ops and calls returned.
+
+        Either nothing is computed from such a tensor, or an op makes a decision from it.
+        """
         after = (first, -1)
         while True:
             rows = read_events(
@@ -469,7 +483,7 @@ class Sinks:
         return by_tensor
 
     def _effect_of_uses(self, row: TensorEvent, uses: list[_EagerUse]) -> str | None:
-        """Returns the effect of the decisions that eager ops make of a NaN; None if there are none."""
+        """Returns the effect of the decisions that eager ops make from a NaN, or None if there is no decision."""
         if row.num_nan == 0 or row.tensor_id is None:
             return None
         deciding = [use for use in uses if use.is_discrete and is_decision(use.op_type)]
@@ -500,7 +514,7 @@ class Sinks:
         return int(rows[0][0])
 
     def _is_result(self, row: TensorEvent, effect: str, *, is_taken: bool) -> bool:
-        """Returns whether a tensor that nothing computes with is a result with an effect, or a skipped result."""
+        """Returns whether a tensor from which nothing is computed is a result with an effect, or a skipped result."""
         is_skipped = self.skipped_uses.is_skipped(row, is_taken=is_taken) or self.skipped_uses.is_rejected(row)
         if effect == "skipped" and not is_skipped:
             return False  # asked first, because the other questions read all tensors of the call
@@ -511,7 +525,7 @@ class Sinks:
         return effect == ("skipped" if is_skipped else "result")
 
     def _makers(self, row: TensorEvent) -> list[TensorEvent]:
-        """Returns the bad tensors that were stored, if a tensor comes from a variable or a list, or else the tensor."""
+        """Returns the stored bad tensors if a tensor comes from a variable or a list; otherwise the tensor itself."""
         makers: list[TensorEvent] = []
         seen: set[int] = set()
         to_follow = [row]
@@ -531,7 +545,7 @@ class Sinks:
     # Errors.
 
     def _cut_off(self) -> Iterator[TensorEvent]:
-        """Yields the bad tensors that an op would have taken if its call had not raised an error that did harm."""
+        """Yields the bad tensors that an op did not take because their call raised an error that did harm."""
         harmful = itertools.filterfalse(self.failed_calls.is_caught, sorted(self.failed_calls.executions))
         for execution_index in itertools.islice(harmful, _MAX_FAILED):
             rows = read_events(
@@ -560,7 +574,7 @@ def _event_index(batch: list[TensorEvent]) -> int:
 
 
 def _by_execution(rows: Iterable[TensorEvent]) -> Iterator[_Batch]:
-    """Groups eager tensors, or those of calls, that are sorted by execution."""
+    """Groups eager tensors, or tensors of calls, which must be sorted by execution."""
     for execution_index, batch in itertools.groupby(rows, key=lambda row: row.execution_index or 0):
         yield (execution_index, -1), list(batch)
 
@@ -608,7 +622,7 @@ def is_writer(op_type: str) -> bool:
 
 
 def _taken_by(graph: Graph, op: Op) -> Iterator[tuple[str, int]]:
-    """Yields the tensors that an op takes, each as it is taken and as it was before it passed through other ops."""
+    """Yields each tensor that an op takes, and the same tensor before it passed through other ops."""
     for source in op.inputs:
         at: tuple[str, int] | None = source
         while at is not None:

@@ -1,4 +1,4 @@
-"""SkippedUses: what a program usually does with results and skipped once, as for gradients that overflowed."""
+"""SkippedUses: the usual uses of results that a program skipped once, for example because gradients overflowed."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tfdbg_arrow.schema.op_traits import WRITER
 _QUESTIONS = frozenset({"is_finite", "is_inf", "is_nan", "isfinite", "isinf", "isnan"})
 """The functions of Python, NumPy, TensorFlow and Keras that ask whether numbers are bad."""
 _MAX_SOURCES = 100
-"""At most this many tensors are examined from which a tensor that only checks took was computed."""
+"""Maximum number of sources that are examined for a tensor that only checks took."""
 
 
 @dataclass(frozen=True)
 class _ResultsOfLine:
-    """What became of the results of all calls of a function from one line. Checks are no uses.
+    """How ops used the results of all calls of a function from one line. Checks do not count as uses.
 
     Attributes:
         num_finite: The number of finite results.
@@ -65,18 +65,18 @@ class SkippedUses:
     def is_skipped(self, row: TensorEvent, *, is_taken: bool = True) -> bool:
         """Returns whether the program skipped its usual use of a tensor, only this time, and continued.
 
-        The same line of code must have returned such a tensor another time, and something must have been computed from
-        it. The program continued if that was later, or if an optimizer wrote to a variable afterwards: an optimizer
-        that scales the loss writes the new scale when it skips a step.
+        The same line of code must have returned such a tensor in another call, and something must have been computed
+        from that tensor. The program continued if that call came later, or if an optimizer wrote to a variable
+        afterwards: an optimizer that scales the loss writes the new scale when it skips a step.
 
-        A tensor that only checks take, such as the norm of all gradients, counts as skipped with a tensor that it was
-        computed from.
+        If only checks take a tensor, such as the norm of all gradients, the tensor counts as skipped if a tensor that
+        it was computed from was skipped.
 
         In an imported run, several ops of a line have the same stack, so it is not known which of them was used.
 
         Args:
             row: The tensor.
-            is_taken: Whether any execution may have taken it.
+            is_taken: Whether any execution may have taken the tensor.
         """
         execution = self._flow.events.execution(row.execution_index)
         if execution is None or execution.stack_trace_id is None or not self._flow.labels.has_roles:
@@ -87,11 +87,12 @@ class SkippedUses:
         return is_taken and self._is_of_skipped(row)
 
     def is_rejected(self, row: TensorEvent) -> bool:
-        """Returns whether the program used each finite result of a line, but no bad one, and continued.
+        """Returns whether the program used each finite result of a line, but no bad result, and continued.
 
-        An example is a line search: it compares the objective with the best one so far only if it is finite. Ops that
-        only test whether a result is bad are no use. Several finite results must have been used, one of them later.
-        The program may decide by something else what it uses. So the loop around the line must ask for finite numbers.
+        An example is a line search: it compares a new objective with the best objective so far only if the new
+        objective is finite. Ops that only test whether a result is bad do not count as uses. Several finite results
+        must have been used, one of them later. The program may have another criterion for the results that it uses. So
+        the loop around the line must call a function such as `isfinite`.
         """
         execution = self._flow.events.execution(row.execution_index)
         if execution is None or execution.graph_id is None:
@@ -121,7 +122,8 @@ class SkippedUses:
     def may_be_rejected(self, row: TensorEvent) -> bool:
         """Returns whether the program may have rejected a number that a call returned, as a search over values does.
 
-        No op used a bad result of the line, and its last result is finite. The function changes no variable.
+        This is so if no op used a bad result of the line, the last result of the line is finite, and the function
+        changes no variable.
         """
         execution = self._flow.events.execution(row.execution_index)
         if execution is None or execution.graph_id is None or row.scope != "execution" or row.shape != ():
@@ -134,7 +136,7 @@ class SkippedUses:
         return results.last_finite > results.last_bad
 
     def _results_like(self, row: TensorEvent) -> _ResultsOfLine | None:
-        """Returns what is known about the results of the line that returned a tensor, or None if nothing is."""
+        """Returns how ops used the results of the line that returned a tensor, or None if it is not known."""
         execution = self._flow.events.execution(row.execution_index)
         if execution is None or execution.stack_trace_id is None or not self._flow.labels.has_roles:
             return None
@@ -164,7 +166,7 @@ class SkippedUses:
         return _ResultsOfLine(*row)
 
     def _is_of_skipped(self, row: TensorEvent) -> bool:
-        """Returns whether only checks took a tensor, and it was computed from one whose other uses were skipped."""
+        """Returns whether only checks took a tensor, and it comes from a tensor whose other uses were skipped."""
         uses = () if row.tensor_id is None else self._flow.events.uses(row.tensor_id)
         if not uses or not all(use.execution.op_type in CHECKS for use in uses):
             return False
@@ -181,7 +183,7 @@ class SkippedUses:
         return False
 
     def _has_more_uses_later(self, tensor: EagerTensor) -> bool:
-        """Returns whether ops of more types took a tensor that the same line of code returned later."""
+        """Returns whether ops of other types took a tensor that the same line of code returned later."""
         execution = self._flow.events.execution(tensor.execution_index)
         if execution is None or execution.stack_trace_id is None:
             return False
@@ -206,7 +208,8 @@ class SkippedUses:
     ) -> int | None:
         """Returns the last execution of a line of code from whose output something was computed, or None.
 
-        The gradient of a gradient's output does not count: an optimizer or the program must have taken it.
+        If a gradient op made the output, gradient ops that took it do not count: an optimizer or the program must have
+        taken it.
 
         Args:
             op_type: The op type, or the name of the function.
@@ -216,7 +219,8 @@ class SkippedUses:
         """
         writers = self._eager_writers or ["AssignVariableOp"]
         stacks = self._stacks_of_line((op_type,), stack_trace_id)
-        # Without the aggregate in it, DuckDB may join the line's executions with all executions that can be a user.
+        # Without the aggregate in this subquery, DuckDB may join the line's executions with all executions that can be
+        # a user.
         taken = (
             "SELECT i.execution_index AS user_index, coalesce(e.role, '') = 'gradient' AS is_gradient, "
             "max(e.execution_index) AS last FROM execution AS e "
@@ -237,7 +241,7 @@ class SkippedUses:
         return None if last is None else int(last)
 
     def next_call(self, execution_index: int) -> int | None:
-        """Returns the next execution in which the same line of code called the function of a call without an error.
+        """Returns the next execution in which the same line of code called the same function without an error.
 
         TensorFlow may have traced the function again in between, for example for arguments of another shape.
         """
@@ -249,7 +253,7 @@ class SkippedUses:
         return calls[next_index] if next_index < len(calls) else None
 
     def _read_calls_without_error(self, functions: tuple[str, ...], stack_trace_id: int) -> tuple[int, ...]:
-        """Returns the executions in which the line of a stack called one of some functions, in order."""
+        """Returns the executions in which the line of a stack called one of the functions without error, in order."""
         stacks = self._stacks_of_line(functions, stack_trace_id)
         rows = self._logdir.rows(
             "SELECT e.execution_index FROM execution AS e LEFT JOIN execution_error AS x "
@@ -262,7 +266,7 @@ class SkippedUses:
         return tuple(index for (index,) in rows)
 
     def _traces_of_function(self, execution: Execution) -> tuple[str, ...]:
-        """Returns the functions that TensorFlow made of the Python function that an execution called."""
+        """Returns the functions that TensorFlow made from the Python function that an execution called."""
         graphs = self._flow.graphs
         name = None if execution.graph_id is None else graphs.names.get(execution.graph_id)
         traces = (
@@ -271,17 +275,17 @@ class SkippedUses:
         return (execution.op_type,) if name is None else tuple(traces)
 
     def _stacks_of_line(self, op_types: tuple[str, ...], stack_trace_id: int) -> list[int]:
-        """Returns the stacks in which the same lines of the program called functions; that of an op is returned alone.
+        """Returns the stacks in which the same lines of the program called functions; for an op, only its own stack.
 
-        The first calls of a function pass through other frames of TensorFlow than the later ones. Ops that a library
-        executes for one line of the program differ in its frames alone.
+        The first calls of a function pass through other frames of TensorFlow than later calls. If a library executes
+        several ops for one line of the program, their stacks differ only in the frames of the library.
         """
         lines = self._user_frames(op_types)
         own = lines.get(stack_trace_id)
         return [stack_trace_id] if own is None else [stack for stack, frames in lines.items() if frames == own]
 
     def _read_user_frames(self, functions: tuple[str, ...]) -> dict[int, list[int]]:
-        """Returns the frames of the program's own code, by stack, of all calls of some functions."""
+        """Returns, by stack, the frames of the program's own code in all calls of the functions."""
         frames: dict[int, list[int]] = {}
         for stack, frame in self._logdir.rows(
             "SELECT t.stack_trace_id, t.stack_frame_id FROM stack_trace AS t "

@@ -1,6 +1,6 @@
 """Walk: follows a bad tensor to every bad tensor that is computed from it, and notes where the badness ends.
 
-It goes forward, from ops to their users, across the borders of calls, branches, loops and eager code.
+The walk goes forward, from ops to their users, across the borders of calls, branches, loops and eager code.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tfdbg_arrow.schema.op_traits import CONTAINERS, PUTS_INTO_STORE
 SKIPPED_STEP = "a check found it, and the branch that would have used it did not run"
 SKIPPED_BY_LOSS_SCALING = "the loss scaling found it and skipped the update"
 RETURNED_SCALAR = "; the call only returned a scalar that was computed from it"
-"""What follows the reason why the update was skipped."""
+"""The text that is appended to the reason why the update was skipped."""
 SKIPPED_UPDATE = "the program skipped the update that would have used it, and continued"
 REJECTED = "the program used each finite result of this line, but rejected the bad ones, and continued"
 CAUGHT_ERROR = "its call raised an error, and the program caught the error and continued without the value"
@@ -78,7 +78,8 @@ class WalkedTensor:
         frame: The run of the graph; None for an eager tensor.
         name: The op; empty for an eager tensor.
         slot: The output; the id of an eager tensor.
-        is_verdict: Whether it is the result of a check, or was computed from one, and not the value itself.
+        is_verdict: Whether the tensor is the result of a check, or was computed from such a result, and not from the
+            value itself.
         is_metric: Whether an op of a metric computed it.
     """
 
@@ -127,7 +128,7 @@ class Walk:
 
     @property
     def is_skipped_but_returned(self) -> bool:
-        """Whether a check found the value and its branch did not run, and apart from that it was only returned."""
+        """Whether a check found the value, so that a branch did not run, and the value was otherwise only returned."""
         is_only_returned = bool(self.returned) and not self._harms and not self._is_unclear
         return is_only_returned and self.reason == SKIPPED_STEP
 
@@ -167,9 +168,10 @@ class Walk:
             raise CannotTellError
 
     def _follow_verdicts(self) -> None:
-        """Follows the results of checks until one decides which branch runs.
+        """Follows the results of checks until one of them decides which branch runs.
 
-        Only the reason for a branch that did not run depends on it. A mask of what is bad can reach the whole model.
+        These results are followed only to find out why a branch did not run. A mask of bad elements can reach the whole
+        model.
         """
         seen: set[WalkedTensor] = set()
         while self._verdicts and not self._decides:
@@ -181,11 +183,11 @@ class Walk:
                 raise CannotTellError
 
     def _users(self, tensor: WalkedTensor) -> Iterator[WalkedTensor]:
-        """Yields what is computed from a tensor, bad or not."""
+        """Yields the tensors that are computed from a tensor, bad or not."""
         return self._eager_users(tensor) if tensor.frame is None else self._graph_users(tensor, tensor.frame)
 
     def _is_bad(self, tensor: WalkedTensor) -> bool:
-        """Returns whether a tensor is bad, or may be because it was not recorded.
+        """Returns whether a tensor is bad, or was not recorded and so may be bad.
 
         A tensor that was not computed because the call raised an error is not bad. The program got the error instead.
         """
@@ -270,7 +272,7 @@ class Walk:
         )
 
     def _frame_of(self, user: GraphTensor, near: Frame) -> Frame:
-        """Returns the graph run of an op that takes a tensor of another frame."""
+        """Returns the frame of an op that takes a tensor of another frame."""
         if user.graph_id == near.graph_id and user.context == near.context:
             return near
         return self._frame(user.graph_id, user.context)
@@ -307,7 +309,10 @@ class Walk:
 
     @staticmethod
     def _is_metric(op_type: str, role: str | None, tensor: WalkedTensor) -> bool:
-        """Returns whether the output of an op belongs to a metric. An op that passes a tensor on keeps its property."""
+        """Returns whether the output of an op belongs to a metric.
+
+        If the op only hands on a tensor, this is so if the tensor belongs to a metric.
+        """
         is_handed_on = op_type in PASSING_OPS or op_type.startswith(CONTAINERS)
         return tensor.is_metric if is_handed_on else role == "metric"
 
@@ -318,7 +323,7 @@ class Walk:
         return is_asking
 
     def _note_decision(self, op: Op, tensor: WalkedTensor, frame: Frame, *, role: str | None) -> None:
-        """Notes that an op made an integer or a boolean of a NaN."""
+        """Notes that an op made an integer or a boolean from a NaN."""
         executed = self._flow.borders.executed
         has_run = executed.node_type(_place(frame, op.op_name, 0)) is not None or not self._flow.graphs.executed(
             frame.graph_id
@@ -383,7 +388,7 @@ class Walk:
         return replace(tensor, frame=frame, name=op.op_name, slot=index)
 
     def _inner_context(self, context: Context, call: Call, visit: SiteVisit | None) -> Context:
-        """Returns the context of a called graph; for a loop, that of its first iteration."""
+        """Returns the context of a called graph; for a loop, the context of its first iteration."""
         context = replace(context, call_site=self._flow.borders.callee_site(context, call, visit))
         if visit is None:
             return context

@@ -1,1 +1,1 @@
-"""Damage of a logdir: `doctor` explains it, `verify` lists every changed byte, and `skip_broken` reads the rest."""
+"""Damage of a logdir: `doctor` explains it, `verify` finds every changed byte, `skip_broken` reads the sound parts."""

@@ -1,4 +1,4 @@
-"""BrokenParts: the files that a reader with `skip_broken` leaves out. Finds the part from which an error came."""
+"""BrokenParts: the files that a reader with `skip_broken` leaves out. Also finds the part that caused an error."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tfdbg_arrow.storage.layout import manifest_path, run_of_part
 from tfdbg_arrow.storage.manifest import ManifestEntry, read_live_parts
 
 _ATTEMPTS = 20
-"""How often to read a manifest again because a part that it named was gone."""
+"""Maximum number of times that a manifest is read again because a part that it named was gone."""
 Check = Callable[[Sequence[str]], None]
 """Refuses parts that must not be opened."""
 
@@ -30,8 +30,8 @@ class BrokenPart:
         path: The path of a part or of a manifest. If a manifest is broken, no part of its run is read.
         run_id: The run.
         table: The table; None for a manifest.
-        rows: How many rows are left out; None if unknown.
-        reason: What is wrong with the file. It completes a sentence that begins with the path.
+        rows: Number of rows that are left out; None if unknown.
+        reason: The problem of the file, as the end of a sentence that begins with the path.
     """
 
     path: str
@@ -42,7 +42,7 @@ class BrokenPart:
 
 
 class BrokenParts:
-    """Compares each part with its manifest entry, by size and SHA-256: once, and again if its file changed.
+    """Compares the size and the SHA-256 of each part with the manifest, once and again if the file of the part changed.
 
     Args:
         logdir: The logdir; None if it is at a URL. Parts from a URL are checked when they are fetched.
@@ -56,7 +56,7 @@ class BrokenParts:
 
     @property
     def parts(self) -> tuple[BrokenPart, ...]:
-        """The files that are left out now."""
+        """The files that are currently left out."""
         return tuple(self._broken_of_path.values())
 
     def begin(self) -> None:
@@ -76,11 +76,11 @@ class BrokenParts:
         )
 
     def refuse_unreadable(self, error: Exception, parts: Sequence[str], *, check: Check) -> bool:
-        """Leaves out all unreadable parts of the table that an error comes from, each until its file changes.
+        """Leaves out all unreadable parts of the table that caused an error. Each is left out until its file changes.
 
         Args:
             error: DuckDB's error.
-            parts: The live parts, the likely ones first.
+            parts: The live parts. Parts that are likely to be broken come first.
             check: Refuses parts that must not be opened.
 
         Returns:
@@ -95,7 +95,7 @@ class BrokenParts:
         return True
 
     def sound_parts(self, run_id: str) -> tuple[ManifestEntry, ...]:
-        """Returns the live parts of a run that match its manifest, and records the others."""
+        """Returns the live parts of a run that match its manifest, and records the other parts as broken."""
         assert self._logdir is not None
         for attempt in range(1, _ATTEMPTS + 1):
             try:
@@ -113,7 +113,7 @@ class BrokenParts:
         return tuple(entry for entry, reason in reasons.items() if reason is None)
 
     def without_refused(self, parts: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
-        """Returns the parts by table without the refused ones, and records those as broken."""
+        """Returns the parts by table without the refused parts, and records the refused parts as broken."""
         remaining: dict[str, tuple[str, ...]] = {}
         for table, paths in parts.items():
             remaining_paths = []
@@ -151,7 +151,7 @@ def error_text(error: Exception) -> str:
 def broken_part_error(
     error: Exception, parts: Iterable[str], *, check: Check, cure: str
 ) -> BrokenPartError | QueryError:
-    """Returns the exception to raise for an error that a part may have caused. It names the part if one is broken.
+    """Returns the exception to raise for an error that a part may have caused. If a part is broken, it names the part.
 
     Args:
         error: DuckDB's error.
@@ -166,7 +166,7 @@ def broken_part_error(
 
 
 def _find_broken_part(error: Exception, parts: Iterable[str], *, check: Check) -> tuple[str, str] | None:
-    """Returns (path, reason) of a part that cannot be read. If an error names parts, only those are examined."""
+    """Returns (path, reason) of a part that cannot be read. If an error names parts, only these parts are examined."""
     every = list(parts)
     text = error_text(error)
     named = [part for part in every if part in text] or every
@@ -175,8 +175,8 @@ def _find_broken_part(error: Exception, parts: Iterable[str], *, check: Check) -
 
 def unreadable_parts(parts: Iterable[str], *, check: Check) -> Iterator[tuple[str, str]]:
     """Yields (path, reason) for each part that cannot be read to its end."""
-    # Opening a database takes longer than reading a small part, so one database reads many parts. After an error a new
-    # one is opened, because DuckDB refuses all queries after a fatal error.
+    # Opening a database takes longer than reading a small part, so one database reads many parts. After an error, a new
+    # database is opened, because DuckDB refuses all queries after a fatal error.
     rest = iter(parts)
     is_done = False
     while not is_done:
@@ -195,7 +195,7 @@ def _why_unreadable(part: str, connection: duckdb.DuckDBPyConnection, *, check: 
         return "it does not exist"
     try:
         check([part])
-        # The hash makes DuckDB decode every value; it may answer a count alone from statistics.
+        # The hash makes DuckDB decode every value. Without it, DuckDB may answer the count from statistics.
         query = f"SELECT count(COLUMNS(*)), bit_xor(hash(p)) FROM read_parquet([{sql_literal(part)}]) AS p"
         connection.sql(query).fetchall()
     except LogdirError as error:

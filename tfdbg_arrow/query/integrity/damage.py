@@ -1,8 +1,9 @@
 """Decides why a question failed: because the logdir is damaged, or because this package has a bug.
 
-The tables guarantee much (no NULL in most columns, keys that occur once, references that lead to rows), and the code of
-the questions relies on it. A logdir from an untrusted source need not keep these guarantees. To check each row where it
-is read would cost more than the questions themselves. So the guarantees are checked when a question has failed.
+The tables have several guarantees: most columns have no NULL, keys are unique, and references lead to rows. The code of
+the questions relies on these guarantees, but a logdir from an untrusted source may violate them. Checking each row when
+it is read would cost more time than the questions themselves. Therefore the guarantees are checked only after a
+question has failed.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ _EVENTS = frozenset(("execution", "tensor_health"))
 
 @contextlib.contextmanager
 def damage_told(*logdirs: Engine) -> Iterator[None]:
-    """Turns errors of the block that damage of a logdir explains into a LogdirError. All others are passed on.
+    """Turns errors of the block into a LogdirError if damage of a logdir explains them. Other errors are passed on.
 
     Args:
-        *logdirs: What the block reads.
+        *logdirs: The logdirs that the block reads.
 
     Raises:
         LogdirError: The block failed, and a logdir has rows that the format excludes.
@@ -47,7 +48,7 @@ def damage_told(*logdirs: Engine) -> Iterator[None]:
         if not _is_of_reader(error):
             raise
         for logdir in logdirs:
-            if any(str(logdir.path) in note for note in getattr(error, "__notes__", ())):  # by a block within this one
+            if any(str(logdir.path) in note for note in getattr(error, "__notes__", ())):  # from an inner block
                 continue
             try:
                 what = damage_of(logdir)
@@ -68,7 +69,7 @@ def bug_text(error: BaseException, *, evidence: str) -> str:
 
     Args:
         error: The error.
-        evidence: What a report of the bug should contain.
+        evidence: The evidence that a report of the bug should contain.
     """
     frames = [(str(frame.f_globals.get("__name__")), line) for frame, line in traceback.walk_tb(error.__traceback__)]
     own = [f" in {module}:{line}" for module, line in frames if module.partition(".")[0] == "tfdbg_arrow"]
@@ -111,7 +112,7 @@ def _wrong_part(logdir: Engine) -> str | None:
 
 
 def _wrong_rows(logdir: Engine, table: Table) -> Iterator[str]:
-    """Yields what is wrong with the rows of a table, each kind once."""
+    """Yields the problems of the rows of a table, each kind of problem once."""
     key = ", ".join(table.key)
     required = [column.name for column in table.columns if not column.nullable]
     condition = " OR ".join(f"{name} IS NULL" for name in required)
@@ -129,9 +130,10 @@ def _wrong_rows(logdir: Engine, table: Table) -> Iterator[str]:
 
 
 def _lost(table: Table, column: Column) -> str:
-    """Returns the SQL for a row that refers to no row.
+    """Returns the SQL that finds a row whose reference leads to no row.
 
-    Only runs that ended are looked at: while a run records, a row may be sealed before the row that it refers to.
+    Only runs that ended cleanly are examined: while a run records, a row may be sealed before the row that it refers
+    to.
     """
     target, _, target_column = (column.references or "").partition(".")
     # The name of an op is unique only within its graph.
@@ -144,7 +146,7 @@ def _lost(table: Table, column: Column) -> str:
         f"AND NOT EXISTS (SELECT 1 FROM {target} AS t WHERE t.run_id = s.run_id "
         f"AND t.{target_column} = {value}{same_graph})"
     )
-    if target == "graph_op":  # a node that TensorFlow's optimizer made is no op of a graph of the program
+    if target == "graph_op":  # a node that TensorFlow's optimizer made is not in graph_op
         lost += f" AND NOT EXISTS (SELECT 1 FROM executed_op AS t WHERE t.run_id = s.run_id AND t.node_name = {value})"
     return f"{lost} LIMIT 1"
 

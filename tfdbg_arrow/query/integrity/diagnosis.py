@@ -1,4 +1,4 @@
-"""doctor: finds problems of a logdir, with evidence and advice."""
+"""doctor: finds the problems of a logdir, and gives evidence and advice."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Diagnosis(Displayed):
 
     @property
     def is_healthy(self) -> bool:
-        """Whether nothing is wrong. Findings of severity `info` are facts, not problems."""
+        """Whether there are no problems. Findings of severity `info` are facts, not problems."""
         return all(finding.severity == "info" for finding in self.findings)
 
 
@@ -48,7 +48,7 @@ def doctor(
     storage_options: Mapping[str, Any] | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Diagnosis:
-    """Finds out what is wrong with a logdir, or with a path that is not a logdir.
+    """Finds the problems of a logdir, or explains why a path is not a logdir.
 
     It compares every part of a local logdir with the SHA-256 in the manifest. For a URL, it compares the parts that it
     fetches.
@@ -245,7 +245,8 @@ def _broken(run_id: str, wrong: list[str]) -> Finding:
 def _unlisted(logdir: Path) -> list[Finding]:
     """Returns findings about parts that exist although no manifest names them."""
     there = {part.relative_to(logdir).as_posix() for table in TABLES for part in part_files(logdir, table.name)}
-    # Manifests are read after the parts are listed, so that they name the parts that a recording seals meanwhile.
+    # Manifests are read after the parts are listed, so that they also name parts that a recording seals in the
+    # meantime.
     runs = run_ids(logdir)
     listed = {entry.path for run_id in runs for entry in read_live_parts(logdir, run_id=run_id)}
     by_run: dict[str, list[str]] = {}

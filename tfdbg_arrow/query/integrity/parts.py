@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 MISSING = "is missing"
-"""What is wrong with a part that does not exist."""
+"""The reason for a part that does not exist."""
 _TABLES = {table.name: table for table in TABLES}
 _MANIFEST = ".jsonl"
 
@@ -38,7 +38,7 @@ class LogdirFiles:
     """The files of a logdir, as paths relative to it. Directories that are not part of the format are ignored.
 
     Attributes:
-        strays: The files in the places for parts and manifests that are neither.
+        strays: The files that are neither parts nor manifests, but lie in directories for parts and manifests.
     """
 
     strays: list[str] = field(default_factory=list)
@@ -95,9 +95,9 @@ class LogdirFiles:
 def examined_parts(
     logdir: Path, entries: Iterable[ManifestEntry], *, advance: Callable[[int], None]
 ) -> Iterator[tuple[ManifestEntry, str | None]]:
-    """Yields the live parts of a run, each with what is wrong with it, as `what_is_wrong` returns it.
+    """Yields (part, problem) for each live part of a run. The problem is the result of `what_is_wrong`.
 
-    Nothing is wrong with a missing part if the manifest does not name it any more: a running recording replaces parts.
+    A missing part has no problem if the manifest no longer names it, because a running recording replaces parts.
 
     Args:
         logdir: The logdir.
@@ -111,7 +111,7 @@ def examined_parts(
 
 
 def what_is_wrong(logdir: Path, entry: ManifestEntry) -> str | None:
-    """Returns what is wrong with a part, to complete a sentence that begins with its path; None if nothing is wrong."""
+    """Returns the problem of a part, as the end of a sentence that begins with its path; None if there is none."""
     try:
         path = resolve_part(logdir, entry)
         with open(path, "rb") as file:
@@ -148,7 +148,7 @@ def _is_live(logdir: Path, entry: ManifestEntry) -> bool:
 
 def _what_differs(file: BinaryIO, entry: ManifestEntry) -> str | None:
     """Returns how a part's content differs from the manifest or the format; None if it does not differ."""
-    import pyarrow as pa  # here, because most commands open a logdir without checking its parts
+    import pyarrow as pa  # imported here, because most commands open a logdir without checking its parts
     import pyarrow.parquet as pq
 
     try:
@@ -195,7 +195,7 @@ def _field_id(field: pa.Field) -> bytes | None:
 
 
 def _event_range(part: pq.ParquetFile) -> tuple[int | None, int | None]:
-    """Returns the least and the greatest event_index, from the statistics if the part has them."""
+    """Returns the least and the greatest event_index, from the statistics if the part has statistics."""
     metadata = part.metadata
     names = [metadata.schema.column(index).path for index in range(metadata.num_columns)]
     if metadata.num_rows == 0 or "event_index" not in names:

@@ -1,4 +1,4 @@
-"""Finds problems of the runs of a logdir from its tables."""
+"""Finds problems of the runs of a logdir in the tables."""
 
 from __future__ import annotations
 
@@ -26,15 +26,16 @@ _COUNTED = ("execution", "graph", "tensor_health")
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One problem, or one fact worth knowing.
+    """One problem, or one useful fact.
 
     Attributes:
         kind: A stable name for programs, such as `not_closed`.
-        severity: `error` (cannot be read), `warning` (something is missing) or `info` (as requested, or harmless).
-        run_id: The run that it is about; None for the whole logdir.
-        sentence: What is wrong.
-        evidence: How doctor knows.
-        advice: What to do.
+        severity: `error` (data cannot be read), `warning` (data is missing) or `info` (requested by the user, or
+            harmless).
+        run_id: The run that the finding is about; None for the whole logdir.
+        sentence: The problem or fact.
+        evidence: The facts from which doctor draws this conclusion.
+        advice: What the user can do.
     """
 
     kind: str

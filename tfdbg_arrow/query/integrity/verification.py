@@ -1,4 +1,4 @@
-"""verify: checks that every byte of data in a logdir is as it was written."""
+"""verify: checks that every byte of data in a logdir is unchanged since it was written."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from tfdbg_arrow.storage.manifest import (
 from tfdbg_arrow.storage.marker import check_logdir, parse_marker
 
 _MAX_KEPT = 1000
-"""Number of deviations per kind that are kept; the others are only counted."""
+"""Maximum number of deviations of each kind that are kept. Further deviations are only counted."""
 _DAMAGE = ("changed", "missing", "extra")
 _KINDS = (*_DAMAGE, "leftover", "unchecked")
 _JOURNAL = ".journal"
@@ -47,14 +47,14 @@ _OTHERS = (".spool", ".values", ".rows")
 
 @dataclass(frozen=True, kw_only=True)
 class Deviation:
-    """One file, or piece of a file, that is not as it was written or cannot be checked.
+    """One file, or part of a file, that differs from what was written or that cannot be checked.
 
     Attributes:
         kind: `changed`, `missing` and `extra` are damage. `leftover` is data that a killed process left. `unchecked` is
             data for which the logdir holds no checksum.
         path: The file, relative to the logdir.
-        run_id: The run that it belongs to; None if it belongs to no run.
-        what: What is wrong. It completes a sentence that begins with the path.
+        run_id: The run that the file belongs to; None if it belongs to no run.
+        what: The problem, as the end of a sentence that begins with the path.
     """
 
     kind: str
@@ -76,10 +76,10 @@ class Verification(Displayed):
         path: The logdir.
         num_runs: Number of runs.
         num_parts: Number of live parts.
-        num_rows: Number of their rows, according to the manifests.
-        num_bytes: Number of their bytes, according to the manifests.
-        num_damaged: How many deviations are damage.
-        deviations: The deviations, damage first; at most the first 1,000 of each kind.
+        num_rows: Number of rows of the live parts, according to the manifests.
+        num_bytes: Number of bytes of the live parts, according to the manifests.
+        num_damaged: Number of deviations that are damage.
+        deviations: The deviations, damage first, with at most the first 1,000 of each kind.
     """
 
     path: str
@@ -92,7 +92,7 @@ class Verification(Displayed):
 
     @property
     def is_intact(self) -> bool:
-        """Whether nothing is changed, missing or extra."""
+        """Whether no data is changed, missing or extra."""
         return self.num_damaged == 0
 
 
@@ -103,9 +103,9 @@ def verify(logdir: str | Path, *, progress: Callable[[int, int], None] = lambda 
     format. It compares the manifests, the marker and the journals that wait for recovery with their checksums, and the
     existing files with the files that the manifests name. Files that a killed process left are not damage.
 
-    It cannot find changes that somebody made on purpose, together with the manifest and the checksums. If a run was
-    killed and not recovered yet, it cannot find lost lines at the end of the manifest, or changes of the events and
-    elements in the spool, which have no checksums.
+    It cannot find deliberate changes that also adapt the manifest and the checksums. If a run was killed and is not yet
+    recovered, it cannot find lost lines at the end of the manifest. In the spool of such a run, it cannot find changes
+    of events and elements, because these have no checksums.
 
     Args:
         logdir: The directory that a recording wrote. It may be in use.
@@ -184,7 +184,7 @@ class _Deviations:
     """Collects deviations in bounded memory.
 
     Attributes:
-        num_damaged: How many of them are damage.
+        num_damaged: Number of deviations that are damage.
     """
 
     def __init__(self) -> None:
@@ -209,8 +209,8 @@ class _RunCheck:
     Args:
         logdir: The logdir.
         run_id: The run.
-        there: The parts in the run's directories. They are listed before the manifest is read, so that parts that a
-            recording seals in the meantime are not among them.
+        there: The parts in the run's directories. They are listed before the manifest is read, so that the list has no
+            parts that a recording seals in the meantime.
 
     Attributes:
         live: The live parts; empty if the manifest is missing or damaged.
@@ -236,7 +236,7 @@ class _RunCheck:
                 self._read((logdir / self._manifest).read_bytes().decode("utf-8", errors="replace"))
 
     def run(self, deviations: _Deviations, advance: Callable[[int], None]) -> None:
-        """Adds a deviation for everything that is not as it was written.
+        """Adds a deviation for each difference from what was written.
 
         Args:
             deviations: Collects the deviations.
@@ -249,7 +249,7 @@ class _RunCheck:
         is_waiting = self._is_waiting(paths, deviations)
         with contextlib.ExitStack() as stack:
             is_recording = is_waiting and not stack.enter_context(
-                # A journal with a damaged head does not name its machine; the texts about leftovers fit either way.
+                # A journal with a damaged head does not name its machine. The texts about leftovers fit in both cases.
                 held_if_dead(paths.journal, to_change=False, other_machines=True)
             )
             if self._text is None or self._damage is not None:
@@ -321,7 +321,8 @@ class _RunCheck:
         assert self._text is not None
         last = self._text[self._text.removesuffix("\n").rfind("\n") + 1 :]
         if last and is_cut_off(last):
-            # A line with a newline was written completely: the power failed, or the line was changed since.
+            # A line with a newline was written completely. If it is incomplete, the power failed or the line was
+            # changed later.
             kind = "changed" if is_over or last.endswith("\n") else "leftover"
             deviations.add(kind, self._manifest, "ends in an incomplete line", run_id=self._run_id)
         elif last and not last.endswith("\n"):
@@ -350,7 +351,7 @@ def _check_spool(paths: SpoolPaths, deviations: _Deviations, *, run_id: str, is_
         paths: The files.
         deviations: Collects the deviations.
         run_id: The run of the process.
-        is_needed: Whether some rows may not be in any part yet.
+        is_needed: Whether the spool may hold rows that are not yet in a part.
 
     Raises:
         OSError: A file cannot be read.

@@ -15,10 +15,13 @@ _Result = TypeVar("_Result")
 
 
 class _Errors(Protocol):
-    """What a relation needs from the logdir that made it."""
+    """The methods that a relation needs from the logdir that made it."""
 
     def _run(self, action: Callable[[], _Result]) -> _Result:
-        """Returns the result of an action, which is repeated if the parts changed. Raises this package's exceptions."""
+        """Returns the result of an action, and repeats the action if the parts changed.
+
+        Raises this package's exceptions.
+        """
 
     def _told(self, error: Exception) -> Exception:
         """Returns this package's exception for an error of DuckDB."""
@@ -27,13 +30,13 @@ class _Errors(Protocol):
 class LazyRelation:
     """A `duckdb.DuckDBPyRelation` with the same attributes and methods, which raise this package's exceptions.
 
-    DuckDB reads the parts when the relation is read, and raises errors of its own then. `relation` is the relation of
-    DuckDB, for functions that accept nothing else.
+    DuckDB reads the parts when the relation is read, and raises its own errors at that time. `relation` is DuckDB's
+    relation, for functions that accept no other class.
 
     Args:
         errors: The logdir.
-        make: Makes the relation of DuckDB, again after an error that can be cured: parts were replaced, or a broken
-            one is left out.
+        make: Makes DuckDB's relation. It is called again after an error that can be cured, because parts were replaced
+            or a broken part is left out.
     """
 
     def __init__(self, errors: _Errors, make: Callable[[], Any]) -> None:
@@ -66,7 +69,7 @@ class LazyRelation:
         return self._relation
 
     def _told_later(self, result: Any) -> Any:
-        """Returns a result; if it is read later, its errors are this package's exceptions too."""
+        """Returns a result. If the result is read later, errors become this package's exceptions too."""
         if callable(result):
 
             @functools.wraps(result)
@@ -105,12 +108,12 @@ class LazyRelation:
         return str(self._use(repr))
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        # The reader keeps the errors of batches that are read later.
+        # The reader raises the errors of batches that are read later.
         return self.to_arrow_reader().__arrow_c_stream__(requested_schema)
 
 
 class _Derived(LazyRelation):
-    """A relation that a method of another one returned."""
+    """A relation that a method of another relation returned."""
 
     def __init__(self, errors: _Errors, make: Callable[[], Any], relation: Any) -> None:
         self._errors, self._make, self._relation = errors, make, relation
@@ -131,7 +134,7 @@ def _told_reader(reader: pa.RecordBatchReader, errors: _Errors) -> pa.RecordBatc
 
 
 def _told_items(items: Any, errors: _Errors) -> Iterator[Any]:
-    # An error in the middle cannot be cured, because the caller has the items before it.
+    # An error in the middle cannot be cured, because the caller already has the earlier items.
     try:
         yield from items
     except Exception as error:

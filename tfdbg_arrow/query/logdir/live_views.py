@@ -1,6 +1,6 @@
 """LiveViews: the tables and public views of a logdir on one DuckDB connection, each created when first needed.
 
-Creating a view binds all its parts, of which a logdir with many runs has thousands. A query needs only a few views.
+Creating a view binds all its parts. A logdir with many runs has thousands of parts, but a query needs only a few views.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _TABLES = {table.name: table for table in TABLES}
 _ASKS_THE_CATALOG = re.compile(
     r"\b(show|describe|summarize|pragma|information_schema|duckdb_\w+|pg_\w+|sqlite_master|query|query_table|export)\b"
 )
-"""Matches words of statements that may depend on views that they do not name."""
+"""Matches words of statements that may depend on unnamed views."""
 _WORD = re.compile(r"\w+")
 _MAX_LOADED_ROWS = 500_000
-"""Maximum number of rows of a run's table that is read into memory."""
+"""Maximum number of rows of a table that is read into memory for one run."""
 _PERCENT_OF_LIMIT = 75
 """DuckDB's share of the memory limit; the rest is for the rows that Python holds."""
 
@@ -37,8 +37,8 @@ class LiveViews:
         connection: The connection to create the views on, in its current schema.
         check: Called with the parts before they are opened.
         run_id: The run, if the parts belong to a single run; None otherwise.
-        max_loaded: With a `run_id`, tables with at most this many rows are read into memory when first needed. This
-            takes as long as a few queries on the parts, and makes later queries faster.
+        max_loaded: With a `run_id`, tables with at most this many rows are read into memory when first needed. Reading
+            a table takes as long as a few queries on the parts, and makes later queries faster.
     """
 
     def __init__(
@@ -87,7 +87,8 @@ class LiveViews:
 
         Args:
             query: The statement.
-            fill: Called with the name of a computed view, and the table into which it has to insert the rows.
+            fill: Called with the name of a computed view and the name of a table. It must insert the rows into this
+                table.
 
         Raises:
             duckdb.Error: A part cannot be opened.
@@ -111,7 +112,7 @@ class LiveViews:
             self._compute(view, fill)
 
     def parts(self) -> list[str]:
-        """Returns the paths of all live parts, those of the most recently used tables first."""
+        """Returns the paths of all live parts. Parts of the most recently used tables come first."""
         tables = dict.fromkeys([*reversed(self._asked), *self._parts])
         return [part for table in tables for part in self._parts.get(table, ())]
 
@@ -126,7 +127,7 @@ class LiveViews:
             error: DuckDB's error from reading the tables.
 
         Returns:
-            True if this changed any table: then the caller should retry its query.
+            True if this changed a table, so that the caller should retry its query.
         """
         if "schema mismatch" not in str(error):
             return False
@@ -183,7 +184,8 @@ class LiveViews:
         columns = ", ".join(f'"{column.name}"' for column in _TABLES[name].columns)
         others = ", ".join(f'"{column.name}"' for column in _TABLES[name].columns if column.name != "run_id")
         self._connection.execute(f'CREATE TABLE "loaded_{name}" AS SELECT {others} FROM "{name}"')
-        # Comparing and joining by a constant costs nothing; a text in every row would be the most expensive column.
+        # Comparing and joining by a constant costs nothing. As a text in every row, run_id would be the most expensive
+        # column.
         run_id = f"CAST({sql_literal(self._run_id)} AS VARCHAR) AS run_id"
         self._connection.execute(
             f'CREATE OR REPLACE VIEW "{name}" AS SELECT {columns} FROM (SELECT {run_id}, * FROM "loaded_{name}")'
@@ -215,7 +217,10 @@ class LiveViews:
         return True
 
     def _make_united(self, table: Table, parts: Sequence[str]) -> None:
-        """Creates a view over parts of several MINOR versions. A column that a part lacks is NULL in its rows."""
+        """Creates a view over parts of several MINOR versions.
+
+        Columns that a part lacks are NULL in the rows of the part.
+        """
         source = _source(parts, unite=True)
         part_columns = set(self._connection.sql(f"SELECT * FROM {source} LIMIT 0").columns)
         for column in table.columns:
@@ -232,13 +237,13 @@ class LiveViews:
 
 @lru_cache(maxsize=1024)
 def mentioned(query: str) -> tuple[tuple[str, ...], tuple[View, ...]]:
-    """Returns the tables and public views that a statement may read, directly or by a view, in order of creation."""
+    """Returns the tables and public views that a statement may read, also through views, in order of creation."""
     text = query.lower()
     if _ASKS_THE_CATALOG.search(text) is not None:
         return tuple(_TABLES), public_views()
     words = set(_WORD.findall(text))
     views = set()
-    for view in reversed(public_views()):  # a view comes after those that it reads
+    for view in reversed(public_views()):  # a view comes after the views that it reads
         if view.name in words:
             views.add(view.name)
             words |= _words_of(view)
@@ -256,13 +261,13 @@ def _words_of(view: View) -> frozenset[str]:
 
 @lru_cache(maxsize=1024)
 def computed_by(query: str) -> tuple[View, ...]:
-    """Returns the computed views whose rows a statement reads, directly or by another view."""
+    """Returns the computed views whose rows a statement reads, directly or through another view."""
     views = mentioned(_ASKS_THE_CATALOG.sub(" ", query.lower()))[1]
     return tuple(view for view in views if view.is_computed)
 
 
 def mentioned_tables(query: str) -> frozenset[str]:
-    """Returns the tables whose rows a statement reads, directly or by a public view."""
+    """Returns the tables whose rows a statement reads, directly or through a public view."""
     if _ASKS_THE_CATALOG.search(query.lower()) is not None:
         # Reading the catalog reads no rows. Only the tables that the statement names count.
         query = _ASKS_THE_CATALOG.sub(" ", query.lower())
@@ -271,14 +276,14 @@ def mentioned_tables(query: str) -> frozenset[str]:
 
 def _source(parts: Sequence[str], *, unite: bool) -> str:
     files = ", ".join(sql_literal(part) for part in parts)
-    # can_have_nan: min/max statistics leave out NaN, and without this option DuckDB would prune by them.
+    # can_have_nan: min/max statistics ignore NaN. Without this option, DuckDB would skip rows by these statistics.
     return (
         f"read_parquet([{files}], union_by_name = {str(unite).lower()}, can_have_nan = true, hive_partitioning = false)"
     )
 
 
 def _uncomputed(view: View) -> str:
-    """Returns the SELECT of a computed view that was not computed yet. Reading the view is an error."""
+    """Returns the SELECT of a computed view whose rows are not yet computed. Reading the view is an error."""
     message = sql_literal(f"the view {view.name} was not computed: use the methods of Logdir, such as sql()")
     return (
         f"SELECT computed.* FROM range(1) LEFT JOIN ({view.select}) AS computed ON true WHERE error({message}) IS NULL"
@@ -302,7 +307,8 @@ def _empty_view(table: Table) -> str:
 def _unfetched_view(table: Table) -> str:
     """Returns the statement that creates the view of a table that was not fetched. Reading the view is an error.
 
-    DuckDB cannot fold its expressions, so that no filter can turn the error into an empty result.
+    DuckDB cannot evaluate the expressions of this view in advance, so that no filter can turn the error into an empty
+    result.
     """
     message = sql_literal(f"the table {table.name} was not fetched: use Logdir.sql(), or call Logdir.fetch() first")
     columns = ", ".join(f'CAST(error({message}) AS {column.type.value}) AS "{column.name}"' for column in table.columns)
@@ -314,7 +320,7 @@ def connect(spill: str, *, memory_limit: int) -> duckdb.DuckDBPyConnection:
 
     Args:
         spill: The directory for temporary files of large queries. DuckDB's default is the working directory.
-        memory_limit: How many bytes the queries may use in total.
+        memory_limit: Number of bytes that the queries may use in total.
     """
     return open_database(
         memory_limit=f"{duckdb_share(memory_limit)}B", **temporary_files(spill, memory_limit=memory_limit)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _MAX_ATTEMPTS = 20
-"""How often to list the parts again because a run was recovered in the meantime."""
+"""Maximum number of times that the parts are listed again because a run was recovered in the meantime."""
 _PART_NUMBER = 10**12
 """A number that no recording gives to a part."""
 
@@ -88,7 +88,7 @@ def no_check(paths: Iterable[str | Path]) -> None:
 def list_parts(path: Path, *, is_checked: bool = True, broken: BrokenParts | None = None) -> dict[str, tuple[str, ...]]:
     """Returns the paths of the live parts, by table.
 
-    The manifests name them. In a logdir without any manifest, every part that exists is live.
+    The manifests name the live parts. In a logdir without any manifest, every existing part is live.
 
     Args:
         path: The logdir.
@@ -138,7 +138,7 @@ class _Shown:
     """The recovered parts of a run.
 
     Attributes:
-        key: Identifies the content of the source files. The parts are made again if it changes.
+        key: Identifies the content of the source files. If the key changes, the parts are made again.
         manifest: The run's manifest when the parts were made.
         parts: The paths of the parts, by table.
     """
@@ -153,7 +153,7 @@ class _RecoveredParts:
 
     Args:
         logdir: The logdir, which is only read.
-        broken: Records runs whose manifest is damaged, which are left out. None makes such a run an error.
+        broken: Records runs whose manifest is damaged. These runs are left out. None makes such a run an error.
     """
 
     def __init__(self, logdir: Path, *, broken: BrokenParts | None = None) -> None:
@@ -182,7 +182,7 @@ class _RecoveredParts:
         self._shown = shown
 
     def parts(self) -> dict[str, tuple[str, ...]] | None:
-        """Returns the paths by table, or None if a manifest changed since: its parts may now hold the same rows."""
+        """Returns the paths by table, or None if a manifest changed since. Its parts may then hold the same rows."""
         paths_of_table: dict[str, tuple[str, ...]] = {}
         for run_id, shown in self._shown.items():
             if _read_manifest(self._logdir, run_id) != shown.manifest:
@@ -238,7 +238,7 @@ class _RecoveredParts:
 
 
 def _write(directory: Path, table: str, run_id: str, pieces: Iterable[pa.Table]) -> str:
-    import pyarrow.parquet as pq  # here, because few logdirs have spools of dead processes
+    import pyarrow.parquet as pq  # imported here, because few logdirs have spools of dead processes
 
     path = directory / part_path(table, run_id=run_id, number=_PART_NUMBER)
     path.parent.mkdir(parents=True)

@@ -1,6 +1,6 @@
-"""OpenLogdir: a logdir opened for reading, as DuckDB views over its live parts, and SubLogdir: some of its runs.
+"""OpenLogdir: a logdir opened for reading, as DuckDB views over its live parts. SubLogdir: some runs of a logdir.
 
-They answer SQL. `tfdbg_arrow.query.answers.Logdir` adds the questions of the query layer.
+Both classes run SQL. `tfdbg_arrow.query.answers.Logdir` adds the questions of the query layer.
 """
 
 from __future__ import annotations
@@ -43,22 +43,25 @@ if TYPE_CHECKING:
 _Result = TypeVar("_Result")
 
 _ENGINE_ERRORS = (duckdb.Error, UnicodeDecodeError, RuntimeError)
-"""What DuckDB raises."""
+"""The exceptions that DuckDB raises."""
 _MAX_ATTEMPTS = 20
-"""How often to list the parts again because a listed part was gone."""
+"""Maximum number of times that the parts are listed again because a listed part was gone."""
 _MAX_SCOPES = 64
-"""Number of runs whose own views are kept."""
+"""Maximum number of runs whose views are kept."""
 _MAX_LOADED_SCOPES = 4
-"""Number of runs whose small tables are kept in memory."""
+"""Maximum number of runs whose small tables are kept in memory."""
 _MAX_KEPT_ROWS = 64
-"""Number of query results that `kept_rows` keeps."""
+"""Maximum number of query results that `kept_rows` keeps."""
 _SCHEMA_NUMBERS = count()
 _MAX_KEPT = 6
-"""Number of values that are kept: for each of two runs, a reader with up to about 200 MB, and some small values."""
+"""Maximum number of values that `kept` keeps.
+
+They suffice for two runs: for each run, a reader with up to about 200 MB, and some small values.
+"""
 
 
 class OpenLogdir(Statements, Engine):
-    """A logdir opened for reading. `Logdir` describes the attributes, `open_logdir` the arguments."""
+    """A logdir opened for reading. `Logdir` describes the attributes, and `open_logdir` describes the arguments."""
 
     def __init__(
         self,
@@ -84,7 +87,7 @@ class OpenLogdir(Statements, Engine):
             self._check = OwnFiles(location).check
         self.path: Path | RemoteLocation = location
         self.storage_options = storage_options
-        # For the temporary files of large queries. By default, DuckDB would write them to the working directory.
+        # The directory for temporary files of large queries. By default, DuckDB would use the working directory.
         self._spill = tempfile.mkdtemp(prefix="tfdbg_arrow-")
         self._remove_spill = weakref.finalize(self, shutil.rmtree, self._spill, ignore_errors=True)
         self._connection = connect(self._spill, memory_limit=self.memory_limit)
@@ -107,15 +110,15 @@ class OpenLogdir(Statements, Engine):
     def connection(self) -> duckdb.DuckDBPyConnection:
         """The in-memory DuckDB that holds the views.
 
-        If you use it directly, you get DuckDB's own results and errors. For a logdir at a URL, it shows only the tables
-        that were fetched before, by SQL given to the methods or by `fetch`.
+        If you use the connection directly, you get DuckDB's own results and errors. For a logdir at a URL, it shows
+        only the tables that earlier SQL or `fetch` has already fetched.
         """
         self._run(self._views.need_all)
         return self._connection
 
     @property
     def broken_parts(self) -> tuple[BrokenPart, ...]:
-        """The broken files that are left out if the logdir was opened with `skip_broken`; reading may find more."""
+        """The broken files that a logdir opened with `skip_broken` leaves out. Reading may find more such files."""
         return () if self._broken is None else self._broken.parts
 
     def __enter__(self) -> Self:
@@ -130,12 +133,12 @@ class OpenLogdir(Statements, Engine):
         return f"Logdir({str(self.path)!r})"
 
     def close(self) -> None:
-        """Closes the connection. Relations that were taken from it cannot be read any more."""
+        """Closes the connection. Relations from this connection can no longer be read."""
         self._connection.close()
         self._remove_spill()
 
     def interrupt(self) -> None:
-        """Stops the query that another thread runs; that thread gets a QueryError. Does nothing if no query runs."""
+        """Stops a query in another thread, which then gets a QueryError. Does nothing if no query runs."""
         # Does not take the lock, because the running query holds it.
         with contextlib.suppress(duckdb.Error):
             self._connection.interrupt()
@@ -158,8 +161,8 @@ class OpenLogdir(Statements, Engine):
     def joining_as_written(self) -> Iterator[None]:
         """Makes DuckDB join tables in the order in which the queries in the block name them.
 
-        Use it to read whole views over all tensors. Otherwise DuckDB may join all tensors of a call with each other
-        before it joins the edges between them, which takes quadratic time.
+        Use it to read whole views over all tensors. Otherwise DuckDB may first join all pairs of tensors of a call, and
+        only then join the edges between them, which takes quadratic time.
         """
         self.rows("SET disabled_optimizers = 'join_order'")
         try:
@@ -182,10 +185,10 @@ class OpenLogdir(Statements, Engine):
             self._take(parts)
 
     def fetch(self, *table_names: str) -> None:
-        """Fetches tables of a logdir at a URL; does nothing for a local one.
+        """Fetches tables of a logdir at a URL; does nothing for a local logdir.
 
         Args:
-            *table_names: The tables; without any, all tables are fetched.
+            *table_names: The tables. Without names, all tables are fetched.
 
         Raises:
             LogdirError: The URL cannot be read.
@@ -218,7 +221,7 @@ class OpenLogdir(Statements, Engine):
             return scope
 
     def of_runs(self, run_ids: Sequence[str]) -> SubLogdir:
-        """Returns the logdir restricted to some runs; close it when done."""
+        """Returns the logdir restricted to some runs. The caller must close the result."""
         return self._restricted(run_ids)
 
     def _restricted(self, run_ids: Sequence[str], *, loads: bool = False) -> SubLogdir:
@@ -249,14 +252,17 @@ class OpenLogdir(Statements, Engine):
         return rows
 
     def lasting(self, make: Callable[[Self], _Result]) -> _Result:
-        """Returns what `make` made of this logdir at its first call: a reader that itself follows the parts."""
+        """Returns a reader that `make` created at the first call.
+
+        The reader itself must follow changes of the parts.
+        """
         if make not in self._lasting:
             self._lasting[make] = make(self)
         reader: _Result = self._lasting[make]
         return reader
 
     def forget(self) -> None:
-        """Clears everything that was computed from the parts, for a caller that replaces rows."""
+        """Clears all values that were computed from the parts, for a caller that replaces rows."""
         self._results.clear()
         self._lasting.clear()
 
@@ -271,7 +277,10 @@ class OpenLogdir(Statements, Engine):
         return {run: tables[table_name] for run, tables in self._runs_parts().items() if table_name in tables}
 
     def extent(self, table_name: str) -> tuple[int, int, int]:
-        """Returns the number of rows, of parts and of bytes of a table. If the manifests tell, nothing is fetched."""
+        """Returns the numbers of rows, parts and bytes of a table.
+
+        If the manifests have these numbers, nothing is fetched.
+        """
         listed = [(part.rows, part.bytes) for part in self._remote.extent(table_name)] if self._remote else []
         rows, sizes = [rows for rows, _ in listed if rows is not None], [size for _, size in listed if size is not None]
         if self._remote is not None and len(rows) == len(sizes) == len(listed):
@@ -281,7 +290,7 @@ class OpenLogdir(Statements, Engine):
         return num_rows, len(parts), sum(part.stat().st_size for part in parts if part.exists())
 
     def prepare(self, query: str) -> None:
-        """Creates the views that a statement reads, and computes those that are computed."""
+        """Creates the views that a statement reads, and computes the rows of computed views."""
         self._run(lambda: self._need(query))
 
     def _need(self, query: str) -> None:
@@ -294,7 +303,7 @@ class OpenLogdir(Statements, Engine):
 
     def _fill(self, view: str, table: str) -> None:
         """Inserts the rows of a computed view into a table."""
-        from tfdbg_arrow.query.logdir.linked import fill_tensor_input  # here, because it imports NumPy and Arrow
+        from tfdbg_arrow.query.logdir.linked import fill_tensor_input  # imported here, because it needs NumPy, Arrow
 
         fill_tensor_input(((run_id, self.of_run(run_id)) for run_id in self.run_ids()), table)
 
@@ -305,7 +314,7 @@ class OpenLogdir(Statements, Engine):
         return parts if self._broken is None else self._broken.without_refused(parts)
 
     def _take(self, parts: Mapping[str, tuple[str, ...]]) -> None:
-        """Makes the views show these parts from now on."""
+        """Makes the views show the given parts."""
         if parts != self._parts:
             self._results.clear()
         self._parts = parts
@@ -364,7 +373,7 @@ class OpenLogdir(Statements, Engine):
         """Returns the exception for an error that no file can have caused; None for any other error.
 
         Raises:
-            TimeLimitError: The error is that of a query that was stopped because its time was over.
+            TimeLimitError: The error comes from a query that was stopped at its time limit.
         """
         if isinstance(error, duckdb.InterruptException):
             self.check_time()
@@ -374,9 +383,11 @@ class OpenLogdir(Statements, Engine):
         return broken_part_error(error, self._views.parts(), check=self._check, cure=self._cure("that file"))
 
     def _reopen(self) -> bool:
-        """Opens a new database after a fatal error, for example from a broken part: DuckDB then refuses all queries.
+        """Opens a new database after a fatal error, for example from a broken part.
 
-        Returns True if it could open one.
+        After such an error, DuckDB refuses all queries.
+
+        Returns True if it could open a database.
         """
         self._connection = connect(
             self._spill, memory_limit=self.memory_limit
@@ -389,7 +400,7 @@ class OpenLogdir(Statements, Engine):
         return [part for part in self._views.parts() if not Path(part).exists()]
 
     def _cure(self, what: str) -> str:
-        """Returns what to do about parts that cannot be read."""
+        """Returns the advice about parts that cannot be read."""
         if self._remote is not None:
             return f"remove {what} from the local cache to download a new copy from {self.path}"
         return f"restore {what}, or read the rest with skip_broken=True (--skip-broken)"
@@ -431,7 +442,7 @@ class SubLogdir(OpenLogdir):
 
     def close(self) -> None:
         """Drops the views."""
-        with contextlib.suppress(duckdb.FatalException):  # after a fatal error, DuckDB refuses this too
+        with contextlib.suppress(duckdb.FatalException):  # after a fatal error, DuckDB refuses this statement too
             self._connection.execute("SET schema = 'main'")
             self._connection.execute(f"DROP SCHEMA {self._schema} CASCADE")
         self._connection.close()
@@ -455,7 +466,7 @@ class SubLogdir(OpenLogdir):
         return self._whole.kept((self._run_ids, key), make)
 
     def forget(self) -> None:
-        """Clears everything that was computed from the parts, for a caller that replaces rows."""
+        """Clears all values that were computed from the parts, for a caller that replaces rows."""
         super().forget()
         self._whole.forget()
 

@@ -1,4 +1,4 @@
-"""How questions open a logdir, which may be given as a path."""
+"""Opens the logdir of a question, which may be given as a path."""
 
 from __future__ import annotations
 

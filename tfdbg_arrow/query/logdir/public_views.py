@@ -1,4 +1,4 @@
-"""The public views: one .sql file each, in SQL that DuckDB and Spark both run as written."""
+"""The public views: one .sql file each, in SQL that DuckDB and Spark both run unchanged."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tfdbg_arrow.schema.op_traits import ADDING, BORDERS, OPTIMIZERS, Trait, typ
 from tfdbg_arrow.storage.layout import PART_GLOB
 
 COMPUTED: Mapping[str, frozenset[str]] = {"tensor_input": frozenset(LINKED_TABLES)}
-"""The views that `link` computes, and the tables from which it does."""
+"""The views that `link` computes, and the tables from which it computes them."""
 _ALERT = """\
 -- One row is one finding of one built-in alert rule, with the rule's default parameters.
 --   kind           the rule
@@ -48,18 +48,21 @@ class View:
 
     @property
     def is_computed(self) -> bool:
-        """Whether `link` computes the rows; the SELECT then returns none, and gives the types of the columns."""
+        """Whether `link` computes the rows.
+
+        In this case, the SELECT returns no rows and only defines the column types.
+        """
         return self.name in COMPUTED
 
     @cached_property
     def select(self) -> str:
-        """The SELECT alone."""
+        """The SELECT without the comments."""
         return "\n".join(line for line in self.text.splitlines() if not line.startswith("--"))
 
 
 @lru_cache(maxsize=1)
 def public_views() -> tuple[View, ...]:
-    """Returns the views in an order in which they can be created: each after the views that it reads."""
+    """Returns the views in order of creation: each view after the views that it reads."""
     files = resources.files("tfdbg_arrow.query.logdir") / "views"
     views = {
         name: View(name=name, text=_filled(file.read_text(encoding="utf-8")))
@@ -75,7 +78,7 @@ def public_views() -> tuple[View, ...]:
 
 
 def _filled(text: str) -> str:
-    """Returns the text of a view with what it needs to know about types of ops, and with its repeated parts."""
+    """Returns the text of a view with the lists of op types filled in, and with its repeated parts."""
     if "{" not in text:
         return text
     adding = " UNION ALL ".join(
@@ -102,15 +105,15 @@ _REPEATED = re.compile(r"\{repeat (\d+)\}\n(.*?)\{end\}\n", re.DOTALL)
 
 
 def _repeat(part: re.Match[str]) -> str:
-    """Returns a part of a view once for each n from 1 on. Spark has no recursive query that leaves out duplicates."""
+    """Returns a part of a view once for each n from 1. Spark has no recursive query that removes duplicates."""
     return "".join(part[2].replace("{n}", str(n)).replace("{n-1}", str(n - 1)) for n in range(1, int(part[1]) + 1))
 
 
 def views_sql(logdir: str) -> str:
     """Returns a SQL script that creates all tables and views of a logdir in a plain DuckDB client.
 
-    The script finds the parts by their paths and does not read the manifests: use it on a logdir that nobody writes to.
-    It lacks the views that this package computes; `export` writes their rows.
+    The script finds the parts by their paths and does not read the manifests. Use it only on a logdir that no process
+    writes to. The script lacks the views that this package computes; `export` writes the rows of these views.
 
     Args:
         logdir: The logdir's path, as seen by the client.
@@ -129,7 +132,7 @@ def views_sql(logdir: str) -> str:
 
 def _table_sql(logdir: str, table: Table) -> str:
     pattern = f"{logdir.rstrip('/')}/{table.name}/{PART_GLOB}"
-    # can_have_nan: min/max statistics leave out NaN, and without this option DuckDB would prune by them.
+    # can_have_nan: min/max statistics ignore NaN. Without this option, DuckDB would skip rows by these statistics.
     return (
         f'CREATE OR REPLACE VIEW "{table.name}" AS SELECT * FROM read_parquet(\n'
         f"    {sql_literal(pattern)}, union_by_name = true, can_have_nan = true,\n"

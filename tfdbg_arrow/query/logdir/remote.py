@@ -1,8 +1,8 @@
 """A logdir at a URL: the live parts that a query needs are fetched into a cache directory and read from there.
 
-DuckDB's `register_filesystem` is not used: it would fetch a part again for each query, a piece at a time, never check
-its SHA-256, and fail in the middle of a query if a part is replaced. A fetched part is complete and matches the
-manifest, and everything else works as on a local logdir.
+DuckDB's `register_filesystem` is not used. It would fetch a part again for each query in small pieces, would never
+check the part's SHA-256, and would fail in the middle of a query if a part is replaced. A fetched part is complete and
+matches the manifest, and everything else works as on a local logdir.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from tfdbg_arrow.storage.marker import parse_marker
 
 CACHE_VARIABLE = "TFDBG_ARROW_CACHE_DIR"
 MAX_CACHE_BYTES = 8 << 30
-"""If the cache is larger, copies of other logdirs are removed, the least recently opened first."""
+"""Maximum size of the cache. Above it, copies of other logdirs are removed, the least recently opened logdir first."""
 _NUM_CONNECTIONS = 8
 _ATTEMPTS = 10
 _RETRY_S = 0.3
@@ -52,7 +52,7 @@ class RemotePart:
     Attributes:
         table: Its table.
         path: Its path in the logdir.
-        token: Its SHA-256. Without a manifest, the file system's version of the file.
+        token: Its SHA-256. Without a manifest, it is the file system's version of the file.
         rows: Its number of rows; None without a manifest.
         bytes: Its size; None without a manifest.
         is_hashed: Whether the token is a SHA-256.
@@ -73,7 +73,7 @@ class RemotePart:
 
 
 class _ReplacedError(Exception):
-    """A file was replaced since it was listed."""
+    """A file was replaced after it was listed."""
 
 
 class RemoteSource:
@@ -117,7 +117,7 @@ class RemoteSource:
             The local paths by table, for these tables only.
 
         Raises:
-            LogdirError: The URL cannot be read, or is not a logdir.
+            LogdirError: The URL cannot be read, or it is not a logdir.
             FormatVersionError: The logdir has another MAJOR format version.
             BrokenPartError: A part does not match the manifest.
         """
@@ -142,7 +142,10 @@ class RemoteSource:
         )
 
     def want(self, tables: Collection[str]) -> dict[str, tuple[str, ...]]:
-        """Fetches more tables, as of the last reading of the manifests. Returns and raises the same as `refresh`."""
+        """Fetches more tables, with the parts from the last reading of the manifests.
+
+        Returns and raises the same as `refresh`.
+        """
         self._wanted.update(tables)
         try:
             return self._fetch(self._wanted)
@@ -235,7 +238,7 @@ class RemoteSource:
         return False
 
     def _note_gone(self, path: str) -> None:
-        """Leaves out a part that was gone twice although the manifest still names it."""
+        """Leaves out a part that was missing twice although the manifest still names it."""
         if self._broken is not None and path in self._gone:
             gone_parts = (part for parts in self._parts.values() for part in parts if part.path == path)
             self._left_out.update((part, "is missing") for part in gone_parts)
@@ -304,8 +307,8 @@ class RemoteSource:
 def _map_in_threads(action: Callable[[Any], _T], items: Sequence[Any], *, num_threads: int) -> list[_T]:
     """Returns the result of an action for each item, and raises the first error.
 
-    It does not use a ThreadPoolExecutor, which refuses to work while the interpreter exits; `tfdbg-arrow run` reads at
-    that time.
+    It does not use a ThreadPoolExecutor, which cannot start tasks while the interpreter exits. `tfdbg-arrow run` reads
+    at that time.
     """
     results: dict[int, _T] = {}
     errors: list[BaseException] = []

@@ -1,4 +1,4 @@
-"""Statements: runs SQL over the views of a logdir, within limits of memory and time, and translates DuckDB's errors.
+"""Statements: runs SQL over the views of a logdir, limits memory and time, and translates DuckDB's errors.
 
 `Questions` records the SQL, so that it can be run again.
 """
@@ -30,7 +30,7 @@ _Result = TypeVar("_Result")
 _IS_QUESTION = re.compile(
     r"\s*(SELECT|WITH(?!.*\b(INSERT|UPDATE|DELETE|MERGE)\b))\b[^;]*;?\s*\Z", re.IGNORECASE | re.DOTALL
 )
-"""Matches one statement that only returns rows."""
+"""Matches a single statement that only returns rows."""
 _USER_ERRORS = (
     duckdb.ParserException,
     duckdb.SyntaxException,
@@ -47,13 +47,15 @@ _USER_ERRORS = (
 )
 """DuckDB's errors that no file can cause. Every other error may come from a broken file."""
 _NO_TEXT = "nanobind::str()"
-"""Part of the RuntimeError for a name in a broken file that is not UTF-8. Every other RuntimeError comes from a
-statement or parameters that cannot be bound."""
+"""Part of the RuntimeError for a name that is not UTF-8 in a broken file.
+
+Every other RuntimeError comes from a statement or parameters that cannot be bound.
+"""
 _PARAMETER = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|--[^\n]*|\?")
 _OUR_OWN = re.compile(r"\b(derived|loaded_\w+)\b|\A\s*(CREATE|INSERT|DELETE|DROP|SET)\b", re.IGNORECASE)
 """Matches statements about tables that exist only while this process has the logdir open."""
 DEFAULT_MEMORY_LIMIT = 2 << 30
-"""In bytes."""
+"""The default memory limit, in bytes."""
 MEMORY_LIMIT_VARIABLE = "TFDBG_ARROW_MEMORY_LIMIT"
 _LEAST_MEMORY_LIMIT = 32_000_000
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) ?(B|KB|MB|GB|TB|KIB|MIB|GIB|TIB)?", re.IGNORECASE)
@@ -68,7 +70,7 @@ class Statements(ABC):
     """Runs SQL.
 
     Attributes:
-        questions: Records the SQL that is asked, while a `noted` block is active.
+        questions: Records the SQL of the queries while a `noted` block is active.
     """
 
     questions: Questions
@@ -95,7 +97,7 @@ class Statements(ABC):
         return None if relation.relation is None else relation
 
     def rows(self, query: str, parameters: Sequence[object] | dict[str, object] | None = ()) -> list[tuple[Any, ...]]:
-        """Runs SQL over the views and returns every row. Errors while rows are read raise this package's exceptions.
+        """Runs SQL over the views and returns every row. Errors during reading become this package's exceptions.
 
         Raises:
             QueryError: DuckDB refuses the statement or a parameter.
@@ -132,7 +134,7 @@ class Statements(ABC):
             QueryError: DuckDB refuses the statement or a parameter.
             BrokenPartError: A part cannot be read.
         """
-        import pyarrow as pa  # here, because rows need no Arrow
+        import pyarrow as pa  # imported here, because rows need no Arrow
 
         self.questions.note(query, parameters)
 
@@ -174,12 +176,12 @@ class Statements(ABC):
         parameters: Sequence[object] | dict[str, object] | None = None,
         batch_rows: int = 16_384,
     ) -> _Result:
-        """Runs SQL over the views and passes the rows on while DuckDB computes them, so that memory stays bounded.
+        """Runs SQL over the views and passes on rows while DuckDB computes the result, so that memory stays bounded.
 
         Args:
             query: A statement that returns rows.
-            consume: Reads the rows as Arrow batches. If a recording replaces parts in the meantime, it is called again
-                with all rows from the start.
+            consume: Reads the rows as Arrow batches. If a recording replaces parts in the meantime, `consume` is called
+                again with all rows from the start.
             parameters: As for `sql`.
             batch_rows: Maximum number of rows per batch.
 
@@ -199,7 +201,7 @@ class Statements(ABC):
             def batches() -> Iterator[pa.RecordBatch]:
                 try:
                     yield from source
-                except (OSError, pa.ArrowException) as error:  # Arrow raises DuckDB's errors as these
+                except (OSError, pa.ArrowException) as error:  # Arrow raises DuckDB's errors as these types
                     failures.append(error)
                     raise
 
@@ -215,12 +217,12 @@ class Statements(ABC):
         return self._run(run)
 
     def read_with(self, query: str, read: Callable[[duckdb.DuckDBPyConnection], _Result]) -> _Result:
-        """Calls a function that reads rows of the views with statements of its own.
+        """Calls a function that reads rows of the views with its own statements.
 
         Args:
             query: A SELECT that names the views.
-            read: Runs the statements on the given connection, and leaves no result of them open. If a recording
-                replaces parts in the meantime, it is called again.
+            read: Runs the statements on the given connection, and leaves no result open. If a recording replaces parts
+                in the meantime, `read` is called again.
 
         Returns:
             The result of `read`.
@@ -250,7 +252,7 @@ class Statements(ABC):
 
     @abstractmethod
     def _told(self, error: Exception) -> Exception:
-        """Returns this package's exception for an error of DuckDB, or the error if it is none of DuckDB's."""
+        """Returns this package's exception for a DuckDB error. Other errors are returned unchanged."""
 
 
 class TimeLimit:
@@ -272,7 +274,7 @@ class TimeLimit:
 
     @contextlib.contextmanager
     def within(self, seconds: float, *, interrupt: Callable[[], None]) -> Iterator[None]:
-        """Limits the time of the block. A limit within another one cannot extend it.
+        """Limits the time of the block. An inner limit cannot extend an outer limit.
 
         Args:
             seconds: The maximum time.
@@ -285,7 +287,7 @@ class TimeLimit:
         is_done = threading.Event()
 
         def watch() -> None:
-            # Many queries may follow each other, and an interrupt ends only the running one.
+            # Many queries may follow each other, and an interrupt ends only the running query.
             wait_s = seconds
             while not is_done.wait(wait_s):
                 interrupt()
@@ -325,11 +327,11 @@ def memory_limit_bytes(given: int | str | None) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """One SQL text that was asked.
+    """One SQL text that was run as a query.
 
     Attributes:
         query: The SELECT, with the parameter values of its first use filled in.
-        number: How often it was asked, counting all parameter values.
+        number: Number of times that the query was run, with any parameter values.
     """
 
     query: str
@@ -351,7 +353,7 @@ class Questions:
 
     @contextlib.contextmanager
     def noted(self) -> Iterator[list[Question]]:
-        """Yields a list that is filled when the block ends: each SQL text asked in the block, in order of first use."""
+        """Yields a list that is filled when the block ends: each SQL text run in the block, in order of first use."""
         questions: list[Question] = []
         self._noted = {}
         try:
@@ -406,7 +408,7 @@ def refused(error: Exception, *, memory_limit: int) -> TfdbgArrowError | None:
 
 
 def duckdb_error(error: Exception) -> Exception:
-    """Returns the DuckDB error for an error that Arrow raised while rows were streamed; Arrow keeps only its text.
+    """Returns the DuckDB error for an error that Arrow raised while streaming rows. Arrow keeps only the error's text.
 
     Any other error is returned unchanged.
     """

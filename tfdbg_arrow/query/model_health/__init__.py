@@ -1,15 +1,15 @@
-"""Layers over the training: layer_health, training_curves, distributions, and layer_differences for two runs.
+"""The state of the layers over the training: layer_health, training_curves, distributions and layer_differences.
 
-* `answers.py`: the answers.
-* `reading.py`: reads what the answers are made of.
-* `differences.py`: layer_differences.
+* `answers.py`: the classes of the answers.
+* `reading.py`: reads the data for the answers.
+* `differences.py`: layer_differences, which compares two runs.
 * `histograms.py`: distributions.
 * `columns.py`: the positions of a run, divided into columns.
-* `cells.py`: sums up the tensors of each layer or source line in each column, in one statement.
+* `cells.py`: sums up the tensors of each layer or source line in each column, in one SQL statement.
 * `layer_rows.py`: the tree of layers.
 * `series.py`: quantities that need single tensors: the loss and other scalars, update ratios, saturated activations.
-* `origin.py`: where the first bad value began, and its way.
-* `sentences.py`: what happened, in a sentence.
+* `origin.py`: where the first bad value began, and which layers it went through.
+* `sentences.py`: the sentence that says what happened.
 """
 
 from __future__ import annotations
@@ -82,11 +82,11 @@ _CURVES = {
     "saturated_share": ("Share of saturated activations", "share"),
     "bad_share": ("Share of bad tensors", "share"),
 }
-"""Title and scale by name."""
+"""The title and the scale of each curve, by name."""
 _LAST_POSITIONS = 50
-"""Number of positions in which last_loss looks for a loss."""
+"""The number of positions at the end of a run in which last_loss looks for a loss."""
 _MAX_TITLE = 60
-"""Maximum number of characters of a title that is the name of a label."""
+"""The maximum number of characters of a title that is the name of a label."""
 
 
 def layer_health(
@@ -98,29 +98,32 @@ def layer_health(
 ) -> LayerHealth | None:
     """Returns the health of each layer over the training; None if the run has no tensors.
 
-    Each tensor counts in its row, see LayerRow, and in the rows of the layers around. The measures of a cell are:
+    Each tensor counts in its row (see LayerRow) and in the rows of the layers that contain it. The measures of a cell
+    are:
 
-    * `bad_share`: bad tensors, as a share of those that are known to be bad or not bad;
+    * `bad_share`: the share of bad tensors among the tensors that are known to be bad or not bad;
     * `max_abs`: the largest magnitude of a finite element;
-    * `mean`, `stddev`: of all finite elements together;
-    * `zero_share`: elements that are zero, as a share of all elements;
-    * `norm`: the Euclidean norm of the finite elements. Each op output counts with the mean square sum of its tensors
-      in the column, so the norm does not depend on the number of steps in a column; outputs of several graphs that
-      were traced from one function count as one. On the gradient side, only gradients of variables count, without bad
-      tensors, unless there are none in the row. A gradient of a variable is an output of a gradient op that an op of
-      the optimizer takes; or, if no optimizer takes any, that another op takes or a function returns to eager code;
+    * `mean`, `stddev`: the mean and the standard deviation of all finite elements together;
+    * `zero_share`: the share of zeros among all elements;
+    * `norm`: the Euclidean norm of the finite elements. For each op output, the sums of squares of its tensors in the
+      column are averaged, so the norm does not depend on the number of steps in a column. If several graphs were traced
+      from one function, equal outputs of these graphs count as one output. On the gradient side, only the gradients of
+      variables count, without bad tensors; if the row has none, all tensors of the row count. The gradients of
+      variables are the outputs of gradient ops that an op of the optimizer takes. If no optimizer takes any, they are
+      the outputs that another op outside the gradient takes, or that a function returns to eager code;
     * `update_ratio`: the greatest ratio of an update to its variable, by their root mean squares, as in the alert rule
-      `weight_update_ratio`, in the row of the op that reads the variable. If an op such as ResourceApplyAdam computes
-      the update from a state of its own, it is the smallest ratio that the next read proves; see `variable_update`, a
-      view.
+      `weight_update_ratio`. The ratio belongs to the row of the op that reads the variable. If an op such as
+      ResourceApplyAdam computes the update from a state of its own, the measure is the smallest ratio that the next
+      read of the variable proves; see the view `variable_update`.
 
     `max_abs`, `mean`, `stddev`, `norm` and `update_ratio` need the mode FULL_NUMERICS; `zero_share` needs FULL_HEALTH.
 
     Args:
         logdir: An open logdir or its path.
-        run_id: The run, or "all". None means the newest run, with the other processes of its program. Of several runs,
-            it is the first that went bad, else the last one.
-        positions: The first position, and the position after the last (zoom). None means from the start, or to the end.
+        run_id: The run, or "all". None means the newest run and the runs of the other processes of its program. Of
+            several runs, the answer is about the first run that went bad, or about the last run if none did.
+        positions: The first position, and the position after the last, to zoom in. None means from the start, or to the
+            end.
         max_columns: Maximum number of columns. If there are more positions, each column is a range of equal length.
 
     Raises:
@@ -144,29 +147,31 @@ def training_curves(
 
     The curves of a column are:
 
-    * `loss`: the mean of its values. They are the labels that the program set with `mark(loss=…)`. If there are none,
-      they are the values of the scalar output of a graph op that computes the loss: the output must have a gradient and
-      the role `loss`; or else the role `loss`; or else a gradient. Of several, the one that was computed most often
-      counts, and of these the one that was made last. If no graph has one, it is the last scalar of a position that an
-      eager op with the role `loss` computed, or else an eager op with a gradient;
-    * `learning_rate`, `loss_scale`, `global_norm`: what the optimizers and the loss scale of Keras, and
-      `clip_by_global_norm` of Keras or TensorFlow, use in graphs, unless the program set labels of these names;
-    * the other labels of marks that are numbers, by their names, and the metrics in the logs of Keras's fit, as
-      `logs/accuracy`: the means of their values. There are at most MAX_LABELS of them;
-    * `gradient_norm`: the norm of all gradients of variables, see `layer_health`; NaN if one is bad;
-    * `weight_norm`: the norm of all variables that a graph reads for a forward op or the loss, and trains; NaN if one
-      is bad. Each variable counts with its first read in a graph;
+    * `loss`: the mean of the loss. The loss is the label that the program set with `mark(loss=…)`. Without such a
+      label, it is a scalar output of a graph op: of an op with the role `loss` and a gradient; if there is none, of an
+      op with the role `loss`; if there is none, of an op with a gradient. Of several such outputs, the output that was
+      computed most often counts; of several of these, the output that was made last. If no graph has such an output,
+      the loss is the last scalar in each position that an eager op with the role `loss` computed, or, if there is none,
+      an eager op with a gradient;
+    * `learning_rate`, `loss_scale`, `global_norm`: the values that the optimizers and the loss scale of Keras, and
+      `clip_by_global_norm` of Keras or TensorFlow, use in graphs. If the program set labels with these names, the
+      labels count instead;
+    * the means of other numbers that the program set as labels of marks, by name, and of the metrics in the logs of
+      Keras's fit, such as `logs/accuracy`. At most MAX_LABELS labels have a curve;
+    * `gradient_norm`: the norm of all gradients of variables, see `layer_health`; NaN if any of these gradients is bad;
+    * `weight_norm`: the norm of all variables that a graph trains and reads for a forward op or the loss; NaN if any of
+      them is bad. Only the first read of each variable in a graph counts;
     * `update_ratio`: the greatest ratio of an update to one of these variables;
-    * `max_activation`, `zero_share`: the largest magnitude, and the share of zeros, in outputs of forward ops other
-      than constants and reads of variables;
-    * `saturated_share`: outputs of Sigmoid and Tanh in graphs that are saturated, as in the alert rule
-      `saturated_activation`;
-    * `bad_share`: bad tensors, as in `layer_health`.
+    * `max_activation`, `zero_share`: the largest magnitude, and the share of zeros, in the outputs of forward ops.
+      Constants and reads of variables do not count;
+    * `saturated_share`: the share of saturated outputs among the outputs of Sigmoid and Tanh in graphs, as in the alert
+      rule `saturated_activation`;
+    * `bad_share`: the share of bad tensors, as in `layer_health`.
 
-    Curves that the recording does not provide are omitted. The values of scalars are those of
-    `tensor_health.scalar_value`. The modes SHAPE and NO_TENSOR have none.
+    Curves that the recording does not provide are omitted. The values of scalars come from
+    `tensor_health.scalar_value`. The modes SHAPE and NO_TENSOR record no such values.
 
-    The arguments and errors are those of layer_health.
+    The arguments and errors are the same as for layer_health.
     """
     with opened(logdir) as open_:
         recorded = read_recorded(open_, run_id=run_id, positions=positions, max_columns=max_columns)
@@ -182,7 +187,7 @@ def layers_and_curves(
 ) -> tuple[LayerHealth, TrainingCurves] | None:
     """Returns layer_health and training_curves, in less time than both calls; None if the run has no tensors.
 
-    The arguments and errors are those of layer_health.
+    The arguments and errors are the same as for layer_health.
     """
     with opened(logdir) as open_:
         recorded = read_recorded(open_, run_id=run_id, positions=positions, max_columns=max_columns)
@@ -192,9 +197,9 @@ def layers_and_curves(
 def layers_and_curves_on(
     logdir: Engine, axis: Axis, *, run_id: str, max_labels: int = MAX_LABELS
 ) -> tuple[LayerHealth, TrainingCurves]:
-    """Returns layer_health and training_curves on a given axis, without what they say about the first bad tensor.
+    """Returns layer_health and training_curves on a given axis, without the parts about the first bad tensor.
 
-    The axis may extend over positions without tensors: marks have curves there too.
+    The axis may have positions without tensors: marks have curves there too.
 
     Args:
         logdir: The engine of the run, see `Engine.of_run`.
@@ -212,7 +217,7 @@ def layers_and_curves_on(
 def last_loss(logdir: Engine | str | Path, *, run_id: str) -> tuple[int, float] | None:
     """Returns the last known loss of a run, and its position on the axis of training_curves.
 
-    It reads only the last positions; None if none of them has a known loss.
+    Reads only the last positions; returns None if none of them has a known loss.
 
     Args:
         logdir: An open logdir or its path.

@@ -10,15 +10,15 @@ from tfdbg_arrow.query.displayed import Displayed
 
 @dataclass(frozen=True, kw_only=True)
 class Measure:
-    """One quantity of a map or a set of curves.
+    """One quantity that a map of layers shows.
 
     Attributes:
-        name: Its name, as in `LayerHealth.values`: `bad_share`, `max_abs`, `mean`, `stddev`, `zero_share`, `norm`
-            or `update_ratio`.
-        title: What people call it, such as "Largest magnitude".
-        scale: How to colour it: `share` (0 to 1), `log` (0 and positive numbers over many powers of ten), `signed`
-            (numbers around 0), `relative` (relative differences), `share_difference` (differences of two
-            shares) or `difference` (the largest of these, without its sign).
+        name: The name, as in `LayerHealth.values`: `bad_share`, `max_abs`, `mean`, `stddev`, `zero_share`, `norm` or
+            `update_ratio`.
+        title: The title for people, such as "Largest magnitude".
+        scale: How to colour the numbers: `share` (0 to 1), `log` (0 and positive numbers over many powers of ten),
+            `signed` (numbers around 0), `relative` (relative differences), `share_difference` (differences of two
+            shares) or `difference` (the largest difference of all measures, without its sign).
     """
 
     name: str
@@ -45,8 +45,8 @@ class Column:
     Attributes:
         first: The first position.
         last: The last position, inclusive.
-        first_event_index: The first tensor of the column; None if it has none.
-        last_event_index: The last tensor of the column; None if it has none.
+        first_event_index: The event_index of the first tensor of the column; None if the column has no tensors.
+        last_event_index: The event_index of the last tensor of the column; None if the column has no tensors.
     """
 
     first: int
@@ -57,22 +57,22 @@ class Column:
 
 @dataclass(frozen=True, kw_only=True)
 class LayerRow:
-    """One row of a map: a layer, with all that is inside it.
+    """One row of a map: a layer, with everything inside the layer.
 
-    In a program with layers, an op outside all layers belongs to a row for its role, such as `loss` or `optimizer`.
-    In a program without layers, an op belongs to a row for the line of the user's code that created it, or to one for
-    its role if no such line is known. Eager tensors that came from outside belong to the row of the role `input`. A
-    gradient has the layer, line or role of its forward op.
+    In a program with layers, an op outside all layers belongs to a row for its role, such as `loss` or `optimizer`. In
+    a program without layers, an op belongs to a row for the line of the user's code that created the op, or to a row
+    for its role if no such line is known. Eager tensors that came from outside the program belong to the row of the
+    role `input`. A gradient op belongs to the layer, line or role of its forward op.
 
     Attributes:
-        layer: The path of the layer, as in `graph_op.layer`; or the line as `file_path:lineno`; or the role, `other` if
-            it is unknown. See `kind`.
+        layer: The path of the layer, as in `graph_op.layer`; the line as `file_path:lineno`; or the role, which is
+            `other` if it is unknown. See `kind`.
         kind: `layer`, `line` or `role`.
         name: The last part of the path; for a line, the name of the file and the line number.
-        depth: Number of layers around it; 0 for other kinds.
+        depth: Number of layers that contain the layer; 0 for other kinds.
         side: `forward`, or `gradient` for the gradients of the ops of the layer.
-        role: `forward`, `loss`, `metric`, `optimizer` or `input`; the role of most of its tensors if `side` is
-            `forward`, else `gradient`.
+        role: `gradient` if `side` is `gradient`. Otherwise, the role of most tensors in the row: `forward`, `loss`,
+            `metric`, `optimizer` or `input`.
         has_children: Whether other rows of the same side are inside the layer.
         num_outputs: Number of op outputs with tensors in the row.
         num_bad: Number of bad tensors in the row.
@@ -99,20 +99,21 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class LayerMap:
-    """What maps of layers over the training have in common.
+    """The attributes that all maps of layers over the training have in common.
 
     Attributes:
-        axis: What the positions of the columns are: `step` (training steps, as marked) or `execution`
-            (`execution_index`). Tensors without a position are in no column.
-        columns: The columns, in order. A column without tensors is left out only at the ends.
-        rows: The rows: layers in the order in which the program made them, each before what is inside it, and the
-            forward side before the gradient side of the same layer. There are at most about 2,000.
+        axis: The kind of position: `step` (training steps that the program marked) or `execution` (`execution_index`).
+            Tensors without a position are in no column.
+        columns: The columns, in order. Columns without tensors are left out at the two ends, but not in between.
+        rows: The rows, in the order in which the program made the layers. A layer comes before the layers inside it,
+            and its forward side before its gradient side. There are at most about 2,000 rows.
         measures: The measures that are known.
-        values: By name of the measure, one tuple for each row with one number for each column; None where it is not
-            known.
+        values: For each measure, by name, one tuple for each row, with one number for each column; None where the
+            measure is not known.
         bad: For each row and column, the number of bad tensors that mark the cell.
-        origin: The outlined cell; None if there is none.
-        path: Rows that a line joins with the outlined cell, in the order of the flow.
+        origin: The outlined cell; None if no cell is outlined.
+        path: The rows that a line connects with the outlined cell, in the order in which the bad value went through
+            them.
         sentence: What happened, in one sentence.
     """
 
@@ -132,17 +133,19 @@ class LayerHealth(LayerMap, Displayed):
     """The health of each layer of one run over the training.
 
     It also has the attributes of LayerMap. If the run has no steps, the columns are executions. See `layer_health` for
-    the measures. `bad` counts the bad tensors in each cell. `origin` is the cell in which the first bad value began;
-    None if none did harm. `path` has the rows through which the bad value went to the variable, result or metric that
-    it reached first, without repetitions; the first is the row of the origin. `sentence` is the headline of the first
-    bad tensor that did harm, and what had grown until then; for a healthy run, it says that nothing is bad, and names
-    the layer that changed most, if one changed much.
+    the measures. `bad` counts the bad tensors in each cell. `origin` is the cell of the first bad tensor that did harm;
+    None if no bad tensor did harm. `path` has the rows through which the bad value went until it reached a variable,
+    result or metric, without repetitions. The first row is the row of the origin. `sentence` is the headline of that
+    tensor, followed by a sentence about the tensor that had grown until then. For a healthy run, `sentence` says that
+    nothing is bad, and names the layer that changed most, if a layer changed much.
 
     Attributes:
         run_id: The run.
         num_folded: Number of layers or lines that have no row of their own, because there are too many. The tensors of
-            a deep layer then count in the row of the layer around it, and those of lines in rows of their roles.
-        origin_event_index: The tensor with which it began, as `first_nonfinite` returns it; None if none did harm.
+            a deep layer then count in the row of the layer that contains it, and the tensors of lines count in the rows
+            of their roles.
+        origin_event_index: The event_index of the first bad tensor that did harm, as `first_nonfinite` returns it; None
+            if no bad tensor did harm.
     """
 
     run_id: str
@@ -152,17 +155,17 @@ class LayerHealth(LayerMap, Displayed):
 
 @dataclass(frozen=True, kw_only=True)
 class Parting:
-    """The first place at which a row of two runs is apart.
+    """The first place at which a row differs between two runs.
 
     Attributes:
         row: Index of the row.
         column: Index of the column.
-        first: The first position of the place. It is exact for `first_parting` and `large_parting`, unless the runs
-            recorded different positions of the column.
+        first: The first position of the place. The position is exact for `first_parting` and `large_parting`, unless
+            the runs recorded different positions within the column.
         last: The last position, inclusive.
-        measure: The measure that is apart: the name of a Measure, or `bad` if only one run has a bad tensor.
-        a: The measure in A; None for `bad`.
-        b: The measure in B; None for `bad`.
+        measure: The measure that differs: the name of a Measure, or `bad` if only one run has a bad tensor.
+        a: The value of the measure in A; None for `bad`.
+        b: The value of the measure in B; None for `bad`.
         num_bad_a: Number of bad tensors in A.
         num_bad_b: Number of bad tensors in B.
     """
@@ -182,17 +185,17 @@ class Parting:
 class LayerDifferences(LayerMap, Displayed):
     """The differences of two runs, layer by layer, over the training.
 
-    It also has the attributes of LayerMap. The columns are positions that both runs have, and their events are those of
-    A. The rows are the layers or lines that both runs have, with the numbers of A. See `layer_differences` for
-    `values`. `bad` counts the bad tensors in cells that are bad in only one run. `origin` is the cell of
-    `outlined_parting`. `path` is empty. `sentence` says which layer parted first, and in which step.
-    `measures` begins with `difference`, the largest difference of all measures, without its sign.
+    It also has the attributes of LayerMap. The columns are the positions that both runs have, with the event indexes of
+    A. The rows are the layers or lines that both runs have, with the counts of A. See `layer_differences` for `values`.
+    `bad` counts the bad tensors in cells that are bad in only one run. `origin` is the cell of `outlined_parting`.
+    `path` is empty. `sentence` says which layer parted first, and in which step. `measures` begins with `difference`,
+    the largest difference of all measures, without its sign.
 
     Attributes:
         run_a: Run A.
         run_b: Run B.
-        range_a: The first and the last position of A; None if it has none.
-        range_b: The same of B.
+        range_a: The first and the last position of A; None if A has no positions.
+        range_b: The first and the last position of B; None if B has no positions.
         values_a: The measures of A, as in `LayerHealth.values`.
         values_b: The measures of B.
         bad_a: The number of bad tensors of A in each cell.
@@ -200,14 +203,15 @@ class LayerDifferences(LayerMap, Displayed):
         only_a: The rows that only A has.
         only_b: The rows that only B has.
         rtol: The tolerance.
-        notes: Further sentences: where the runs are far apart, and what was apart before outside all layers.
-        first_parting: The first place in a layer or line at which the runs are apart. If there is none, the first place
-            in another row; None if they are never apart.
-        large_parting: The same for being far apart: a largest magnitude, a norm or an update ratio by a factor of 10 or
-            more, a share of zeros by a half or more, or only one run has bad tensors.
-        outlined_parting: `first_parting`; or `large_parting`, if the runs are apart from the first column on.
-        partings: The first place of each row that is apart, without rows that contain another one that is apart as
-            early; by column, and then in the order in which the ops of a step run.
+        notes: Further sentences: where the runs are far apart, and which rows outside all layers differed before.
+        first_parting: The first place in a layer or line at which the runs are apart. If there is no such place, it is
+            the first place in another row; None if the runs are never apart.
+        large_parting: The first place at which the runs are far apart: a largest magnitude, a norm or an update ratio
+            differs by a factor of 10 or more, a share of zeros differs by a half or more, or only one run has bad
+            tensors.
+        outlined_parting: `first_parting`; or `large_parting`, if the runs are already apart at the first position.
+        partings: The first place of each row that is apart, sorted by column, and then in the order in which the ops of
+            a step run. A row is left out if a row inside it is apart as early.
     """
 
     run_a: str
@@ -233,14 +237,14 @@ class Curve:
     """One quantity over the training.
 
     Attributes:
-        name: `loss`, `learning_rate`, `loss_scale`, `global_norm`, the label of a mark, `logs/` and a key of Keras's
-            logs, `gradient_norm`, `weight_norm`, `update_ratio`, `max_activation`, `zero_share`,
+        name: `loss`, `learning_rate`, `loss_scale`, `global_norm`, the label of a mark, `logs/` followed by a key of
+            Keras's logs, `gradient_norm`, `weight_norm`, `update_ratio`, `max_activation`, `zero_share`,
             `saturated_share` or `bad_share`.
-        title: What people call it.
+        title: The title for people.
         scale: As in Measure.
-        values: One number for each column; None where it is not known, NaN or an infinity where it is bad.
-        first_bad: Index of the first column in which it is not finite; None if there is none.
-        source: What it was computed from, such as `mark(loss=…)`, or the output of an op, such as `loss/Mean:0`.
+        values: One number for each column; None where the number is not known, NaN or an infinity where it is bad.
+        first_bad: Index of the first column whose value is not finite; None if all known values are finite.
+        source: The source of the numbers, such as `mark(loss=…)`, or the output of an op, such as `loss/Mean:0`.
     """
 
     name: str
@@ -260,10 +264,10 @@ class TrainingCurves(Displayed):
         axis: As in LayerHealth.
         columns: As in LayerHealth.
         curves: The curves that the recording provides.
-        notes: Sentences: why there is no curve of the loss, and how to get one; and which labels have no curve because
-            there are too many.
+        notes: Sentences: why there is no curve of the loss and how to get it, and how many labels have no curve because
+            there are too many labels.
         first_bad: Index of the column of the first bad tensor that did harm, as `first_nonfinite` returns it; None if
-            there is none.
+            no column has it.
     """
 
     run_id: str

@@ -6,10 +6,10 @@ and then joins the few results with the labels of their ops.
 A label consists of
 
 * `kind` and `path`: the row, see LayerRow. In a program with layers, ops outside all layers belong to a row for their
-  role; in a program without layers, ops belong to a row for the line of the user's code that created them, and if there
-  is none to a row for their role. A gradient has the row of its forward op.
-* `is_gradient`: whether the op is one of the view gradient_op, or an execution with that role.
-* `role`: the role of the op; for a gradient that of its forward op. NULL if unknown.
+  role. In a program without layers, ops belong to a row for the line of the user's code that created them, or to a row
+  for their role if there is no such line. A gradient has the path of its forward op.
+* `is_gradient`: whether the op is in the view gradient_op, or is an execution with the role `gradient`.
+* `role`: the role of the op; for a gradient, the role of its forward op. NULL if unknown.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from tfdbg_arrow.query.stacks import line_text
 ROLES = ("forward", "gradient", "input", "loss", "metric", "optimizer")
 """The roles that a recording gives to ops."""
 MAX_DEPTH = 12
-"""The greatest number of layers in each other that have rows of their own."""
+"""The maximum depth of nested layers that have rows of their own."""
 OTHER = "other"
 """The path of ops outside layers whose role is unknown."""
 _NOT_ACTIVATIONS = "('BroadcastTo', 'Const', 'Fill', 'ReadVariableOp', 'Zeros', 'ZerosLike')"
-"""Op types whose outputs are no activations: those that the alert rule all_zero excludes."""
+"""Op types whose outputs are not activations. The alert rule all_zero excludes the same types."""
 
 
 @dataclass(frozen=True)
@@ -49,30 +49,30 @@ class RowKey:
 
     @property
     def depth(self) -> int:
-        """Number of layers around it."""
+        """Number of layers that contain the row's layer."""
         return self.path.count("/") if self.kind == "layer" else 0
 
 
 @dataclass(frozen=True)
 class CellSums:
-    """The tensors of one row, role and column. Values of elements are those of finite elements.
+    """The sums over the tensors of one row, role and column. Statistics of elements count only finite elements.
 
     Attributes:
         column: Index of the column.
         num_tensors: Number of tensors.
-        num_measured: How many of them are known to be bad or not bad.
-        num_bad: How many are bad.
-        num_sized: Number of elements of tensors whose zeros were counted; None if there are none.
-        num_zero: How many of these are zero.
-        max_abs: Largest magnitude; None if it was not measured.
-        num_elements: Number of elements whose mean is known; None if there are none.
-        mean: Their mean.
-        squares: Sum of the squares of their distances from the mean.
-        norm_square: For each op output the mean, over its tensors in the column, of the sum of the squares of the
-            elements; the sum of these. None if it was not measured.
-        gradient_square: The same for gradients of variables, over tensors that are not bad.
+        num_measured: Number of tensors that are known to be bad or not bad.
+        num_bad: Number of bad tensors.
+        num_sized: Number of elements of the tensors whose zeros were counted; None if there are no such tensors.
+        num_zero: Number of these elements that are zero.
+        max_abs: Largest magnitude; None if no magnitude was measured.
+        num_elements: Number of finite elements of the tensors whose mean is known; None if there are no such elements.
+        mean: The mean of these elements.
+        squares: Sum of the squared distances of these elements from the mean.
+        norm_square: The square of the norm. For each op output, the sums of squares of its tensors in the column are
+            averaged; the averages of all op outputs are added. None if it was not measured.
+        gradient_square: As norm_square, for gradients of variables that are not bad.
         num_bad_gradients: Number of bad gradients of variables.
-        weight_square: The same for reads of trained variables, over tensors that are not bad.
+        weight_square: As norm_square, for reads of trained variables that are not bad.
         num_bad_weights: Number of bad reads of trained variables.
         activation_max_abs: Largest magnitude of the activations.
         num_activation_sized: As num_sized, for the activations.
@@ -107,7 +107,7 @@ class Group:
         key: The row.
         role: The role; None if unknown.
         num_outputs: Number of op outputs.
-        place: Sorts rows by when the program made their first op.
+        place: A sort key: rows whose first op the program made earlier come first.
         cells: The columns with tensors, in no particular order.
     """
 
@@ -120,12 +120,12 @@ class Group:
 
 @dataclass(frozen=True)
 class Labels:
-    """How the ops of a run become rows.
+    """The rows to which the ops of a run belong.
 
     Attributes:
         run_id: The run.
         kind: The kind of the rows: `layer`, `line` or `role`.
-        max_depth: The greatest number of layers in a path. What is deeper belongs to the layer around it.
+        max_depth: The maximum number of layers in a path. The ops of deeper layers belong to the layer at this depth.
         num_folded: Number of layers or lines that have no row of their own.
     """
 
@@ -135,7 +135,7 @@ class Labels:
     num_folded: int = 0
 
     def of_graph_ops(self) -> str:
-        """Returns the SELECT of the labels of graph ops, one row per op. Its parameters are the run."""
+        """Returns the SELECT of the labels of graph ops, one row per op. Each parameter is the run."""
         lines, line = "", "CAST(NULL AS STRING)"
         if self.kind == "line":
             line = f"coalesce({_line('fu')}, {_line('ru')})"
@@ -163,7 +163,7 @@ class Labels:
 
         Args:
             source: A SELECT with the columns scope, own_layer, own_role, stack_trace_id, forward_layer, forward_role,
-                forward_stack_trace_id, and others. Its parameters are the run.
+                forward_stack_trace_id, and any others. Each parameter is the run.
         """
         lines, line = "", "CAST(NULL AS STRING)"
         if self.kind == "line":
@@ -189,7 +189,7 @@ class Labels:
         return f"coalesce({self._name()}, {_ROLE}, '{OTHER}')"
 
     def _name(self) -> str:
-        """Returns the SQL expression of the path of the layer, or of the line."""
+        """Returns the SQL expression for the path of the layer, or for the line."""
         if self.kind == "layer":
             return _prefix(self.max_depth)
         return "line" if self.kind == "line" else "CAST(NULL AS STRING)"
@@ -199,7 +199,7 @@ _ROLE = f"CASE WHEN any_role IN {ROLES} THEN any_role END"
 
 
 def _prefix(depth: int) -> str:
-    """Returns the SQL expression of the path of the layer, up to a depth; it is never equal to that for depth 0."""
+    """Returns the SQL expression for the path of the layer up to a depth. For depth 0, it never equals another path."""
     if not depth:
         return "'/'"
     return f"regexp_extract(layer, '^[^/]*(/[^/]*){{0,{depth - 1}}}', 0)"
@@ -210,7 +210,7 @@ def _line(frame: str) -> str:
 
 
 def read_labels(logdir: Engine, *, run_id: str, max_rows: int) -> Labels:
-    """Returns how the ops of a run become rows.
+    """Returns the rows to which the ops of a run belong.
 
     Args:
         logdir: The logdir.
@@ -222,7 +222,7 @@ def read_labels(logdir: Engine, *, run_id: str, max_rows: int) -> Labels:
         "UNION SELECT layer FROM execution WHERE run_id = ? AND layer IS NOT NULL) AS named"
     )
     depths = range(1, MAX_DEPTH + 1)
-    # For each depth, the number of rows of that depth, and of layers that are not deeper.
+    # For each depth, the number of rows of that depth, and the number of layers with exactly that depth or less.
     counts = ", ".join(
         f"count(DISTINCT CASE WHEN {_prefix(depth)} <> {_prefix(depth - 1)} THEN {_prefix(depth)} END), "
         f"count(CASE WHEN layer = {_prefix(depth)} THEN 1 END)"
@@ -262,7 +262,7 @@ _EXECUTIONS = """\
         WHERE run_id = ? AND execution_index IN (SELECT forward_execution_index FROM execution WHERE run_id = ?)
     ) AS f ON f.execution_index = e.forward_execution_index
     WHERE e.run_id = ?"""
-"""Selects the executions of a run with what a label needs; each of its parameters is the run."""
+"""Selects the executions of a run, with the columns that a label needs. Each parameter is the run."""
 _STATISTICS = """\
     count(*) AS num_tensors,
     sum(CASE WHEN h.num_zero IS NOT NULL THEN CAST(h.size AS DOUBLE) END) AS num_sized,
@@ -273,11 +273,11 @@ _STATISTICS = """\
     var_pop(h.mean_finite) AS mean_variance,
     avg(h.stddev_finite * h.stddev_finite) AS variance"""
 _FINITE = "CAST(h.size AS DOUBLE) - h.num_nan - h.num_neg_inf - h.num_pos_inf"
-"""Number of finite elements. Tensors with equal numbers are grouped, so that their means have equal weights."""
+"""The number of finite elements. Tensors with equal numbers are grouped, so that their means have equal weights."""
 
 
 def _statement(axis: Axis, labels: Labels) -> str:
-    """Returns the statement of `read_groups`. Each of its parameters is the run."""
+    """Returns the SQL statement of `read_groups`. Each parameter is the run."""
     where = f"WHERE h.run_id = ? AND {axis.condition}"
     eager = labels.of_eager(
         f"SELECT h.scope, h.op_type, h.output_slot, {_EXECUTION_KEYS}, {axis.place} AS place, {_FINITE} AS num_finite, "
@@ -478,7 +478,7 @@ def read_keys(logdir: Engine, labels: Labels, event_indexes: Sequence[int]) -> d
 
 
 def row_condition(path: str, side: str | None, *, run_id: str) -> tuple[str, list[object]]:
-    """Returns the tensors of a layer, with all that is inside it, as an SQL condition on tensor_health AS h.
+    """Returns the SQL condition on tensor_health AS h that selects the tensors of a layer and of the layers inside it.
 
     Args:
         path: The path of the layer, or the role of a row of ops outside all layers.
@@ -486,7 +486,7 @@ def row_condition(path: str, side: str | None, *, run_id: str) -> tuple[str, lis
         run_id: The run.
 
     Returns:
-        The condition, and its parameters.
+        The condition and its parameters.
     """
     labels = Labels(run_id, "layer")
     chosen = f"(path = ? OR substr(path, 1, {len(path) + 1}) = ?)"

@@ -13,7 +13,8 @@ _POSITION_OF = {"step": "step", "execution": "execution_index", "event": "event_
 _MAX_BIGINT = 2**63 - 1
 
 Selection = tuple[str, Sequence[object]]
-"""Selects tensors of one run: an SQL condition on tensor_health AS h, which names the run, and its parameters."""
+"""Selects tensors of one run: an SQL condition on tensor_health AS h, and its parameters. The condition names the
+run."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Axis:
 
     @property
     def position(self) -> str:
-        """The SQL expression of the position of a row h of tensor_health."""
+        """The SQL expression for the position of a row h of tensor_health."""
         return f"h.{_POSITION_OF[self.name]}"
 
     @property
@@ -49,18 +50,18 @@ class Axis:
 
     @property
     def place(self) -> str:
-        """The SQL expression of the index of the column of a row h that meets the condition."""
+        """The SQL expression for the index of the column of a row h that meets the condition."""
         position = self.position
         if self.last - self.first > _MAX_BIGINT:  # a difference of two positions can overflow
             starts = (self.first + index * self.width for index in range(1, self.num_columns))
             branches = " ".join(f"WHEN {position} < {start} THEN {index}" for index, start in enumerate(starts))
             return f"CASE {branches} ELSE {self.num_columns - 1} END" if branches else "CAST(0 AS INTEGER)"
         offset = f"({position} - ({self.first}))"
-        # The quotient of two multiples of the width is exact, which a quotient of arbitrary large numbers is not.
+        # The quotient of a multiple of the width is exact. The quotient of another large number may be inexact.
         return f"CAST(round(({offset} - {offset} % {self.width}) / {self.width}) AS INTEGER)"
 
     def column_of(self, position: int | None) -> int | None:
-        """Returns the index of the column of a position; None if it is not on the axis."""
+        """Returns the index of the column of a position; None if the position is not on the axis."""
         if position is None or not self.first <= position <= self.last:
             return None
         return (position - self.first) // self.width
@@ -73,7 +74,7 @@ class Extent:
     Attributes:
         name: The name of the axis.
         first: The first position; None if no tensor has a position in the range.
-        last: The last position; None as well.
+        last: The last position; None if no tensor has a position in the range.
     """
 
     name: str
@@ -81,7 +82,7 @@ class Extent:
     last: int | None
 
     def axis(self, max_columns: int) -> Axis | None:
-        """Returns an axis over the positions; None if there are none."""
+        """Returns an axis over the positions; None if there are no positions."""
         if self.first is None or self.last is None:
             return None
         return Axis(self.name, self.first, self.last, -(-(self.last - self.first + 1) // max_columns))
@@ -101,7 +102,7 @@ def read_extent(
         logdir: The logdir.
         selection: The tensors.
         positions: The first position, and the position after the last. None means from the start, or to the end.
-        name: The name of the axis; None means steps if any of the tensors has one, else executions.
+        name: The name of the axis; None means steps if any of the tensors has a step, else executions.
     """
     condition, parameters = selection
     source = f"FROM tensor_health AS h WHERE {condition}"
@@ -119,7 +120,7 @@ def read_extent(
 
 
 def read_columns(logdir: Engine, axis: Axis, selection: Selection) -> tuple[Column, ...]:
-    """Returns the columns of an axis, with the tensors of a selection."""
+    """Returns the columns of an axis, with the first and the last selected tensor of each column."""
     condition, parameters = selection
     rows = logdir.rows(
         f"SELECT {axis.place} AS place, min(h.event_index), max(h.event_index) FROM tensor_health AS h "
@@ -139,7 +140,7 @@ def read_columns(logdir: Engine, axis: Axis, selection: Selection) -> tuple[Colu
 
 
 def read_position(logdir: Engine, event_index: int, *, axis: str, run_id: str) -> int | None:
-    """Returns the position of a tensor; None if it has none."""
+    """Returns the position of a tensor; None if the tensor has no position."""
     rows = logdir.rows(
         f"SELECT {_POSITION_OF[axis]} FROM tensor_health WHERE run_id = ? AND event_index = ? LIMIT 1",
         [run_id, event_index],
@@ -148,7 +149,7 @@ def read_position(logdir: Engine, event_index: int, *, axis: str, run_id: str) -
 
 
 def place_of_event(columns: tuple[Column, ...]) -> str:
-    """Returns the SQL expression of the index of the last column that began before the event of a row h; else NULL."""
+    """Returns the SQL expression for the index of the last column that began at or before the event of a row h."""
     begun = sorted(
         (column.first_event_index, index)
         for index, column in enumerate(columns)

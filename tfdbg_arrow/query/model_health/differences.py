@@ -1,4 +1,4 @@
-"""layer_differences: the layers of two runs, compared step by step."""
+"""layer_differences: compares the layers of two runs, step by step."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ Mask = npt.NDArray[np.bool_]
 
 LARGEST_DIFFERENCE = Measure(name="difference", title="Largest difference", scale="difference")
 MIN_RTOL = 1e-12
-"""Smaller differences can be rounding: threads add up the tensors of a cell in any order."""
+"""Differences below this number can be rounding errors: threads add up the tensors of a cell in any order."""
 BAD = "bad"
 """Value of Parting.measure if only one run has a bad tensor."""
 _PREFERRED = ("max_abs", "norm", "mean", "stddev", "update_ratio", "zero_share", "bad_share")
-"""The measures, the one that says most first."""
+"""The measures, the most telling measure first."""
 _SPREADS = ("mean", "stddev")
-"""Measures whose scale is the root mean square, because a mean of nearly 0 is only rounding."""
+"""Measures whose scale is the root mean square, because a mean near 0 can be a rounding error."""
 _UPDATE = "update_ratio"
 _MAGNITUDES = ("max_abs", "norm", _UPDATE)
 _ROLES = ("input", "forward", "loss", "gradient", "optimizer", "metric")
@@ -52,31 +52,31 @@ def layer_differences(
     max_columns: int = MAX_COLUMNS,
     rtol: float | None = None,
 ) -> LayerDifferences | None:
-    """Compares the layers of two runs, step by step; returns None if one of them has no tensors.
+    """Compares the layers of two runs, step by step; returns None if one of the runs has no tensors.
 
     Layers and lines are aligned by name, and steps by number. If a run has no steps, executions are aligned by number.
-    The measures are those of `layer_health`. `LayerDifferences.values` has their differences, B - A:
+    The measures are the same as in `layer_health`. `LayerDifferences.values` has their differences, B - A:
 
     * for shares, the difference, from -1 to 1;
     * for `mean` and `stddev`, the difference as a share of the larger root mean square of the finite elements, from -2
       to 2;
     * for other measures, the difference as a share of the larger magnitude, from -1 to 1;
-    * as `difference`, the largest of these differences, without its sign.
+    * for `difference`, the largest of these differences, without its sign.
 
     A cell is apart if one of its differences is greater than `rtol`, or if only one run has a bad tensor in it.
 
     Args:
         a: An open logdir or its path.
         b: The other logdir or its path; None means the same logdir, with two runs.
-        run_a: The run of A, chosen as by `diff`.
-        run_b: The run of B, chosen as by `diff`.
-        positions: The first position, and the position after the last (zoom). None means from the start, or to the end
-            of what both runs have.
-        max_columns: Maximum number of columns, see `layer_health`. A column of several steps compares all that each run
-            recorded in these steps.
+        run_a: The run of A, chosen as in `diff`.
+        run_b: The run of B, chosen as in `diff`.
+        positions: The first position, and the position after the last, to zoom in. None means from the start, or to the
+            end, of the positions that both runs have.
+        max_columns: Maximum number of columns, see `layer_health`. A column of several steps compares all tensors that
+            each run recorded in these steps.
         rtol: The tolerance. None means 16 units in the last place of the coarsest dtype of floating numbers in the runs
-            (float32 1.9e-6, float16 1.6e-2, bfloat16 0.13). A smaller number than 1e-12 means 1e-12, which is the
-            rounding of sums over tensors.
+            (float32 1.9e-6, float16 1.6e-2, bfloat16 0.13). A number below 1e-12 means 1e-12, because sums over tensors
+            can differ by as much through rounding.
 
     Raises:
         LogdirError: A path is not a readable logdir.
@@ -106,7 +106,7 @@ def layer_differences(
 
 @dataclass(frozen=True)
 class _Side:
-    """One run: its engine, and how its ops become rows."""
+    """One run: its engine, and the rows to which its ops belong."""
 
     logdir: Engine
     labels: Labels
@@ -122,11 +122,11 @@ class _Row:
 
     @property
     def key(self) -> RowKey:
-        """What the row stands for."""
+        """The key that identifies the row in both runs."""
         return self.a.key
 
     def difference(self, measure: Measure) -> Numbers:
-        """Returns the differences of a measure, B - A, NaN where one is not known."""
+        """Returns the differences of a measure, B - A, with NaN where a value is not known."""
         a, b = (np.clip(measured(node, measure.name), -LARGEST, LARGEST) for node in (self.a, self.b))
         if measure.scale == "share":
             return b - a
@@ -137,24 +137,24 @@ class _Row:
             return np.where(a == b, 0.0, b / scale - a / scale)
 
     def largest_difference(self) -> Numbers:
-        """Returns the largest difference of all measures, without its sign, NaN where none is known."""
+        """Returns the largest difference of all measures, without its sign, with NaN where no difference is known."""
         largest: Numbers = np.fmax.reduce([abs(self.difference(measure)) for measure in MEASURES])
         return largest
 
     @property
     def is_bad_in_one(self) -> Mask:
-        """Where only one run has a bad tensor."""
+        """The columns in which only one run has a bad tensor."""
         is_known = (self.a.sums["num_measured"] > 0) & (self.b.sums["num_measured"] > 0)
         mask: Mask = is_known & ((self.a.sums["num_bad"] > 0) != (self.b.sums["num_bad"] > 0))
         return mask
 
     def apart(self, rtol: float) -> dict[str, Mask]:
-        """Returns, by measure, where the runs are apart; `bad` is where only one run has a bad tensor."""
+        """Returns, by measure, the columns in which the runs are apart. `bad`: only one run has a bad tensor."""
         masks = {measure.name: abs(self.difference(measure)) > rtol for measure in MEASURES}
         return {BAD: self.is_bad_in_one, **masks}
 
     def far_apart(self) -> dict[str, Mask]:
-        """Returns, by measure, where the runs are far apart."""
+        """Returns, by measure, the columns in which the runs are far apart."""
         masks = {BAD: self.is_bad_in_one}
         with np.errstate(all="ignore"):
             for name in _MAGNITUDES:
@@ -187,10 +187,10 @@ class _Place:
 
     @property
     def order(self) -> tuple[int, int, int]:
-        """Sorts places by when their ops run."""
+        """A sort key: places whose ops run earlier come first."""
         key = self.row.key
         role = "gradient" if key.is_gradient else self.row.a.role
-        if self.measures == (_UPDATE,):  # belongs to the row that reads the variable, but comes at the end of the step
+        if self.measures == (_UPDATE,):  # in the row that reads the variable, but computed at the end of the step
             role = "optimizer"
         return self.column, _ROLES.index(role), -self.row.index if key.is_gradient else self.row.index
 
@@ -205,7 +205,7 @@ class _Place:
         return min(self.first + self.axis.width - 1, self.axis.last)
 
     def parting(self, index: int, column: int) -> Parting:
-        """Returns the answer, with the row and the column of the map."""
+        """Returns the place as a Parting, with the given row and column of the map."""
         name = self._measure()
         nodes = (self.row.a, self.row.b)
         a, b = (None if name == BAD else numbers(measured(node, name))[self.column] for node in nodes)
@@ -223,7 +223,7 @@ class _Place:
         )
 
     def _measure(self) -> str:
-        """Returns the measure that says most."""
+        """Returns the most telling measure."""
         if BAD in self.measures:
             return BAD
         among = [name for name in self.measures if name != _UPDATE] or self.measures
@@ -308,10 +308,10 @@ def _compare(sides: Sequence[_Side], extents: Sequence[Extent], axis: Axis | Non
 
 
 class _Finder:
-    """Finds where two runs parted.
+    """Finds the places at which two runs parted.
 
-    A column can contain several steps. The first place is then looked for again within its column, because the order of
-    layers only says which one parted first if they are compared in the same step.
+    A column can contain several steps. The search is then repeated within the column of the first place, because the
+    order of the layers shows which layer parted first only within a single step.
     """
 
     def __init__(self, sides: Sequence[_Side], axis: Axis, rows: Sequence[_Row], rtol: float) -> None:
@@ -322,10 +322,11 @@ class _Finder:
         self._index_of = {row.key: row.index for row in rows}
         self._finer: dict[tuple[int, int], tuple[Axis, list[_Row]]] = {}
         self.lone_origin: tuple[str, RowKey] | None = None
-        """The run (A or B) and the row in which the bad value began that parted them, if the other lacks the row."""
+        """The run (A or B) and the row in which the bad value began that made the runs differ, if only one has the
+        row."""
 
     def first(self, *, is_far: bool) -> Parting | None:
-        """Returns the first place at which the runs are apart, or far apart; in a layer or line if there is one."""
+        """Returns the first place at which the runs are apart, or far apart. Prefers places in a layer or line."""
         places = self._places(self._axis, self._rows, is_far=is_far)
         place = _first(places)
         if place is None:
@@ -342,10 +343,10 @@ class _Finder:
         return place.parting(self._index_of[place.row.key], column)
 
     def _at_origin(self, place: _Place, places: Sequence[_Place]) -> _Place:
-        """Returns the place where the bad value began, if a place has a bad value only because it came from there.
+        """Returns the place where the bad value of a place began, or the place itself.
 
-        Rows are in the order in which the program made them. The line that calls a function comes before those of the
-        ops in the function, but it gets a bad result from them.
+        Rows are in the order in which the program made them. The line that calls a function comes before the lines of
+        the ops in the function, but gets its bad result from these ops.
         """
         if BAD not in place.measures:
             return place
@@ -366,7 +367,7 @@ class _Finder:
         )
 
     def partings(self, first: Parting | None) -> tuple[Parting, ...]:
-        """Returns the first place of each row; that of the given place is known better."""
+        """Returns the first place of each row. For the row of `first`, the more exact `first` is returned."""
         places = self._places(self._axis, self._rows, is_far=False)
         partings = [place.parting(place.row.index, place.column) for place in places]
         if first is not None:
@@ -374,7 +375,7 @@ class _Finder:
         return tuple(sorted(partings, key=lambda parting: parting.column))
 
     def _places(self, axis: Axis, rows: Sequence[_Row], *, is_far: bool) -> list[_Place]:
-        """Returns the first place of each row, without rows around one that is apart as early."""
+        """Returns the first place of each row, without rows that contain a row that is apart as early."""
         places = []
         for row in rows:
             masks = row.far_apart() if is_far else row.apart(self._rtol)
@@ -400,10 +401,10 @@ class _Finder:
 
 
 def _first(places: Sequence[_Place]) -> _Place | None:
-    """Returns the first place in a layer or line; if there is none, the first one.
+    """Returns the first place in a layer or line; if there is no such place, the first place.
 
-    What is outside of all layers can be apart without any effect yet: a learning rate for later, the order in which
-    threads prepare the data.
+    Ops outside all layers can be apart without an effect on the layers yet, such as a learning rate for later steps, or
+    the order in which threads prepare the data.
     """
     of_layers = [place for place in places if place.row.key.kind != "role"]
     return next(iter(of_layers or places), None)
@@ -418,7 +419,7 @@ def _aligned(a: Sequence[Node], b: Sequence[Node]) -> list[_Row]:
 def _read_extents(
     scopes: Sequence[Engine], runs: Sequence[str], positions: tuple[int | None, int | None]
 ) -> tuple[Extent, ...] | None:
-    """Returns the positions of both runs on one axis; None if one has no tensors."""
+    """Returns the positions of both runs on one axis; None if one of the runs has no tensors."""
 
     def read(name: str | None) -> Iterator[Extent | None]:
         for scope, run in zip(scopes, runs, strict=True):
@@ -443,7 +444,7 @@ def _range(extent: Extent) -> tuple[int, int] | None:
 
 
 def _default_rtol(sides: Sequence[_Side]) -> float:
-    """Returns 16 units in the last place of the coarsest dtype."""
+    """Returns 16 units in the last place of the coarsest dtype, but at most MAX_RTOL."""
     names = {
         name
         for side in sides

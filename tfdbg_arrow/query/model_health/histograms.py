@@ -1,4 +1,4 @@
-"""distributions: how the elements of tensors are distributed over magnitudes, over the training.
+"""distributions: the distribution of the elements of tensors over magnitudes, for each column of the training.
 
 One statement adds up the histograms of the selected tensors for each column. It returns one row for each power of two
 and column, so the result does not grow with the number of tensors.
@@ -29,21 +29,21 @@ from tfdbg_arrow.query.model_health.origin import choose_run
 from tfdbg_arrow.query.model_health.reading import MAX_COLUMNS, check_max_columns
 
 MAX_BUCKETS = 300
-"""Default of the maximum number of buckets. The finite float32 numbers take 277."""
+"""Default of the maximum number of buckets. The finite float32 numbers need 277 buckets."""
 _LEAST, _GREATEST = -1074, 1023
 """The least and the greatest exponent of a finite number of any dtype."""
 Counts = npt.NDArray[np.int64]
 _MAX_NAMES = 10_000
-"""Among how many names to look for similar ones: comparing more takes seconds."""
+"""The maximum number of names that are compared in the search for similar names. More would take seconds."""
 _COUNTS = ("num_zero", "num_nan", "num_neg_inf", "num_pos_inf")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Distributions(Displayed):
-    """How the elements of the selected tensors are distributed, column by column.
+    """The distribution of the elements of the selected tensors, column by column.
 
     Bucket i counts the finite elements whose magnitude is at least 2**exponents[i] and below
-    2**(exponents[i] + bucket_width). Elements of all tensors of a column are added.
+    2**(exponents[i] + bucket_width). The counts of a column are sums over all its tensors.
 
     Attributes:
         run_id: The run.
@@ -51,7 +51,7 @@ class Distributions(Displayed):
         columns: The columns, in order, as in LayerHealth; only the selected tensors count. A column has no counts if
             none of its tensors has a histogram.
         exponents: The first power of two of each bucket, ascending; empty if no element is finite and not zero.
-        bucket_width: How many powers of two a bucket covers.
+        bucket_width: The number of powers of two that a bucket covers.
         negative: For each column, the number of negative elements in each bucket.
         positive: For each column, the number of positive elements in each bucket.
         num_zero: For each column, the number of elements that are zero.
@@ -59,7 +59,7 @@ class Distributions(Displayed):
         num_neg_inf: For each column, the number of elements that are -infinity.
         num_pos_inf: For each column, the number of elements that are +infinity.
         num_tensors: For each column, the number of tensors that are counted.
-        num_without: Number of selected tensors that are not counted, because they have no histogram.
+        num_without: The number of selected tensors that are not counted because they have no histogram.
         sentence: How the median magnitude changed, and when the first infinity and the first NaN came.
     """
 
@@ -106,18 +106,18 @@ def distributions(
     max_columns: int = MAX_COLUMNS,
     max_buckets: int = MAX_BUCKETS,
 ) -> Distributions | None:
-    """Returns how the elements of tensors are distributed over the training; None if the run recorded no tensors.
+    """Returns the distribution of the elements of tensors over the training; None if the run recorded no tensors.
 
     The run must have been recorded with `histograms=True`; otherwise the answer has columns without counts.
 
     Args:
         logdir: An open logdir or its path.
         pattern: A regular expression that must match the whole `op_name`, `op_name:slot` or op type. None selects all.
-        layer: Only tensors of this layer and of the layers inside it, as in `graph_op.layer`, or of ops outside all
-            layers with this role.
-        side: With `layer`, only its `forward` tensors, or only its `gradient` tensors. None means both.
-        run_id: The run, or "all". None means the newest run, with the other processes of its program. Of several runs,
-            it is the first that went bad, else the last one.
+        layer: Selects the tensors of this layer (as in `graph_op.layer`) and of the layers inside it, or the tensors of
+            ops outside all layers with this role.
+        side: With `layer`, selects only its `forward` tensors, or only its `gradient` tensors. None means both.
+        run_id: The run, or "all". None means the newest run and the runs of the other processes of its program. Of
+            several runs, the answer is about the first run that went bad, or about the last run if none did.
         positions: The first position, and the position after the last. None means from the start, or to the end.
         max_columns: Maximum number of columns. If there are more positions, each column is a range of equal length.
         max_buckets: Maximum number of buckets. If the magnitudes span more powers of two, each bucket covers several.
@@ -169,7 +169,7 @@ def distributions(
 def _no_such_tensor(
     logdir: Engine, pattern: str | None, layer: str | None, side: str | None, *, run_id: str
 ) -> QueryError:
-    """Returns the error for a selection without tensors, with the names that are most like the given ones."""
+    """Returns the error for a selection without tensors. The message has the names most similar to the given names."""
     wanted = " and ".join(
         text
         for text in (
@@ -208,14 +208,14 @@ def read_distributions(
     max_columns: int = MAX_COLUMNS,
     max_buckets: int = MAX_BUCKETS,
 ) -> Distributions | None:
-    """Returns how the elements of tensors are distributed; None if there are no such tensors.
+    """Returns the distribution of the elements of tensors; None if there are no such tensors.
 
     Args:
         logdir: The engine.
         selection: The tensors.
         run_id: The run.
-        axis: The name of the axis; None means steps if any of the tensors has one, else executions.
-        positions: As in `distributions`, like the following.
+        axis: The name of the axis; None means steps if any of the tensors has a step, else executions.
+        positions: The first position, and the position after the last, as in `distributions`.
         max_columns: Maximum number of columns.
         max_buckets: Maximum number of buckets.
 
@@ -237,13 +237,13 @@ def read_distributions(
 def distributions_on(
     logdir: Engine, selection: Selection, axis: Axis, columns: tuple[Column, ...], *, run_id: str
 ) -> Distributions:
-    """Returns how the elements of tensors are distributed on a given axis.
+    """Returns the distribution of the elements of tensors on a given axis.
 
     Args:
         logdir: The engine.
         selection: The tensors.
         axis: The axis.
-        columns: Its columns.
+        columns: The columns of the axis.
         run_id: The run.
 
     Raises:
@@ -314,7 +314,7 @@ def no_distribution_sentence(logdir: Engine, run_id: str) -> str:
 
 
 def _sums_statement(axis: Axis, selection: Selection) -> str:
-    """Returns the SELECT of (column, tensors without a histogram, tensors with one, _COUNTS of these)."""
+    """Returns the SELECT of (column, tensors without a histogram, tensors with a histogram, _COUNTS of the latter)."""
     has_histogram = "h.histogram_negative IS NOT NULL"
     counts = ", ".join(f"CAST(sum(CASE WHEN {has_histogram} THEN h.{name} END) AS BIGINT)" for name in _COUNTS)
     return (
@@ -333,7 +333,7 @@ def _buckets_statement(axis: Axis, selection: Selection) -> str:
         "h.histogram_negative AS negative, h.histogram_positive AS positive, "
         "list_places(h.histogram_negative) AS places FROM tensor_health AS h "
         f"WHERE {selection[0]} AND {axis.condition} AND h.histogram_exponent IS NOT NULL) AS tensor) AS bucket "
-        # What no dtype has is damage, and would need room without limit.
+        # Exponents outside the range of all dtypes come from a damaged file, and would need unlimited memory.
         f"WHERE first + i >= {_LEAST} AND first + i <= {_GREATEST} GROUP BY place, first + i"
     )
 
@@ -345,7 +345,7 @@ def median_buckets(counts: Counts) -> list[int | None]:
 
 
 def _first(counts: Counts) -> int | None:
-    """Returns the first column with a count above 0; None if there is none."""
+    """Returns the first column with a count above 0; None if all counts are 0."""
     columns = np.flatnonzero(counts)
     return int(columns[0]) if len(columns) else None
 
@@ -380,7 +380,7 @@ def _sentence(
 
 
 def _as_arrays(rows: Sequence[tuple[int, int, int, int]], *, num_columns: int) -> tuple[Counts, Counts]:
-    """Returns consecutive exponents, and the counts, of shape (side, column, exponent)."""
+    """Returns consecutive exponents, and the counts as an array of shape (side, column, exponent)."""
     table = np.array([[0 if number is None else number for number in row] for row in rows], np.int64).reshape(-1, 4)
     table = table[(table[:, 2] != 0) | (table[:, 3] != 0)]
     if not len(table):

@@ -1,4 +1,4 @@
-"""LayerTree: the rows of a map. A layer's row contains all that is inside the layer."""
+"""Node: a row of a map. The row of a layer includes the tensors of all layers inside it."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ _ADDED = (
     "num_tensors", "num_measured", "num_bad", "num_sized", "num_zero", "norm_square", "gradient_square",
     "num_bad_gradients", "weight_square", "num_bad_weights", "num_activation_sized", "num_activation_zero",
 )  # fmt: skip
-"""The attributes of CellSums that add up."""
+"""The attributes of CellSums that are added up."""
 _GREATEST = ("max_abs", "activation_max_abs", "update_ratio", "weight_update_ratio")
-"""The quantities of which the greatest counts: attributes of CellSums, and update ratios."""
+"""The quantities for which the maximum is taken: attributes of CellSums, and update ratios."""
 _MOMENTS = ("num_elements", "mean", "squares")
 
 
 class Sums:
     """Sums over tensors, one number for each column. NaN means that nothing was measured.
 
-    The quantities are the attributes of CellSums, `update_ratio`, and `weight_update_ratio`, which only counts
+    The quantities are the attributes of CellSums, `update_ratio`, and `weight_update_ratio`. The latter counts only
     variables that forward ops or the loss read.
     """
 
@@ -57,8 +57,8 @@ class Sums:
     def add(self, other: Sums) -> None:
         """Adds the tensors of another group.
 
-        Source for the mean and the squares: Chan, Golub and LeVeque, "Updating Formulae and a Pairwise Algorithm for
-        Computing Sample Variances", 1979.
+        The formulas for the mean and the squares are from Chan, Golub and LeVeque, "Updating Formulae and a Pairwise
+        Algorithm for Computing Sample Variances", 1979.
         """
         with np.errstate(all="ignore"):
             self._add_moments(other)
@@ -88,11 +88,11 @@ class Node:
 
     Attributes:
         key: The row.
-        sums: The tensors of the row and of all that is inside it.
+        sums: The sums over the tensors of the row and of the rows inside it.
         roles: Number of tensors by role.
         num_outputs: Number of op outputs.
-        place: Sorts siblings.
-        has_children: Whether other rows of the same side are inside.
+        place: The sort key among siblings.
+        has_children: Whether other rows of the same side are inside this row.
     """
 
     key: RowKey
@@ -123,13 +123,13 @@ class Node:
 
     @property
     def role(self) -> str:
-        """The role of most of its tensors; for gradients that of their forward ops."""
+        """The role of most tensors of the row; for gradients, the role of their forward ops."""
         role_counts = [(number, role) for role, number in self.roles.items() if role is not None]
         return max(role_counts)[1] if role_counts else "forward"
 
 
 def make_nodes(groups: Iterable[Group], ratios: Iterable[UpdateRatio], num_columns: int) -> list[Node]:
-    """Returns the rows in order, with a row for each layer that only contains others."""
+    """Returns the rows in order, including rows for layers that contain only other layers."""
     nodes: dict[RowKey, Node] = {}
     for group in groups:
         sums = Sums.of(group.cells, num_columns)
@@ -150,7 +150,7 @@ def make_nodes(groups: Iterable[Group], ratios: Iterable[UpdateRatio], num_colum
 
 
 def _around(key: RowKey) -> Iterator[RowKey]:
-    """Yields a row and the rows of the layers around it."""
+    """Yields a row and the rows of the layers that contain it."""
     yield key
     path = key.path
     while key.kind == "layer" and "/" in path:
@@ -159,8 +159,8 @@ def _around(key: RowKey) -> Iterator[RowKey]:
 
 
 def _ordered(nodes: dict[RowKey, Node]) -> list[Node]:
-    """Returns the rows, each before what is inside it, by when the program made the first op of either side."""
-    # A forward op is made before its gradient. Without forward tensors, the gradients decide.
+    """Returns the rows in the order in which the program made their first ops, each row before the rows inside it."""
+    # The first forward op decides the place of both sides. Without forward tensors, the first gradient op decides.
     places: dict[tuple[str, str], tuple[bool, tuple[int, int, int]]] = {}
     for key, node in nodes.items():
         place = (key.is_gradient, node.place)
@@ -175,7 +175,7 @@ def _ordered(nodes: dict[RowKey, Node]) -> list[Node]:
 
 
 def measured(node: Node, name: str) -> Numbers:
-    """Returns a measure of a row, NaN where it is not known."""
+    """Returns a measure of a row, with NaN where the measure is not known."""
     sums = node.sums
     match name:
         case "bad_share":
@@ -197,17 +197,17 @@ def bad_numbers(node: Node) -> tuple[int, ...]:
 
 
 def share(part: Numbers, whole: Numbers) -> Numbers:
-    """Returns part / whole, NaN where the whole is 0 or unknown."""
+    """Returns part / whole, with NaN where the whole is 0 or unknown."""
     with np.errstate(all="ignore"):
         return np.where(whole > 0, part / whole, np.nan)
 
 
 def root(squares: Numbers) -> Numbers:
-    """Returns square roots, NaN where unknown."""
+    """Returns square roots, with NaN where the square is unknown."""
     with np.errstate(all="ignore"):
         return np.sqrt(np.maximum(squares, 0))
 
 
 def numbers(values: Numbers) -> tuple[float | None, ...]:
-    """Returns numbers with None for NaN. What is beyond the range of DOUBLE becomes the largest number."""
+    """Returns numbers, with None for NaN and the largest number for infinity."""
     return tuple(None if math.isnan(value) else min(max(value, -LARGEST), LARGEST) for value in values.tolist())

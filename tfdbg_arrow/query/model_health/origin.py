@@ -1,4 +1,4 @@
-"""Where the first bad value of a run began, the rows on its way to its effect, and what had grown before."""
+"""The origin of the first bad value of a run, the rows on the way to its effect, and the tensor that grew before."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from tfdbg_arrow.query.nonfinite_tensor import NonFinite
 from tfdbg_arrow.query.recorded import KINDS, TensorEvent
 
 _MAX_BATCHES = 4
-"""Number of batches of tensors that did the harm to search from."""
+"""The maximum number of batches of harmful tensors from which the search starts."""
 _MAX_FOLLOWED = 2000
-"""Number of bad tensors to follow back from them."""
+"""The maximum number of bad tensors that the search follows back from the harmful tensors."""
 
 
 @dataclass(frozen=True)
 class Origin:
-    """The tensor with which it began.
+    """The first bad tensor that did harm.
 
     Attributes:
         tensor: The tensor.
-        path: The rows on its way to its effect, without repetitions; the first is its own.
-        growth: What had grown until then; None if nothing had, or if magnitudes were not recorded.
+        path: The rows on the way from the tensor to its effect, without repetitions. The first is the tensor's own row.
+        growth: The tensor that had grown until then; None if no tensor had grown, or if magnitudes were not recorded.
     """
 
     tensor: NonFinite
@@ -38,7 +38,7 @@ class Origin:
 
 
 def choose_run(logdir: Engine, run_id: str | None) -> tuple[str | None, NonFinite | None]:
-    """Returns a run and its first bad tensor that did harm; see `layer_health` for the choice. None if there is none.
+    """Returns a run, chosen as in `layer_health`, and its first bad tensor that did harm. Either can be None.
 
     Raises:
         QueryError: There is no such run.
@@ -51,7 +51,7 @@ def choose_run(logdir: Engine, run_id: str | None) -> tuple[str | None, NonFinit
 
 
 def read_origin(logdir: Engine, bad_tensor: NonFinite, labels: Labels) -> Origin:
-    """Returns what is known about the first bad tensor."""
+    """Returns the way of the first bad tensor through the rows, and the growth before it."""
     way = _way(logdir, bad_tensor)
     key_of = read_keys(logdir, labels, way)
     path = dict.fromkeys(key_of[event] for event in way if event in key_of)
@@ -60,11 +60,11 @@ def read_origin(logdir: Engine, bad_tensor: NonFinite, labels: Labels) -> Origin
 
 
 def _way(logdir: Engine, bad_tensor: NonFinite) -> list[int]:
-    """Returns the shortest way from a bad tensor to one that did the harm, as rows of tensor_health.
+    """Returns the shortest way from a bad tensor to a tensor that did the harm, as indexes of rows of tensor_health.
 
-    The search goes back from the first tensors that did the harm, over at most _MAX_FOLLOWED tensors. If it does not
-    reach the bad tensor, the way continues from the earliest tensor that it reached: a bad value that a forward op left
-    out comes back in a gradient.
+    The search goes back from the first tensors that did the harm, over at most _MAX_FOLLOWED tensors. If the search
+    does not reach the bad tensor, the way continues from the earliest tensor that the search reached. This happens if a
+    forward op leaves a bad value out and the value comes back in a gradient.
     """
     if bad_tensor.effect not in EFFECTS[:-1]:
         return [bad_tensor.event_index]

@@ -1,4 +1,4 @@
-"""Recorded: the tensors of a run, summed up for layer_health, training_curves and layer_differences."""
+"""Recorded: the sums over the tensors of a run, for layer_health, training_curves and layer_differences."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class Recorded:
         axis_name: `step` or `execution`.
         axis: The axis; None if no tensor has a position in the range.
         columns: The columns.
-        labels: How ops become rows.
+        labels: The rows to which ops belong.
         groups: The tensors by row and role.
         ratios: The update ratios.
         bad_tensor: The first bad tensor that did harm.
-        position: Its position; None if it has none.
+        position: The position of that tensor; None if the tensor has no position.
     """
 
     logdir: Engine
@@ -50,14 +50,14 @@ class Recorded:
 
     @property
     def first_bad(self) -> int | None:
-        """The column of that tensor; None if it has none."""
+        """The column of the first bad tensor that did harm; None if it is in no column."""
         return None if self.axis is None else self.axis.column_of(self.position)
 
 
 def read_recorded(
     logdir: Engine, *, run_id: str | None, positions: tuple[int | None, int | None], max_columns: int
 ) -> Recorded | None:
-    """Returns the tensors of a run; None if it has none. See layer_health for the arguments and errors."""
+    """Returns the tensors of a run; None if the run has no tensors. See layer_health for the arguments and errors."""
     check_max_columns(max_columns)
     run, bad_tensor = choose_run(logdir, run_id)
     if run is None:
@@ -77,7 +77,7 @@ def read_on_axis(logdir: Engine, axis: Axis, *, run_id: str) -> Recorded:
 
     Args:
         logdir: The engine of the run.
-        axis: The axis; columns without tensors may lie anywhere on it.
+        axis: The axis. Any of its columns may be without tensors.
         run_id: The run.
 
     Raises:

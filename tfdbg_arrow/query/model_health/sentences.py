@@ -1,4 +1,4 @@
-"""The sentence that says what happened in a run."""
+"""The sentences that say what happened in a run, or where two runs parted."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from tfdbg_arrow.query.model_health.origin import Origin
 from tfdbg_arrow.safe_text import number_of
 
 _ROLES = {"input": "an input", "loss": "the loss", "metric": "a metric", "optimizer": "the optimizer"}
-"""What a row of the ops of a role stands for. Other ops outside all layers share a row."""
+"""The words for the row of each role. Other ops outside all layers share a row."""
 MIN_FACTOR = 10.0
-"""The least factor by which the largest magnitude of a layer changed for the sentence to name the layer."""
+"""The minimum factor for a large change: the sentence names a layer whose largest magnitude changed as much."""
 MIN_ZERO_CHANGE = 0.5
-"""The same for the difference of two shares of zeros."""
+"""The minimum difference of two shares of zeros for a large change."""
 
 
 def bad_sentence(origin: Origin) -> str:
-    """Returns the sentences about a run in which a bad value did harm: the headline, and what had grown until then."""
+    """Returns the headline of a run in which a bad value did harm, and a sentence about the tensor that grew before."""
     headline = origin.tensor.headline
     return headline if origin.growth is None else f"{headline} {origin.growth.sentence}"
 
@@ -37,8 +37,8 @@ def healthy_sentence(
 
     Args:
         nodes: The rows.
-        max_abs: The largest magnitude by row and column; empty if it was not measured.
-        zero_share: The share of zeros by row and column; empty if it was not measured.
+        max_abs: The largest magnitude by row and column; empty if no magnitude was measured.
+        zero_share: The share of zeros by row and column; empty if no zeros were counted.
         num_measured: Number of tensors that are known to be bad or not bad.
         num_bad: Number of bad tensors.
     """
@@ -81,13 +81,13 @@ def parting_sentence(
     rtol: float,
     is_known: bool,
 ) -> str:
-    """Returns the sentence about where two runs parted.
+    """Returns the sentence that says where two runs parted.
 
     Args:
         nodes: The rows that both runs have.
-        first: The first place at which they are apart.
+        first: The first place at which the runs are apart.
         axis: The axis of the columns.
-        range_: The first and the last position that both have; None if there is none.
+        range_: The first and the last position that both runs have; None if they have no position in common.
         rtol: The tolerance.
         is_known: Whether any measure is known in both runs.
     """
@@ -119,12 +119,12 @@ def parting_notes(
 
     Args:
         nodes: The rows that both runs have.
-        first: The first place at which they are apart.
-        large: The first place at which they are far apart.
-        earlier: Places outside all layers and lines at which they were apart before.
+        first: The first place at which the runs are apart.
+        large: The first place at which the runs are far apart.
+        earlier: Places outside all layers and lines at which the runs were apart before.
         axis: The axis of the columns.
-        origin: Where the bad value began that parted the runs, if only one run has that row: the run (A or B) and the
-            row.
+        origin: The run (A or B) and the row in which the bad value began that made the runs differ; None if both runs
+            have the row.
     """
     notes = []
     if first is not None and large is not None and (large.row, large.first) != (first.row, first.first):
@@ -144,13 +144,13 @@ def _range_text(axis: str, first: int, last: int) -> str:
 
 
 def _values(parting: Parting) -> str:
-    """Returns what is apart, such as `largest magnitude 3.1 in A against 3.1e+08 in B`."""
+    """Returns the differing values in words, such as `largest magnitude 3.1 in A against 3.1e+08 in B`."""
     title, a, b = parting_texts(parting)
     return f"{title} {a} in A against {b} in B"
 
 
 def parting_texts(parting: Parting) -> tuple[str, str, str]:
-    """Returns the name of the measure that is apart, and its value in A and in B, as texts that differ."""
+    """Returns the name of the measure that differs, and its values in A and B with enough digits to differ."""
     if parting.a is None or parting.b is None:
         return "number of bad tensors", f"{parting.num_bad_a:,}", f"{parting.num_bad_b:,}"
     (measure,) = (measure for measure in MEASURES if measure.name == parting.measure)
@@ -166,7 +166,7 @@ def parting_texts(parting: Parting) -> tuple[str, str, str]:
 
 
 def missing_loss_sentence(*, mode: str | None, is_imported: bool) -> str:
-    """Returns why a run has no curve of the loss, and how to get one."""
+    """Returns why a run has no curve of the loss, and how to get the curve."""
     mark = "mark it: tfdbg_arrow.mark(step=step, loss=loss)"
     if mode in ("NO_TENSOR", "SHAPE"):
         reason = f"the mode {mode} keeps no values"
@@ -181,7 +181,7 @@ def missing_loss_sentence(*, mode: str | None, is_imported: bool) -> str:
 
 @dataclass(frozen=True)
 class _Change:
-    """How much a row changed from the first column with a number to the last one."""
+    """The change of a row from the first column with a number to the last column with a number."""
 
     key: RowKey
     first: float
@@ -194,7 +194,7 @@ def _most_changed(
     values: Sequence[Sequence[float | None]],
     amount_of: Callable[[float, float], float],
 ) -> _Change | None:
-    """Returns the layer or line that changed most on the forward side, the innermost one if several did."""
+    """Returns the layer or line that changed most on the forward side. Of several, returns the innermost."""
     best: _Change | None = None
     for node, of_row in zip(nodes, values, strict=False):
         known_values = [value for value in of_row if value is not None]
@@ -207,7 +207,7 @@ def _most_changed(
 
 
 def subject_of(key: RowKey) -> str:
-    """Returns what a row stands for, in words, such as `the gradient of the layer net/a`."""
+    """Returns a row in words, such as `the gradient of the layer net/a`."""
     if key.kind == "layer":
         name = f"the layer {key.path}"
     elif key.kind == "line":

@@ -14,14 +14,14 @@ from tfdbg_arrow.query.model_health.cells import Labels, RowKey
 from tfdbg_arrow.query.model_health.columns import Axis, place_of_event
 
 KERAS_LOGS = "logs/"
-"""How the labels begin that a recording sets to the values of Keras's logs."""
+"""The prefix of the labels that a recording sets to the values of Keras's logs."""
 MAX_LABELS = 12
-"""Default of the maximum number of labels that get a curve: those that the program set first."""
+"""Default of the maximum number of labels that get a curve. The labels that the program set first come first."""
 _MAX_CANDIDATES = 50
-"""Number of op outputs that are considered for a series, the last ones that were made."""
+"""The maximum number of op outputs that are considered for a series: the outputs that were made last."""
 _FLOATS = ("bfloat16", "float16", "float32", "float64")
 _NO_LOSSES = ("Cast", "Const", "ReadVariableOp")
-"""Op types that do not compute a loss: a scalar of these is a constant, a number of elements or a weight."""
+"""Op types that do not compute a loss. A scalar from such an op is a constant, a number of elements or a weight."""
 _NUMBER = re.compile(
     r"\s*(?:tf\.Tensor\(|np\.float\d+\()?\[*\s*([-+]?(?:nan|inf(?:inity)?|(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?))\s*(?:$|[\]),])",
     re.IGNORECASE,
@@ -67,7 +67,7 @@ def read_update_ratios(logdir: Engine, axis: Axis, labels: Labels) -> list[Updat
 
 
 def read_saturated(logdir: Engine, axis: Axis, *, run_id: str) -> list[tuple[int, int, int]]:
-    """Returns (column, number of outputs of Sigmoid and Tanh, number of saturated ones) of columns with such outputs.
+    """Returns (column, number of outputs of Sigmoid and Tanh, number of saturated outputs), without empty columns.
 
     An output is saturated if its mean slope is at most the limit of the alert rule saturated_activation.
     """
@@ -89,8 +89,8 @@ class Series:
 
     Attributes:
         name: As in Curve.
-        values: The mean of its values in each column.
-        source: Where they are from.
+        values: The mean of the number in each column.
+        source: The source of the values, as in Curve.
     """
 
     name: str
@@ -103,10 +103,10 @@ class _FrameworkScalar:
     """A number that Keras or TensorFlow computes in a graph, recognised by the function that created its op.
 
     Attributes:
-        name: The name of its curve.
-        functions: Ends of names of functions, or whole names.
-        code: The line must contain this, where `%` stands for any text.
-        op_types: The types of its op; none means the last op that the function created in a graph.
+        name: The name of the number's curve.
+        functions: The names of the functions that create the op. For a method, the class can be left out.
+        code: The text that the line of code must contain, where `%` stands for any text.
+        op_types: The types of the op; an empty tuple means the last op that the function created in a graph.
     """
 
     name: str
@@ -116,7 +116,7 @@ class _FrameworkScalar:
 
 
 _FRAMEWORK_SCALARS = (
-    # What a schedule computes is the last op of this function. A rate without a schedule is read in the other one.
+    # A schedule's rate is the last op of the first function. A rate without a schedule is read in the second function.
     _FrameworkScalar("learning_rate", ("_get_current_learning_rate",)),
     _FrameworkScalar("learning_rate", ("update_step",), "cast(%learning_rate", ("ReadVariableOp",)),
     _FrameworkScalar("loss_scale", ("scale_loss", "get_scaled_loss"), op_types=("ReadVariableOp",)),
@@ -127,9 +127,9 @@ _FRAMEWORK_SCALARS = (
 def read_series(
     logdir: Engine, axis: Axis, columns: tuple[Column, ...], *, run_id: str, max_labels: int = MAX_LABELS
 ) -> tuple[list[Series], int]:
-    """Returns the numbers of a program, as training_curves describes them, and how many labels have none.
+    """Returns the numbers of a program that have a curve (see training_curves), and how many labels have no curve.
 
-    The loss is the first one, followed by those of graphs and by other labels.
+    The loss comes first, then the numbers from graphs, then the other labels.
     """
     marked, num_without = _marked(logdir, axis, columns, run_id=run_id, max_labels=max_labels)
     loss = _loss(logdir, axis, marked, run_id=run_id)
@@ -143,7 +143,7 @@ def read_series(
 
 
 def read_loss(logdir: Engine, axis: Axis, columns: tuple[Column, ...], *, run_id: str) -> Series | None:
-    """Returns the loss alone; None if it is not known."""
+    """Returns only the loss; None if the loss is not known."""
     marked, _ = _marked(logdir, axis, columns, run_id=run_id)
     return _loss(logdir, axis, marked, run_id=run_id)
 
@@ -155,7 +155,7 @@ def _loss(logdir: Engine, axis: Axis, marked: Mapping[str, Series], *, run_id: s
 def _marked(
     logdir: Engine, axis: Axis, columns: tuple[Column, ...], *, run_id: str, max_labels: int = MAX_LABELS
 ) -> tuple[dict[str, Series], int]:
-    """Returns the labels that are numbers, by name, and how many are left out."""
+    """Returns the labels that are numbers, by name, and how many such labels are left out."""
     place_sql, condition = axis.place, axis.condition
     if axis.name != "step":
         ((end,),) = logdir.rows(
@@ -195,7 +195,7 @@ def _marked(
 
 
 def _mean(parts: list[tuple[int, float]] | None) -> float | None:
-    """Returns the mean of numbers, given how many there are in each part and the mean of the part."""
+    """Returns the mean of numbers that are given in parts: how many numbers each part has, and their mean."""
     if parts is None:
         return None
     if len(parts) == 1:
@@ -208,7 +208,7 @@ def _source(label: str) -> str:
 
 
 def parse_number(text: str) -> float | None:
-    """Returns the number in the text of a label, which may be that of a tensor or of an array; None if it has none."""
+    """Returns the number in the text of a label, a tensor or an array; None if the text has no number."""
     match = _NUMBER.match(text)
     return None if match is None else float(match.group(1))
 
@@ -262,13 +262,13 @@ def _framework_series(logdir: Engine, axis: Axis, scalar: _FrameworkScalar, *, r
 def _best_series(
     logdir: Engine, axis: Axis, name: str, outputs: list[tuple[int, str, int]], *, run_id: str
 ) -> Series | None:
-    """Returns the values of the output that was computed most often, and of these the one that was made last.
+    """Returns the values of the output that was computed most often. Of several, takes the output that was made last.
 
     Args:
         logdir: The logdir.
         axis: The axis.
         name: The name of the series.
-        outputs: The op outputs to choose from, the last one that was made first.
+        outputs: The op outputs to choose from, in reverse order of their creation.
         run_id: The run.
     """
     candidates = outputs[:_MAX_CANDIDATES]
@@ -290,7 +290,7 @@ def _best_series(
         if (graph_id, op_name, slot) in values:
             numbers[graph_id, op_name, slot] += number
             values[graph_id, op_name, slot][column] = value
-    output = max(candidates, key=lambda candidate: numbers[candidate])  # of equal numbers, max() takes the first
+    output = max(candidates, key=lambda candidate: numbers[candidate])  # max() takes the first of equal candidates
     if not numbers[output]:
         return None
     _, op_name, slot = output
@@ -298,7 +298,7 @@ def _best_series(
 
 
 def _eager_loss(logdir: Engine, axis: Axis, *, run_id: str) -> Series | None:
-    """Returns the last scalar in each position that an eager op computed and that is a loss or has a gradient."""
+    """Returns the last scalar in each position from an eager op that has the role `loss`, or else a gradient."""
     has_gradient = (
         "coalesce(e.role, 'forward') = 'forward' AND e.execution_index IN "
         "(SELECT forward_execution_index FROM execution WHERE run_id = ? AND forward_execution_index IS NOT NULL)"

@@ -1,4 +1,4 @@
-"""The blocks of any answer, by the name of its class, so that this module imports none of the modules of answers."""
+"""Finds the blocks of any answer by the name of its class, so that this module need not import the answers' modules."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MAX_TEXT = 200
 
 
 def blocks_of(answer: object) -> Iterable[Block]:
-    """Returns what an answer says."""
+    """Returns the blocks of an answer."""
     return next(_BLOCKS[kind.__name__] for kind in type(answer).__mro__ if kind.__name__ in _BLOCKS)(answer)
 
 
@@ -38,7 +38,7 @@ def line_of(answer: object) -> str:
 
 
 def _first_lines(answer: object) -> list[Line]:
-    """Returns what sums up an answer: a line made for this, or else its first line and the line that belongs to it."""
+    """Returns the summary of an answer: a special line, or else the first line and the line that belongs to it."""
     make_line = next((_LINES[kind.__name__] for kind in type(answer).__mro__ if kind.__name__ in _LINES), None)
     if make_line is not None:
         line = make_line(answer)
@@ -80,4 +80,4 @@ _LINES: Mapping[str, Callable[[Any], Line | str]] = {
     "TrainingCurves": models.training_curves_text,
     "Verification": logdirs.verification_line,
 }
-"""The line of an answer whose first block does not sum it up."""
+"""For answers that the first block does not summarize: a function that returns the summary line."""

@@ -1,6 +1,6 @@
-"""Blocks: what an answer says, before a terminal, a notebook or an error message shows it.
+"""Blocks: the content of an answer, which a terminal, a notebook or an error message shows.
 
-The texts may hold anything that is in a logdir. What shows them makes them safe.
+The texts may hold any text of a logdir. The code that shows the texts escapes them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 Style = Literal["", "bad", "bold", "option", "quiet", "warning"]
-"""How to show a text. `option` is about an option of the command line; only a terminal shows it."""
+"""How to show a text.
+
+A text with the style `option` is about a command-line option; only a terminal shows such a text.
+"""
 Span = str | tuple[str, Style]
 """A text, or a text and its style."""
 SEVERITY_STYLES: Mapping[str, Style] = {"error": "bad", "warning": "warning", "info": "quiet"}
@@ -18,11 +21,13 @@ SEVERITY_STYLES: Mapping[str, Style] = {"error": "bad", "warning": "warning", "i
 
 @dataclass(frozen=True, init=False)
 class Line:
-    """A line of text; an empty one separates others. A line belongs to the last line before it with less indentation.
+    """A line of text; an empty line separates other lines.
+
+    A line belongs to the last line above it with less indentation.
 
     Attributes:
         spans: The pieces of the text.
-        indent: Number of spaces before them.
+        indent: Number of spaces before the text.
     """
 
     spans: tuple[Span, ...]
@@ -34,7 +39,7 @@ class Line:
 
 
 class Heading(Line):
-    """A bold line above what it is about. There is an empty line above it, unless it is the first."""
+    """A bold line above its subject. There is an empty line above the heading, unless it is the first line."""
 
 
 @dataclass(frozen=True)
@@ -58,8 +63,8 @@ class Table:
     Attributes:
         names: The names of the columns; empty if they have none.
         rows: The cells of each row. Notebooks show as many rows as they have room for.
-        num_numbers: How many of the columns, from the last on, have numbers.
-        num_others: How many rows there are besides these.
+        num_numbers: Number of columns at the right end that hold numbers.
+        num_others: Number of rows that are not in `rows`.
     """
 
     names: Sequence[str]
@@ -74,9 +79,9 @@ class Drawing:
 
     Attributes:
         module: The viewer's module that draws it.
-        function: The function of the module. It is given the answer and returns SVG.
-        answer: What to draw.
-        otherwise: What to show where nothing can be drawn.
+        function: The function of the module. It takes the answer and returns SVG.
+        answer: The answer to draw.
+        otherwise: The block to show where nothing can be drawn.
     """
 
     module: str

@@ -1,4 +1,4 @@
-"""What the alert rules found, and what a recording did not look at."""
+"""The blocks of the findings of alert rules, and of the tensors that a recording did not examine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tfdbg_arrow.query.coverage import ChangedOps, Coverage, UnobservedOps
 
 _MAX_OPS = 8
-"""Number of ops of a group that are named."""
+"""Maximum number of ops of a group that are named."""
 
 
 def alerts(answer: Alerts) -> Blocks:
@@ -57,12 +57,12 @@ def rule_line(rule: RuleSummary) -> Line:
 
 
 def findings(answer: Alerts, *, expand: bool = False, limit: int | None = None) -> Blocks:
-    """Yields the findings, then the rules that were stopped.
+    """Yields the findings, then the rules that were stopped at a limit.
 
     Args:
-        answer: What the rules found.
+        answer: The findings of the rules.
         expand: Whether to show every alert instead of the findings.
-        limit: How many findings of each rule to show; None shows all.
+        limit: Maximum number of findings of each rule to show; None means all.
     """
     if not answer.findings and not answer.not_run:
         yield Line("No rule found anything.")
@@ -77,18 +77,18 @@ def findings(answer: Alerts, *, expand: bool = False, limit: int | None = None) 
 
 
 def finding(answer: AlertFinding) -> Iterator[Line]:
-    """Yields a finding: how often it occurred, its first alert, then the steps, events and source line."""
+    """Yields a finding: the number of occurrences, the first alert, then the steps, events and source line."""
     times = "" if answer.num_alerts == 1 else f"{answer.num_alerts:,} times, first "
     yield from _about(answer, answer.first, times)
 
 
 def alert(answer: Alert) -> Iterator[Line]:
-    """Yields an alert: what it is about, then the steps, events and source line."""
+    """Yields an alert: its op or other subject, then the steps, events and source line."""
     yield from _about(answer, answer, "")
 
 
 def coverage(answer: Coverage) -> Blocks:
-    """Yields what was not looked at, by run and graph, and what else happened while the program was recorded."""
+    """Yields the tensors that were not examined, by run and graph, and other events during the recording."""
     if answer.summary is None:
         yield Line("Every tensor that could be bad was looked at.")
     else:
@@ -153,7 +153,7 @@ def _about(answer: Alert | AlertFinding, first: Alert, times: str) -> Iterator[L
 
 
 def _alert_text(alert: Alert) -> str:
-    """Returns what an alert is about, such as `Log:0 (Log) in loss`."""
+    """Returns the op or graph that an alert is about, such as `Log:0 (Log) in loss`."""
     if alert.op_type is None and alert.op_name is None and alert.graph_name:
         return f"the function {alert.graph_name}"
     graph = "" if alert.graph_name is None or alert.op_name is None else f" in {alert.graph_name}"
@@ -161,7 +161,7 @@ def _alert_text(alert: Alert) -> str:
 
 
 def _steps_text(first: int | None, last: int | None) -> str:
-    """Returns a range of training steps, such as `steps 3 to 9`; an empty text if it is not known."""
+    """Returns a range of training steps, such as `steps 3 to 9`; an empty text if the steps are not known."""
     if first is None:
         return ""
     return f"step {first}" if last in (None, first) else f"steps {first} to {last}"
@@ -180,7 +180,7 @@ def _graph(ops: UnobservedOps | ChangedOps) -> str:
 
 
 def _unobserved_text(group: UnobservedOps) -> str:
-    """Returns how many outputs were not recorded, why, and how many of them could be bad."""
+    """Returns the number of outputs that were not recorded, the reason, and how many of these outputs could be bad."""
     text = f"{number_of(group.num_outputs, 'output')} of {number_of(len(group.ops), 'op')}: {group.reason}"
     if group.num_could_be_bad < group.num_outputs:
         text += f"; {group.num_could_be_bad:,} of them could be bad"
@@ -188,14 +188,14 @@ def _unobserved_text(group: UnobservedOps) -> str:
 
 
 def _ops_text(group: UnobservedOps) -> str:
-    """Returns the first ops of a group, and the number of the others."""
+    """Returns the first ops of a group, and the number of the remaining ops."""
     names = [f"{op.op_name} ({op.op_type})" for op in group.ops[:_MAX_OPS]]
     num_others = len(group.ops) - len(names)
     return ", ".join(names) + (f" and {num_others:,} more" if num_others else "")
 
 
 def _changed_text(changed: ChangedOps) -> str:
-    """Returns what TensorFlow's optimizer did with the ops of a graph."""
+    """Returns how TensorFlow's optimizer changed the ops of a graph."""
     counts = (
         (changed.num_replaced, "replaced"),
         (changed.num_folded, "computed in advance"),

@@ -17,10 +17,10 @@ from tfdbg_arrow.safe_text import printable_line
 MAX_BYTES = 20_000
 MAX_DRAWING_BYTES = 250_000
 MAX_ROWS = 50
-"""Number of rows of a table that are shown at most."""
+"""Maximum number of rows of a table that are shown."""
 _MAX_TEXT = 300
 _NUM_OTHER_BYTES = 300
-"""Number of bytes around the parts, and of the note about what is left out."""
+"""Number of bytes around the parts, including the note about parts that are left out."""
 _STYLES: dict[Style, str] = {
     "bad": "color:#c62828;font-weight:bold",
     "bold": "font-weight:bold",
@@ -30,11 +30,11 @@ _STYLES: dict[Style, str] = {
 _CELL = "text-align:left;vertical-align:top;padding:.1em .8em .1em 0"
 _TABLE = '<table style="border-collapse:collapse">'
 _Shown = Line | Facts | Code | Table | str
-"""A block; a drawing as SVG."""
+"""A block, where a drawing is replaced by its SVG text."""
 
 
 def html_of(blocks: Iterable[Block]) -> str:
-    """Returns blocks as HTML. A table, and lines below each other, take at most half of what is left of MAX_BYTES."""
+    """Returns blocks as HTML. A table or a group of lines takes at most half of the remaining bytes of MAX_BYTES."""
     shown = [drawn for block in blocks for drawn in _drawn(block)]
     groups = [list(group) for _, group in groupby(shown, key=lambda drawn: None if type(drawn) is Line else id(drawn))]
     room = MAX_BYTES - _NUM_OTHER_BYTES
@@ -50,7 +50,7 @@ def html_of(blocks: Iterable[Block]) -> str:
 
 
 def _drawn(block: Block) -> Sequence[_Shown]:
-    """Returns a drawing as SVG, or what stands for it if the viewer's packages are missing or the SVG is too large."""
+    """Returns a drawing as SVG, or its replacement if the viewer's packages are missing or the SVG is too large."""
     if not isinstance(block, Drawing):
         return (block,)
     try:
@@ -84,7 +84,7 @@ def _html(group: Sequence[_Shown], *, max_bytes: int) -> str:
 
 
 def _first(parts: Sequence[str], number: int, *, max_bytes: int, what: str, start: str = "", end: str = "") -> str:
-    """Returns the first parts of a list, and how many parts it has besides these."""
+    """Returns the first parts of a list, and the number of the remaining parts."""
     bytes_left, num_shown = max_bytes - len(start) - 100, 0
     for part in parts:
         bytes_left -= len(part.encode())

@@ -1,4 +1,4 @@
-"""What a logdir holds, and whether it is damaged."""
+"""The blocks of answers about a logdir: its contents, and its damage."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _DEVIATIONS: Mapping[str, Style] = {
     "unchecked": "quiet",
 }
 _MAX_SHOWN = 20
-"""Number of deviations of each kind that are named; the attributes and `--json` name up to 1,000."""
+"""Maximum number of deviations of each kind that are shown; the attributes and `--json` contain up to 1,000."""
 
 
 def info(answer: LogdirInfo) -> Blocks:
@@ -43,7 +43,7 @@ def info(answer: LogdirInfo) -> Blocks:
 
 
 def diagnosis(answer: Diagnosis) -> Iterator[Line]:
-    """Yields what is wrong with a logdir, the evidence, and what to do."""
+    """Yields the problems of a logdir, the evidence, and the advice."""
     if answer.is_healthy:
         yield Line((answer.path, "bold"), ": nothing is wrong.")
     for finding in answer.findings:
@@ -54,7 +54,7 @@ def diagnosis(answer: Diagnosis) -> Iterator[Line]:
 
 
 def verification(answer: Verification) -> Iterator[Line]:
-    """Yields the files of a logdir that are not as they were written, then how much was checked."""
+    """Yields the files of a logdir that deviate from the manifests, then how much was checked."""
     for kind, group in groupby(answer.deviations, key=lambda deviation: deviation.kind):
         deviations = list(group)
         name: Span = kind, _DEVIATIONS[kind]

@@ -1,4 +1,4 @@
-"""What the layers of a model did over the steps, also in two runs; curves, and distributions of elements."""
+"""The blocks of series over steps: the layers of a model in one or two runs, curves, and distributions of elements."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def layer_health(answer: LayerHealth) -> Blocks:
 
 
 def layer_differences(answer: LayerDifferences) -> Blocks:
-    """Yields a map of the differences of two runs, and where their layers parted."""
+    """Yields a map of the differences between two runs, and where their layers diverged."""
     yield from parted_layers(answer)
     yield Line((f"A: {answer.run_a}, B: {answer.run_b}, {_range(answer)}", "quiet"))
 
 
 def parted_layers(answer: LayerDifferences) -> Blocks:
-    """Yields where the layers of two runs parted, and the layers that only one of them has."""
+    """Yields where the layers of two runs diverged, and the layers that only one of the runs has."""
     from tfdbg_arrow.query.model_health.sentences import parting_texts
 
     yield Heading((answer.sentence, "bold" if answer.first_parting is None else "bad"))

@@ -1,4 +1,4 @@
-"""Where two runs part, by layer and by op."""
+"""The blocks of answers about two runs: where they diverge, by layer and by op."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _KINDS = {
 
 
 def diff(answer: Diff, layers: LayerDifferences | None = None) -> Blocks:
-    """Yields a comparison: layers, the divergent op, what only one run has, and other differences of the runs."""
+    """Yields a comparison: layers, the divergent op, the parts that only one run has, and other differences."""
     yield Line(f"A: {answer.run_a}")
     yield Line(f"B: {answer.run_b}")
     if layers is not None:
@@ -92,7 +92,7 @@ def differing_text(answer: Diff) -> str | None:
 
 
 def difference_text(divergence: Divergence) -> str | None:
-    """Returns how far the sides of a divergence are apart, or None if there is no measure."""
+    """Returns the difference between the two sides of a divergence, or None if there is no measure."""
     if divergence.difference is None or divergence.tolerance is None:
         return None
     if _is_counted(divergence):
@@ -110,7 +110,7 @@ def worst_text(divergence: Divergence) -> str | None:
 
 
 def apart_text(input_: DiffInput) -> str:
-    """Returns how far an input is from its counterpart."""
+    """Returns the difference between an input and its counterpart in the other run."""
     if input_.b is None:
         return "not aligned"
     if input_.excess is None:

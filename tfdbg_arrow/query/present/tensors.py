@@ -1,4 +1,4 @@
-"""What answers about tensors say: bad ones and why they went bad, paths between them, and their history."""
+"""The blocks of answers about tensors: bad tensors and why they went bad, paths between tensors, and their history."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ROLES: Mapping[str, str] = {
     "literal": "infinite from the start",
     "unfollowed": "not followed any further",
 }
-"""What the role of a hop means, for the roles that are worth a note."""
+"""The meaning of a hop's role. Roles that need no explanation are missing."""
 
 
 def nonfinite(tensor: NonFinite, reasons: Reasons | None = None, source_lines: Sequence[SourceLine] = ()) -> Blocks:
@@ -42,7 +42,7 @@ def nonfinite(tensor: NonFinite, reasons: Reasons | None = None, source_lines: S
 
     Args:
         tensor: The bad tensor.
-        reasons: Why it went bad; None if that was not asked for.
+        reasons: Why the tensor went bad; None if the reasons were not requested.
         source_lines: The lines around the line of its op.
     """
     yield _headline(tensor)
@@ -66,7 +66,7 @@ def nonfinite(tensor: NonFinite, reasons: Reasons | None = None, source_lines: S
 
 
 def nonfinite_in_brief(tensor: NonFinite, reasons: Reasons, *other_facts: tuple[str, str]) -> Blocks:
-    """Yields a bad tensor, with further facts, for an error message, which has a stack of its own."""
+    """Yields a bad tensor with further facts but without its stack, for an error message that has its own stack."""
     yield _headline(tensor)
     yield from _reasons_of(tensor, reasons)
     facts = wording.nonfinite_facts(tensor)
@@ -78,7 +78,7 @@ def nonfinite_in_brief(tensor: NonFinite, reasons: Reasons, *other_facts: tuple[
 
 
 def verdict(tensor: NonFinite, reasons: Reasons) -> Iterator[Line]:
-    """Yields the headline, the reasons, the effect and the samples of a bad tensor, and other bugs of its call."""
+    """Yields the headline, the reasons, the effect and the samples of a bad tensor, and other bugs in the same call."""
     yield _headline(tensor)
     yield from _reasons_of(tensor, reasons)
     yield from _effect(tensor)
@@ -114,7 +114,7 @@ def health(tensor: TensorHealth) -> Blocks:
 
 
 def history_row(row: HistoryRow) -> Blocks:
-    """Yields one computation of a tensor, and its elements if they were asked for."""
+    """Yields one computation of a tensor, and the tensor's elements if they were requested."""
     slot = "" if row.output_slot is None else f":{row.output_slot}"
     name = f"{row.op_name or row.op_type or 'a tensor from outside'}{slot}"
     step = "" if row.step is None else f" step {row.step}"
@@ -136,7 +136,7 @@ def provenance(answer: Provenance, start: NonFinite | None = None, *, tree: bool
 
     Args:
         answer: The path or paths.
-        start: The tensor, if its headline and its samples are to be named.
+        start: The tensor, if its headline and its samples are to be shown.
         tree: Whether to show all paths.
         full: Whether to show every tensor of a long path.
     """
@@ -150,7 +150,7 @@ def provenance(answer: Provenance, start: NonFinite | None = None, *, tree: bool
     yield from lines
     if lines:
         yield Line()
-    # If the value did no harm, no hop is called bad.
+    # If the value did no harm, no note calls a hop bad.
     notes = ROLES if answer.expected_reason is None else {**ROLES, "origin": "it began here"}
     if tree:
         ordered = list(_in_tree_order(answer.hops, (hop.user_hop_index for hop in answer.hops)))
@@ -173,12 +173,12 @@ def provenance_text(answer: Provenance) -> str:
 
 
 def spread(answer: Spread, start: NonFinite | None = None, *, full: bool = True) -> Blocks:
-    """Yields where a bad tensor went: totals, then each tensor once, below the one that it was computed from.
+    """Yields the tensors that a bad tensor made bad: totals, then each tensor once, below the tensor that it came from.
 
     Args:
         answer: The tensors that became bad.
-        start: The tensor, if its headline is to be named.
-        full: Whether to show every tensor, not only the first ones.
+        start: The tensor, if its headline is to be shown.
+        full: Whether to show every tensor, not only the first tensors.
     """
     if start is not None:
         yield _headline(start)
@@ -208,7 +208,7 @@ def tensor_hop(hop: TensorHop) -> Blocks:
 
 
 def code_line(source: Frame | None, *, indent: int) -> Iterator[Line]:
-    """Yields the line of the user's code below what was made there."""
+    """Yields the line of the user's code that made the thing in the line above."""
     if source is not None:
         code = "" if source.code is None else f"  {source.code}"
         yield Line((f"{source.place}{code}", "quiet"), indent=indent)
@@ -234,14 +234,14 @@ def _reason(sentence: str | None, repair: str | None) -> Iterator[Line]:
 
 
 def _effect(answer: NonFinite | Provenance | Spread) -> Iterator[Line]:
-    """Yields the harm that a bad value did; nothing if that is not known."""
+    """Yields the harm that a bad value did; no line if the harm is not known."""
     text = wording.effect_text(answer)
     if text is not None:
         yield Line(f"Effect: {text}.")
 
 
 def _samples(tensor: NonFinite) -> Iterator[Line]:
-    """Yields which slices of a tensor are bad, or from where its bad samples came, which the headline names."""
+    """Yields the bad slices of a tensor, or the origin of the bad samples that the headline names."""
     text = (
         wording.slices_text(tensor, None) if tensor.samples is None else "; ".join(wording.data_texts(tensor.samples))
     )
@@ -264,7 +264,7 @@ def _stack(stack: Sequence[Frame]) -> Iterator[Line]:
 
 
 def _source(source: Frame, lines: Sequence[SourceLine]) -> Iterator[Line]:
-    """Yields the lines around a line, and marks the part that was executed; without them, only the line."""
+    """Yields the lines around a line, and marks the executed part. Without these lines, yields only the line."""
     if not lines:
         yield Line((source.code or "", "bold"), indent=2)
         return
@@ -290,7 +290,7 @@ def _hop(hop: TensorHop, *, note: str | None, indent: int = 0) -> Iterator[Line]
 
 
 def _place(hop: TensorHop) -> str:
-    """Returns the graph, layer, iteration and step of a hop, and how it was passed on."""
+    """Returns the graph, layer, iteration and step of a hop, and how its tensor reached the next op."""
     facts = (
         None if hop.forward_op_type is None else f"gradient of {hop.forward_op_type}",
         None if hop.layer is None else f"layer {hop.layer}",
@@ -303,11 +303,11 @@ def _place(hop: TensorHop) -> str:
 
 
 def _in_tree_order(hops: Sequence[_AnyHop], parents: Iterable[int | None]) -> Iterator[tuple[_AnyHop, int]]:
-    """Yields each hop once, below the one that led to it, with its depth.
+    """Yields each hop once with its depth, below the hop that led to it.
 
     Args:
         hops: The hops.
-        parents: For each of them, the index of the hop that led to it; None for the start of the search.
+        parents: For each hop, the index of the hop that led to it; None for the start of the search.
     """
     children: dict[int | None, list[_AnyHop]] = {}
     for hop, parent in zip(hops, parents, strict=True):
@@ -320,7 +320,7 @@ def _in_tree_order(hops: Sequence[_AnyHop], parents: Iterable[int | None]) -> It
 
 
 def _reach(hop: SpreadHop) -> str | None:
-    """Returns which functions returned a tensor and which variables hold it; None if it did not leave its graph."""
+    """Returns the functions that returned a tensor, and the variables that hold it; None if it stayed in its graph."""
     returned = [f"returned by {_some(hop.returned_by)}"] if hop.returned_by else []
     written = [f"written to variable {_some([f'#{variable}' for variable in hop.variables])}"] if hop.variables else []
     return "; ".join(returned + written) or None

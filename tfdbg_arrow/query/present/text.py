@@ -19,7 +19,7 @@ def line_text(line: Line) -> str:
 
 
 def pieces(blocks: Iterable[Block]) -> Iterator[Line | Table]:
-    """Yields the lines and tables that stand for blocks where there are only characters."""
+    """Yields the lines and tables that represent blocks in plain text."""
     for number, block in enumerate(blocks):
         match block:
             case Heading():

@@ -1,4 +1,4 @@
-"""diff: aligns two runs of a program and finds where they first diverge.
+"""diff: aligns two runs of a program and finds the first tensor at which they diverge.
 
 The modules, in order of use: `workspace` holds the data of both runs. `alignment` aligns their executions,
 `aligned_graphs` the ops and call sites of their graphs, and `pairing` the tensors. `comparing` measures how far the
@@ -51,7 +51,7 @@ __all__ = [
 ]
 
 _IDENTITY = frozenset({"run_id", "wall_time_ns", "wall_time", "end_wall_time_ns", "pid", "settings"})
-"""Columns of run that differ between any two runs, and `settings`, whose entries are compared one by one."""
+"""Columns of the table run that always differ, and `settings`, whose entries are compared one by one."""
 _MEASURES = {
     "NO_TENSOR": 0, "SHAPE": 1, "CURT_HEALTH": 2, "CONCISE_HEALTH": 3, "FULL_HEALTH": 4, "FULL_NUMERICS": 5,
     "FULL_TENSOR": 5,
@@ -80,27 +80,29 @@ def diff(
 ) -> Diff:
     """Compares two runs of a program, op by op, call by call, step by step.
 
-    Executions are aligned by what they run, by the user's stack and by their order. The ops of their graphs are
-    aligned by type, stack and order of creation. The tensors in a call are aligned by call site, iteration and op.
-    Numbers that differ between processes are not compared: ids, names that end in a number, the order of arrival.
+    Executions are aligned by the op or function that they run, by the user's stack and by their order. The ops of their
+    graphs are aligned by type, stack and order of creation. The tensors in a call are aligned by call site, iteration
+    and op. Ids, numbers at the end of names, and the order of arrival differ between processes and are not compared.
 
     Two tensors agree if their largest difference is within `atol + rtol * scale`, where the scale is the largest
-    magnitude in either (`tfdbg_arrow.query.run_diff.comparing` explains why). An op diverges if its outputs do not
-    agree although its inputs agree or differ by far less. A difference that grows from rounding, op by op, is not a
-    divergence.
+    magnitude in either tensor (`tfdbg_arrow.query.run_diff.comparing` explains why). An op diverges if its outputs do
+    not agree, although its inputs agree or differ by far less. A difference that grows from rounding, op by op, is not
+    a divergence.
 
     Args:
         a: A logdir or its path.
         b: The other logdir or its path; None means the same logdir, with two runs.
-        run_a: The run of A. None selects the newest run; if a logdir with two runs is compared with itself, the older.
+        run_a: The run of A. None selects the newest run; if a logdir with two runs is compared with itself, the older
+            run.
         run_b: The run of B. None works as for run_a, but selects the newer run.
         rtol: Relative tolerance. None means 16 units in the last place of the coarsest dtype with a difference so far.
         atol: Absolute tolerance. None means the value at which the coarser dtype loses its relative precision.
-        growth: The factor by which the relative difference of an op may exceed that of its inputs.
-        known: A regular expression that matches the whole name or type of ops that are known to diverge, for example
-            an op that scales the loss. The search ignores these ops and looks behind them.
-        last_step: Only compare what ran up to this training step or before any mark; None means all. For long runs
-            that diverge early, this finds the same divergence in less time.
+        growth: The factor by which the relative difference of an op's output may exceed the relative difference of its
+            inputs.
+        known: A regular expression that matches the whole name or type of ops that are known to diverge, for example an
+            op that scales the loss. The search skips these ops and continues behind them.
+        last_step: Compares only executions and tensors up to this training step, or without a step; None means all. For
+            long runs that diverge early, this finds the same divergence in less time.
         limit: Maximum number of entries in `Diff.unaligned`.
 
     Raises:
@@ -182,7 +184,7 @@ def _open(logdir: OpenLogdir | str | Path, stack: contextlib.ExitStack) -> OpenL
         return logdir
     if isinstance(logdir, (str, Path)):
         return stack.enter_context(OpenLogdir(logdir))
-    # The staged data of two runs lies in DuckDB. Other engines would have to join across two logdirs.
+    # A comparison joins the data of both runs in DuckDB. Other engines cannot join across two logdirs here.
     raise LogdirError(f"logdir is {logdir!r}; expected a path or an open Logdir.")
 
 
@@ -197,8 +199,9 @@ def check_pattern(pattern: str) -> None:
 def _count_unaligned(
     work: Workspace, pairs: Sequence[GraphPair], executions: AlignedExecutions, num_aligned: int
 ) -> tuple[int, list[Unaligned]]:
-    """Returns the number of aligned ops, and what only A and what only B has."""
-    # A graph that one run traced more often is in several pairs. An op is aligned if it is aligned in any of them.
+    """Returns the number of aligned ops, and the numbers of items that only A and only B has."""
+    # If one run traced a function more often, a graph is in several pairs. An op counts as aligned if it is aligned in
+    # any of these pairs.
     aligned: tuple[dict[int, set[str]], dict[int, set[str]]] = ({}, {})
     num_ops: tuple[dict[int, int], dict[int, int]] = ({}, {})
     for pair in pairs:
@@ -215,7 +218,7 @@ def _count_unaligned(
 
 
 def _find_dtype_changes(work: Workspace) -> tuple[DtypeChange, ...]:
-    """Returns the changes of precision between the runs, those with the most tensors first."""
+    """Returns the changes of precision between the runs. The change that affects most tensors comes first."""
     rows = work.rows(
         "SELECT dtype_a, dtype_b, count(*) FROM compared WHERE dtype_a <> dtype_b AND kind <> 'dtype' "
         "GROUP BY dtype_a, dtype_b ORDER BY 3 DESC, 1, 2"
@@ -224,7 +227,7 @@ def _find_dtype_changes(work: Workspace) -> tuple[DtypeChange, ...]:
 
 
 def _find_unaligned(work: Workspace, sides: Sides, *, limit: int) -> tuple[tuple[UnalignedOp, ...], bool]:
-    """Returns the ops of tensors without a counterpart, and whether either side has more than the limit."""
+    """Returns the ops of tensors without a counterpart, and whether a run has more such ops than the limit."""
     unaligned: list[UnalignedOp] = []
     is_cut = False
     for side, run in zip(SIDES, sides, strict=True):
@@ -254,7 +257,7 @@ def _find_unaligned(work: Workspace, sides: Sides, *, limit: int) -> tuple[tuple
 
 
 def _environment_differences(sides: Sides) -> tuple[Setting, ...]:
-    """Returns the differences in the columns of run, in its settings and in the devices."""
+    """Returns the differences of the runs in the columns of the table run, in their settings and in their devices."""
     a, b = map(_facts, sides)
     names = [*a, *(name for name in b if name not in a)]
     return tuple(Setting(name, a.get(name), b.get(name)) for name in names if a.get(name) != b.get(name))
@@ -278,7 +281,7 @@ def _facts(side: Side) -> Mapping[str, str | None]:
 
 
 def _incomparable(runs: tuple[Run, Run]) -> tuple[str, ...]:
-    """Returns what could not be compared, as sentences: modes that measure less than others, gaps in a recording."""
+    """Returns sentences about data that could not be compared because of a recording mode or gaps in a recording."""
     modes = (runs[0].tensor_debug_mode, runs[1].tensor_debug_mode)
     sentences = []
     if modes[0] != modes[1]:

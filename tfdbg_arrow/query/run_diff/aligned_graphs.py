@@ -1,8 +1,8 @@
-"""Aligns the ops of two graphs that were traced from the same function, and the call sites of the graphs of two runs.
+"""Aligns the ops of two graphs that were traced from the same function, and the call sites in two runs.
 
 Ops are created in the order of the Python program, so two traces of a program are two sequences that differ by edits,
-such as ops that mixed precision inserts or a changed line. Names do not identify ops: an inserted op renumbers those
-behind it, and a layer that is created earlier changes the scopes.
+such as ops that mixed precision inserts or a changed line. Names do not identify ops: an inserted op renumbers the ops
+after it, and a layer that is created earlier changes the scopes.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from tfdbg_arrow.query.run_diff.workspace import Sides
 from tfdbg_arrow.schema.op_traits import Trait, types_with
 
 PRECISION_OPS = types_with(Trait.STANDS_FOR_CALL) | {"Cast"}
-"""Ops that mixed precision inserts, and ops without a meaning to the program. Other ops that pass tensors on unchanged,
-such as StopGradient, have one."""
+"""Ops that mixed precision inserts, and ops without a meaning to the program. StopGradient and some other ops also pass
+tensors on unchanged, but have a meaning."""
 _NUMBER = re.compile(r"_\d+")
 _LOOSEST = 2
-"""The level at which ops are aligned only by their type."""
+"""The index of the level at which ops are aligned only by their type."""
 _MAX_SOURCES = 256
 UNKNOWN_SITE = "?"
-"""Stands for the call site of rows with an unknown context."""
+"""The call site of rows with an unknown context."""
 
 Tensor = tuple[str, int]
-"""Name of an op, and the index of its output."""
+"""The name of an op, and the index of its output."""
 RecordedOp = tuple[int, str]
-"""Graph id, and name of an op in the graph."""
+"""The id of a graph, and the name of an op in the graph."""
 Step = tuple[int, str, str, int]
-"""One call on a path: graph, op, attribute, branch."""
+"""One call on a path: the graph, the op, the attribute and the branch."""
 Path = tuple[int, tuple[Step, ...]]
-"""The outermost graph, and the calls starting from it."""
+"""The outermost graph, and the calls on the way from this graph."""
 
 
 @dataclass(frozen=True)
@@ -49,15 +49,15 @@ class GraphPair:
     Attributes:
         graph_a: The graph of A.
         graph_b: The graph of B.
-        ops: The op of B for each aligned op of A.
-        sources: For each aligned op of A, the tensors of aligned ops of A that it or its counterpart was made from.
-            These are its inputs. Inputs from ops that only one of the graphs has, or that were not recorded, are
-            replaced by the inputs of these ops.
-        jumps: For each aligned op of A, those of its sources that come through an unrecorded integer or bool.
+        ops: For each aligned op of A, the op of B.
+        sources: For each aligned op of A, the tensors of aligned ops of A that the inputs of the op or of its
+            counterpart came from. An input from an op that only one of the graphs has, or that was not recorded, is
+            replaced by the inputs of that op.
+        jumps: For each aligned op of A, the sources that reach the op through an unrecorded integer or bool.
         num_ops_a: Number of ops in the graph of A.
         num_ops_b: Number of ops in the graph of B.
-        extra: For each aligned op of A with unaligned ops between it and its sources, the first of them, as (side, op
-            name).
+        extra: For each aligned op of A with unaligned ops between the op and its sources, the first unaligned op, as
+            (side, op name).
     """
 
     graph_a: int
@@ -92,7 +92,7 @@ class OpAligner:
         rest = tuple(
             np.array([i for i in range(len(ops[side])) if i not in taken[side]], np.int64) for side in range(2)
         )
-        # Ops in a different order, such as those of branches from a loop over a set, match by name, type and stack.
+        # Ops in a different order match by name, type and stack, such as the ops that a loop over a set creates.
         pairs += ((i, j, 0) for i, j in match_rest(levels[0][0], levels[1][0], rest[0], rest[1]))
         aligned = {ops[0][i].op_name: ops[1][j].op_name for i, j, _ in pairs}
         for i, j, level in pairs:
@@ -131,7 +131,7 @@ class OpAligner:
             keys: tuple[list[object], list[object], list[object]] = ([], [], [])
             for op in graph.ops.values():
                 is_call = bool(self._graphs[side].calls(graph.graph_id, op.op_name))
-                # The number of captured tensors may differ.
+                # The number of captured tensors may differ, so the number of inputs of a call is not compared.
                 loose: tuple[object, ...] = (op.op_type, "call")
                 if not is_call:
                     loose = (op.op_type, len(op.inputs), *kinds.get(op.op_name, ()))
@@ -146,7 +146,7 @@ class OpAligner:
 
 
 class _Sources:
-    """The aligned and recorded tensors that ops of one graph were made from."""
+    """Finds the aligned and recorded tensors that the inputs of ops of one graph came from."""
 
     def __init__(self, graph: Graph, aligned: Set[str], recorded_ops: Set[str]) -> None:
         self._graph = graph
@@ -154,9 +154,10 @@ class _Sources:
         self._recorded_ops = recorded_ops
 
     def of(self, op_name: str) -> tuple[dict[Tensor, bool], str | None]:
-        """Returns the tensors, each with whether it comes through an unrecorded integer or bool, and an op or None.
+        """Returns the source tensors of an op, and an op on the way to them that has no counterpart, or None.
 
-        The op is the first one on the way that has no counterpart and does more than pass a tensor on.
+        The value of each tensor is whether the tensor comes through an unrecorded integer or bool. The second result is
+        the first op without a counterpart that does more than pass a tensor on.
         """
         sources: dict[Tensor, bool] = {}
         through: str | None = None
@@ -180,7 +181,7 @@ class _Sources:
 
 
 def _is_supported(a: Op, b: Op, graphs: tuple[Graph, Graph], aligned: dict[str, str]) -> bool:
-    """Returns whether ops without inputs that are aligned only by their type are also used alike."""
+    """Returns whether two ops that are aligned only by their type have inputs, or are also used alike."""
     if a.inputs or b.inputs or a.op_type == "Placeholder":
         return True
     return any(
@@ -196,7 +197,7 @@ def _indexes(op: Op, source: str) -> set[int]:
 
 @dataclass(frozen=True)
 class FoundSite:
-    """A call site in recorded rows: the graph of the execution (-1 for none), the op's graph, the path as text."""
+    """A call site in recorded rows: the graph of the execution (-1 for no graph), the op's graph, the path as text."""
 
     root: int
     graph_id: int
@@ -208,12 +209,12 @@ class AlignedSite:
     """One call site in both runs.
 
     Attributes:
-        site_id: Its number.
-        start_id: Number of the outermost graph's pair.
-        graph_a: The graph there in A.
-        graph_b: The graph there in B.
-        a: Its occurrences in rows of A: (graph of the execution in A, graph of the execution in B, site).
-        b: Its occurrences in rows of B.
+        site_id: The number of the site.
+        start_id: The number of the pair of outermost graphs.
+        graph_a: The graph at the site in A.
+        graph_b: The graph at the site in B.
+        a: The occurrences of the site in rows of A: (graph of the execution in A, graph of the execution in B, site).
+        b: The occurrences of the site in rows of B.
     """
 
     site_id: int
@@ -227,13 +228,13 @@ class AlignedSite:
 def align_sites(
     roots: Iterable[tuple[int, int]], sites: tuple[list[FoundSite], list[FoundSite]], sides: Sides, aligner: OpAligner
 ) -> list[AlignedSite]:
-    """Aligns the call sites at which two runs left rows.
+    """Aligns the call sites for which two runs recorded rows.
 
     Args:
         roots: The graphs of A and B that aligned executions call; (-1, -1) for rows without an execution.
         sites: The call sites of each run.
         sides: The two runs.
-        aligner: The aligner for their ops.
+        aligner: The aligner for the ops of the runs.
     """
     by_root: tuple[dict[int, dict[Path, list[FoundSite]]], ...] = ({}, {})
     for side in range(2):
@@ -274,7 +275,7 @@ def _path(site: FoundSite, call_sites: CallSites) -> Path:
     levels: tuple[Level, ...] | None = None
     if site.root >= 0:
         levels = call_sites.levels(site.graph_id, site.call_site, root=site.root)
-    if levels is None:  # a function of a dataset, which runs in the execution but in steps of its own
+    if levels is None:  # a function of a dataset, which runs during the execution but in separate steps
         levels = call_sites.levels(site.graph_id, site.call_site, root=None)
     if levels is None:
         return site.graph_id, ((site.graph_id, UNKNOWN_SITE, "", 0),)
@@ -285,7 +286,7 @@ def _path(site: FoundSite, call_sites: CallSites) -> Path:
 
 
 def _starts_by_name(sides: Sides, a: Iterable[Path], b: Iterable[Path], root_b_of: dict[int, int]) -> dict[int, int]:
-    """Returns, for outermost graphs of A that no execution calls, those of B: if known, or else by name and order."""
+    """Returns the graph of B for each outermost graph of A, from `root_b_of` or else by name and order."""
     names: dict[str, list[int]] = {}
     for graph_id in sorted({path[0] for path in b}):
         names.setdefault(sides[1].graphs.names.get(graph_id, ""), []).append(graph_id)
@@ -301,7 +302,7 @@ def _starts_by_name(sides: Sides, a: Iterable[Path], b: Iterable[Path], root_b_o
 
 
 def _translate(path: Path, start: int, sides: Sides, aligner: OpAligner) -> tuple[Path, GraphPair] | None:
-    """Returns a path of A as a path of B, and the graphs at its end, or None if an op on it is not aligned."""
+    """Returns the path of B for a path of A, and the graphs at its end; None if an op on the path is not aligned."""
     pair = aligner.pair(path[0], start)
     steps: list[Step] = []
     for graph_id, op_name, attribute, branch in path[1]:

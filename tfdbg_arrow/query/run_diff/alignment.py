@@ -1,6 +1,7 @@
-"""Aligns the executions of two runs like a text diff: by stack, op and order, common ends and unique ones first.
+"""Aligns the executions of two runs by stack, op and order, like a text diff.
 
-`align` aligns any two sequences of tokens. `StackKeys` makes tokens of stacks.
+`align` aligns any two sequences of tokens. It aligns common ends and unique tokens first. `StackKeys` turns stacks into
+tokens.
 """
 
 from __future__ import annotations
@@ -17,20 +18,21 @@ from tfdbg_arrow.query.run_diff.workspace import UP_TO_STEP, Side, Sides
 
 Tokens = npt.NDArray[np.int64]
 _Gap = tuple[int, int, int, int]
-"""Start and end in A, start and end in B."""
+"""The start and end of a range in A, and the start and end of a range in B."""
 
 _RUNTIME_NAME = re.compile(r"^__(inference|forward|backward)_|(_\d+)+$")
 _NO_STEP = -(2**62)
 _MAX_EDITS = 400
 _MAX_STEPS = 4_000_000
-"""Maximum number of comparisons for one search for the fewest edits. Beyond it, tokens are paired by occurrence."""
+"""The maximum number of comparisons in a search for the fewest edits. Longer searches stop and pair by occurrence."""
 
 
 def align(a: Sequence[Tokens], b: Sequence[Tokens]) -> list[tuple[int, int, int]]:
-    """Returns (place in A, place in B, level) of each aligned pair, increasing in both.
+    """Returns (place in A, place in B, level) of each aligned pair. Both places increase.
 
     Args:
-        a: The tokens of A on each level, the strictest first. Each level aligns what the previous one left.
+        a: The tokens of A on each level, the strictest level first. Each level aligns the tokens that the previous
+            levels left.
         b: The tokens of B on each level.
     """
     aligned: list[tuple[int, int, int]] = []
@@ -46,7 +48,7 @@ def align(a: Sequence[Tokens], b: Sequence[Tokens]) -> list[tuple[int, int, int]
 
 
 def match_rest(a: Tokens, b: Tokens, rest_a: Tokens, rest_b: Tokens) -> list[tuple[int, int]]:
-    """Returns pairs of equal tokens, in any order: the first occurrences are paired, then the second, and so on.
+    """Returns pairs of equal tokens, in any order. The n-th occurrence in A is paired with the n-th occurrence in B.
 
     Args:
         a: The tokens of A.
@@ -96,13 +98,13 @@ def _align_gap(a: Tokens, b: Tokens, gap: _Gap) -> list[tuple[int, int]]:
 
 
 def _common(a: Tokens, b: Tokens) -> int:
-    """Returns the number of equal tokens at the front."""
+    """Returns the number of equal tokens at the start of both sequences."""
     differs = a != b
     return int(differs.argmax()) if differs.any() else len(differs)
 
 
 def _unique(a: Tokens, b: Tokens) -> list[tuple[int, int]]:
-    """Returns the places of the tokens that occur exactly once in both, by their place in A."""
+    """Returns the places of the tokens that occur exactly once in A and once in B, ordered by their place in A."""
     once = []
     for tokens in (a, b):
         values, places, counts = np.unique(tokens, return_index=True, return_counts=True)
@@ -126,7 +128,7 @@ def _by_occurrence(a: Tokens, b: Tokens) -> list[tuple[int, int]]:
 
 
 def _rising(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Returns a longest selection of pairs, ordered by the first number, in which the second number also increases."""
+    """Returns a longest selection of pairs in which the second number rises, from pairs in which the first rises."""
     ends: list[int] = []
     last: list[int] = []
     before: list[int] = []
@@ -147,9 +149,9 @@ def _rising(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _fewest_edits(a: list[int], b: list[int]) -> list[tuple[int, int]] | None:
-    """Returns the pairs of a shortest edit, or None if the search takes too long.
+    """Returns the pairs of equal tokens in a shortest edit, or None if the search takes too long.
 
-    Source: Myers, An O(ND) Difference Algorithm and Its Variations (1986), the greedy algorithm.
+    This is the greedy algorithm from Myers, An O(ND) Difference Algorithm and Its Variations (1986).
     """
     n, m = len(a), len(b)
     reach = {1: 0}
@@ -193,7 +195,8 @@ def _walk_back(history: list[dict[int, int]], x: int, y: int) -> list[tuple[int,
 class StackKeys:
     """Assigns numbers to the stacks of two runs. Equal stacks get equal numbers.
 
-    A frame is identified by its function and the text of its line, not by its line number, which edits above it change.
+    A frame is identified by its function and the text of its line. Its line number does not count, because an edit
+    above the line changes the number.
     """
 
     def __init__(self, sides: Sides) -> None:
@@ -219,7 +222,7 @@ class StackKeys:
             self._numbers.append(numbers_of_side)
 
     def number(self, part: str, side: int, stack_trace_id: int | None) -> int:
-        """Returns the number of a `whole` stack, of its `user` part, or of the user's innermost `line`; -1 for none."""
+        """Returns the number of a `whole` stack, its `user` part, or the user's innermost `line`; -1 if not known."""
         return self._numbers[side].get((part, stack_trace_id), -1)
 
 
@@ -228,12 +231,12 @@ class Executions:
     """The executions of one run, ordered by thread and time.
 
     Attributes:
-        indexes: execution_index of each.
-        graph_ids: The called graph of each; -1 for none.
-        signatures: The executed op, or the function without its number, as a number that both runs share.
+        indexes: The execution_index of each execution.
+        graph_ids: The called graph of each execution; -1 for no graph.
+        signatures: The executed op, or the function name without its number, as a number that both runs share.
         stacks: The user's stack as a number that both runs share.
         lines: The user's innermost frame as a number that both runs share.
-        steps: The training step of each.
+        steps: The training step of each execution.
     """
 
     indexes: npt.NDArray[np.int64]
@@ -246,13 +249,13 @@ class Executions:
 
 @dataclass(frozen=True)
 class AlignedExecutions:
-    """The aligned executions.
+    """The aligned executions of two runs.
 
     Attributes:
-        a: execution_index in A, in the order of A.
-        b: execution_index of each counterpart in B.
-        graph_a: The called graph in A; -1 for none.
-        graph_b: The called graph in B.
+        a: The execution_index of each aligned execution in A, in the order of A.
+        b: The execution_index of each counterpart in B.
+        graph_a: The called graph in A; -1 for no graph.
+        graph_b: The called graph in B; -1 for no graph.
         num_a: Number of all executions of A.
         num_b: Number of all executions of B.
     """
@@ -271,7 +274,7 @@ def align_executions(sides: Sides, stacks: StackKeys, *, last_step: int | None =
     Args:
         sides: The two runs.
         stacks: The stacks of both runs.
-        last_step: Only align what ran up to this training step or before any mark; None means all.
+        last_step: Aligns only executions up to this training step, or without a step; None means all.
     """
     numbers: dict[object, int] = {}
     a, b = (_read(side, index, stacks, numbers, last_step) for index, side in enumerate(sides))
@@ -296,7 +299,7 @@ def align_executions(sides: Sides, stacks: StackKeys, *, last_step: int | None =
 
 
 def _shared(a: Tokens, b: Tokens) -> tuple[Tokens, Tokens]:
-    """Returns rows of numbers as single numbers, which are equal if the rows are equal."""
+    """Returns a number for each row of numbers. Equal rows of A and B get equal numbers."""
     ids = np.zeros(len(a) + len(b), np.int64)
     both = np.concatenate([a, b])
     for column in range(both.shape[1]):
@@ -349,7 +352,7 @@ def _read(run: Side, side: int, stacks: StackKeys, numbers: dict[object, int], l
 def _signature(op_type: str, graph_name: str | None, arity: tuple[int, int]) -> tuple[object, ...]:
     if graph_name is not None:
         kind = "backward" if op_type.startswith("__backward_") else "call"
-        return kind, graph_name  # the number of captured tensors may differ
+        return kind, graph_name  # without the arity, because the number of captured tensors may differ
     if op_type.startswith("__"):
         return "unrecorded", _RUNTIME_NAME.sub("", op_type)
     return "op", op_type, arity

@@ -11,17 +11,17 @@ from tfdbg_arrow.query.stacks import Frame
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class DiffTensor(TensorHealth):
-    """One side of two compared tensors. None means not measured in this mode, or not applicable.
+    """One of two compared tensors. None means that a fact was not measured in this mode, or does not apply.
 
     It also has the attributes of TensorHealth.
 
     Attributes:
         run_id: The run.
-        step: The training step, as marked.
-        execution_index: The execution, or the call in which its op ran; for a tensor from outside, its first user.
+        step: The training step that the program marked.
+        execution_index: The execution, or the call in which the op ran; for a tensor from outside, its first user.
         iteration: Iteration of the loop, from 0; None outside graphs.
-        graph_name: Its graph; None outside graphs.
-        op_name: The op in it.
+        graph_name: The graph of the op; None outside graphs.
+        op_name: The name of the op in the graph; None outside graphs.
         op_type: Type of the op, or the name of a function; None for a tensor from outside.
         output_slot: Which output of the op, from 0; None for a tensor from outside.
         stack: The Python stack that created the op (in a graph), executed it (eagerly) or first used the tensor
@@ -46,7 +46,7 @@ class WorstElement:
     """The two elements, one of each tensor, that are furthest apart.
 
     Attributes:
-        index: Their position, one number per dimension.
+        index: The position of the elements, one number per dimension.
         a: The element in A.
         b: The element in B.
     """
@@ -58,12 +58,13 @@ class WorstElement:
 
 @dataclass(frozen=True)
 class DiffInput:
-    """A recorded input of the diverging op. For an unrecorded input, it is a tensor from which that was computed.
+    """A recorded input of the diverging op. An unrecorded input is replaced by a tensor that it was computed from.
 
     Attributes:
         a: The tensor in A.
-        b: Its counterpart in B; None if it has none.
-        excess: Their difference in units of the tolerance; None if it has no measure or cannot be compared.
+        b: The counterpart in B; None if there is no counterpart.
+        excess: The difference in units of the tolerance; None if the difference has no measure, or the tensors cannot
+            be compared.
     """
 
     a: DiffTensor
@@ -83,11 +84,11 @@ class Divergence:
         difference: The greatest absolute difference for `magnitudes`, and for `values` of floating dtypes; the number
             of differing elements for `counts`, and for `values` of other dtypes; None for the first three kinds.
         tolerance: The greatest accepted `difference`; None if `difference` is None.
-        worst: The elements furthest apart; None if values were not kept or the shapes differ.
+        worst: The elements furthest apart; None if the values were not recorded or the shapes differ.
         a: The tensor in A.
         b: The tensor in B.
-        inputs: The recorded tensors that it was computed from.
-        is_proven: Whether everything that it was computed from was recorded, aligned and agrees.
+        inputs: The recorded tensors that the diverging tensor was computed from.
+        is_proven: Whether all tensors that the diverging tensor was computed from were recorded and aligned, and agree.
         notes: Further facts as sentences, such as a seed, or ops that only one run has.
     """
 
@@ -114,15 +115,15 @@ class Setting:
 
 @dataclass(frozen=True)
 class UnalignedOp:
-    """Tensors of one op without a counterpart in the other run.
+    """An op with tensors that have no counterpart in the other run.
 
     Attributes:
-        side: The run that has them: `a` or `b`.
-        graph_name: Its graph; None outside graphs.
-        op_name: The op in it; None outside graphs.
-        op_type: Its type, or the name of a function; None for tensors from outside.
+        side: The run that has the tensors: `a` or `b`.
+        graph_name: The graph of the op; None outside graphs.
+        op_name: The name of the op in the graph; None outside graphs.
+        op_type: The type of the op, or the name of a function; None for tensors from outside.
         num_tensors: Number of tensors.
-        first_event_index: The first of them in tensor_health.
+        first_event_index: The event_index of the first of these tensors.
         is_in_other: Whether the op itself is aligned, so that only some of its executions have no counterpart.
         source: The user's innermost frame, or None.
     """
@@ -139,7 +140,7 @@ class UnalignedOp:
 
 @dataclass(frozen=True)
 class Unaligned:
-    """What only one run has.
+    """The numbers of items that only one run has.
 
     Attributes:
         num_tensors: Number of recorded tensors.
@@ -154,7 +155,7 @@ class Unaligned:
 
 @dataclass(frozen=True)
 class DtypeChange:
-    """Tensors that have different dtypes of the same class in the two runs: the dtypes, and the number of tensors."""
+    """The number of tensors that have a certain dtype in A and another dtype of the same class in B."""
 
     a: str
     b: str
@@ -168,23 +169,24 @@ class Diff(Displayed):
     Attributes:
         run_a: Id of run A.
         run_b: Id of run B.
-        divergence: The first divergence in data-flow order; None if nothing diverges.
+        divergence: The first divergence in data-flow order; None if no tensor diverges.
         num_aligned: Number of tensors of A with a counterpart in B.
-        num_compared: Number of these for which both runs measured something beyond dtype and shape.
-        num_differing: Number of these that differ by more than the tolerance, for any reason.
+        num_compared: Number of these tensors for which both runs measured more than dtype and shape.
+        num_differing: Number of the compared tensors that differ by more than the tolerance, for any reason.
         num_aligned_executions: Number of executions with a counterpart.
-        num_aligned_ops: Number of ops in graphs with a counterpart.
-        only_a: What only A has.
-        only_b: What only B has.
-        unaligned: The ops of tensors that only one run has, by side and first event.
+        num_aligned_ops: Number of graph ops with a counterpart.
+        only_a: The numbers of items that only A has.
+        only_b: The numbers of items that only B has.
+        unaligned: The ops whose tensors only one run has, ordered by side and first event.
         is_cut: Whether `unaligned` was cut to the requested limit.
         is_search_cut: Whether the search ended before every candidate for the first divergence was examined.
         dtype_changes: Tensors that the runs compute in different precision.
         environment: Other differences: versions, host, command line, mode, devices, settings.
-        incomparable: What could not be compared, as sentences.
-        rtol: The relative tolerance; None means by dtype.
-        atol: The absolute tolerance; None means by dtype.
-        growth: The factor by which the relative difference of an op may exceed that of its inputs.
+        incomparable: Sentences about data that could not be compared.
+        rtol: The relative tolerance; None means that it depends on the dtype.
+        atol: The absolute tolerance; None means that it depends on the dtype.
+        growth: The factor by which the relative difference of an op's output may exceed the relative difference of its
+            inputs.
     """
 
     run_a: str

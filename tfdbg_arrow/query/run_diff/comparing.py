@@ -1,15 +1,15 @@
-"""How far paired tensors are apart: by shape, dtype and counts, by magnitudes, and by their elements if kept.
+"""Measures the differences of paired tensors: of shape, dtype, counts, magnitudes, and elements if recorded.
 
 Rounding errors of a sum, a product of matrices or a convolution are proportional to the magnitude of the summands, not
-of the single resulting element. An element can cancel to nearly nothing and be off by many times itself. So the
+to the resulting element. If summands cancel, the error of an element can be many times larger than the element. So the
 tolerance of a tensor is one number, `atol + rtol * scale`, where the scale is the largest magnitude of a finite element
 in either run.
 
 The default `rtol` is 16 units in the last place (16 * eps) of the coarsest dtype with a difference so far. Accumulating
 n numbers loses about sqrt(n) units in practice, and the scale leaves some extra room. "So far" matters because a
 float32 tensor that is computed from a float16 tensor is only as exact as the float16 tensor. The default `atol` is the
-spacing at which the coarser dtype loses its relative precision: the least subnormal of float16, or the least normal
-number of other dtypes, whose subnormals TensorFlow flushes to zero.
+magnitude at which the coarser dtype loses its relative precision: for float16 the least subnormal number, and for other
+dtypes the least normal number, because TensorFlow flushes their subnormal numbers to zero.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from tfdbg_arrow.query.values import DECODED_DTYPES, Array, decode
 from tfdbg_arrow.schema.dtypes import DTYPES
 
 UNITS = 16
-"""Default relative tolerance, in units in the last place."""
+"""The default relative tolerance, as a number of units in the last place."""
 MAX_RTOL = 0.5
-"""Maximum of the default: 16 units of an eight-bit dtype would exceed the number itself."""
+"""The maximum of the default tolerance: 16 units of an eight-bit dtype would exceed the number itself."""
 DEFAULT_GROWTH = 10.0
-"""Default of the factor by which the relative difference of an op may exceed that of its inputs."""
+"""The default factor by which the relative difference of an op's output may exceed that of its inputs."""
 HARD = 1e300
-"""Stands for a difference without a measure: of shapes, classes of dtype, NaN and infinities."""
+"""Marks a difference without a measure: of shapes, classes of dtypes, NaN or infinities."""
 PRECISIONS = {dtype.name: dtype for dtype in DTYPES if dtype.kind is not None}
 """The dtypes that are compared, by name."""
 _BATCH_BYTES = 32 * 2**20
@@ -45,7 +45,7 @@ _BATCH_PAIRS = 50_000
 def precision_sql(fact: str, column: str) -> str:
     """Returns an SQL expression for a fact (`kind`, `eps`, `floor`) about the dtype in a column; NULL for other dtypes.
 
-    This is an expression and not a table, because a planner might join by dtype, of which there are few, many to many.
+    This is an expression and not a table, because a planner might then join two large tables by dtype.
     """
     cases = " ".join(f"WHEN '{p.name}' THEN {getattr(p, fact)!r}" for p in PRECISIONS.values())
     return f"CASE {column} {cases} END"
@@ -56,9 +56,10 @@ class Tolerance:
     """The differences that count as rounding.
 
     Attributes:
-        rtol: Relative to a tensor's largest magnitude; None means by dtype.
-        atol: Absolute; None means by dtype.
-        growth: The factor by which the relative difference of an op may exceed that of its inputs.
+        rtol: The tolerance relative to a tensor's largest magnitude; None means that it depends on the dtype.
+        atol: The absolute tolerance; None means that it depends on the dtype.
+        growth: The factor by which the relative difference of an op's output may exceed the relative difference of its
+            inputs.
     """
 
     rtol: float | None = None
@@ -76,10 +77,10 @@ class Tolerance:
 def compare(work: Workspace, tolerance: Tolerance) -> None:
     """Creates the table `compared` from the tables `pair` and `element_difference`.
 
-    Its columns are those of `pair`, and: `dtype_a`, `dtype_b`, `class` and `size`; `kind` (NULL if nothing could be
-    compared); `difference` and the `scale` that it is relative to; `rtol` and `slack` (the tolerance is
-    `slack + rtol * scale`); `relative` (difference / scale); `excess` (difference / tolerance); `num_apart` (the
-    number of elements that exceed the tolerance or differ in sign).
+    It has the columns of `pair`, and these columns: `dtype_a`, `dtype_b`, `class` and `size`; `kind` (NULL if nothing
+    could be compared); `difference`, and the `scale` that the difference is relative to; `rtol` and `slack` (the
+    tolerance is `slack + rtol * scale`); `relative` (difference / scale); `excess` (difference / tolerance);
+    `num_apart` (the number of elements that exceed the tolerance or differ in sign).
     """
     work.execute(_MEASURED)
     work.execute(_PRECISION_SO_FAR)
@@ -145,8 +146,9 @@ FROM (
     ) AS facts
 ) AS judged
 """
-"""One row is a pair and how far it is apart. Counts are only used without magnitudes: rounding may change the sign of
-an element next to zero. `is_one_zero`: one run has only zeros and the other none, for example after an underflow."""
+"""Each row is a pair with its difference. Counts are compared only if magnitudes do not differ or were not recorded,
+because rounding may change the sign of an element next to zero. `is_one_zero`: one run has only zeros and the other run
+has no zeros, for example after an underflow."""
 
 _PRECISION_SO_FAR = """
 CREATE TABLE precision_so_far AS
@@ -156,8 +158,8 @@ FROM (
     FROM measured GROUP BY ordinal
 ) AS e
 """
-"""The coarsest dtype with a difference in an execution or an earlier one. Data flow follows the order of executions,
-but not the order of rows."""
+"""The eps of the coarsest dtype with a difference up to each execution. Data flow follows the order of executions, but
+not the order of rows."""
 
 _COMPARED = """
 CREATE TABLE compared AS
@@ -183,8 +185,9 @@ FROM (
     ) AS m
 ) AS c
 """
-"""For counts, the tolerance is a share of the elements. If the runs compute in different precision, it is one element
-and a quarter of them, because values that nearly cancel can have any sign, and small values underflow to zero."""
+"""For counts, the tolerance is the share `rtol` of the elements. If the runs compute in different precision, it is 1
+plus a quarter of the elements, because values that nearly cancel can have any sign, and small values underflow to
+zero."""
 
 
 @dataclass(frozen=True)
@@ -199,10 +202,10 @@ class _Batch:
 def compare_elements(work: Workspace, sides: Sides, tolerance: Tolerance) -> None:
     """Creates the table `element_difference` from the table `pair`.
 
-    Its columns: `event_a`, `difference` (the greatest absolute difference; for other than floating dtypes, the number
-    of elements that differ), `scale_a` and `scale_b` (largest magnitudes of finite elements), `num_apart` (number of
-    elements beyond the tolerance), `num_nonfinite` (number of elements that are infinite or NaN in one run and not the
-    same in the other).
+    Its columns are `event_a`, `difference` (the greatest absolute difference; for dtypes that are not floating, the
+    number of elements that differ), `scale_a` and `scale_b` (the largest magnitudes of finite elements), `num_apart`
+    (the number of elements beyond the tolerance) and `num_nonfinite` (the number of elements that are infinite or NaN
+    in one run and different in the other).
     """
     names = ("event_a", "difference", "scale_a", "scale_b", "num_apart", "num_nonfinite")
     work.load("element_difference", names, [], (int, float, float, float, int, int))
@@ -217,7 +220,7 @@ def compare_elements(work: Workspace, sides: Sides, tolerance: Tolerance) -> Non
 
 
 def read_element_pair(sides: Sides, event_a: int, event_b: int, dtypes: tuple[str, str]) -> tuple[Array, Array] | None:
-    """Returns the elements of one pair as flat arrays, or None if one run did not keep them."""
+    """Returns the elements of a pair as flat arrays, or None if one run did not record them."""
     arrays = []
     for side, event, dtype in zip(sides, (event_a, event_b), dtypes, strict=True):
         table = _values(side, np.array([event], np.int64))
@@ -231,7 +234,7 @@ def read_element_pair(sides: Sides, event_a: int, event_b: int, dtypes: tuple[st
 
 
 def element_distance(a: Array, b: Array) -> npt.NDArray[np.float64]:
-    """Returns the distance of each pair of elements. It is infinite if they differ and are not both finite."""
+    """Returns the distance of each pair of elements. It is infinite for different elements if any is not finite."""
     if not (np.issubdtype(a.dtype, np.inexact) and np.issubdtype(b.dtype, np.inexact)):
         return np.asarray(a != b, np.float64)
     finite = np.isfinite(a) & np.isfinite(b)
@@ -249,13 +252,13 @@ def _has_values(side: Side) -> bool:
 
 
 def _batches(work: Workspace) -> Iterator[_Batch]:
-    """Yields the pairs of equal shape in the order of A, so that few parts of each table are read twice."""
+    """Yields batches of pairs of equal shape in the order of A, so that few parts of each table are read twice."""
     events = (
         "SELECT event_a, event_b, dtype_a, dtype_b FROM element_batch "
         "WHERE byte_batch = ? AND pair_batch = ? ORDER BY event_a"
     )
     names = ", ".join(f"'{name}'" for name in sorted(DECODED_DTYPES))
-    # Only one join per statement, so that the planner cannot join by equal shapes.
+    # Each statement has only one join, so that the planner cannot join by equal shapes.
     work.execute(
         "CREATE OR REPLACE TABLE element_pair AS SELECT p.event_a, p.event_b, h.dtype, h.shape, h.size "
         "FROM pair AS p JOIN health_a AS h ON h.event_index = p.event_a "
@@ -283,7 +286,7 @@ def _batches(work: Workspace) -> Iterator[_Batch]:
 
 
 def _values(side: Side, events: npt.NDArray[np.int64]) -> pa.Table:
-    """Returns event_index and value of the tensors whose values were kept."""
+    """Returns event_index and value of the tensors whose values were recorded."""
     return side.logdir.arrow(
         "SELECT event_index, value FROM tensor_value WHERE run_id = $run_id AND event_index >= $first "
         "AND event_index <= $last AND event_index IN (SELECT unnest($events))",
@@ -294,7 +297,7 @@ def _values(side: Side, events: npt.NDArray[np.int64]) -> pa.Table:
 def _differences(
     batch: _Batch, tables: list[pa.Table], eps: float, tolerance: Tolerance
 ) -> tuple[pa.Table | None, float]:
-    """Returns the rows of a batch, and the coarsest eps of the dtypes with a difference so far."""
+    """Returns the differences of a batch, and the largest eps of the dtypes with a difference so far."""
     rows_of_sides = [
         _rows_of(table, events) for table, events in zip(tables, (batch.event_a, batch.event_b), strict=True)
     ]
@@ -320,7 +323,7 @@ def _differences(
 
 
 class _Group:
-    """The elements of several pairs of the same dtypes, concatenated."""
+    """The concatenated elements of several pairs with the same dtypes."""
 
     def __init__(self, dtypes: tuple[str, str], a: Array, b: Array, sizes: npt.NDArray[np.int64]) -> None:
         self._is_exact = PRECISIONS[dtypes[0]].kind not in ("float", "complex")
@@ -365,7 +368,7 @@ def _table(events: npt.NDArray[np.int64], *columns: npt.NDArray[np.generic]) -> 
 
 
 def _rows_of(table: pa.Table, events: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Returns the row of each event in a table, or -1 if it has none."""
+    """Returns the row of each event in a table, or -1 if the event has no row."""
     table_events = table.column("event_index").to_numpy()
     if not len(table_events):
         return np.full(len(events), -1, np.int64)

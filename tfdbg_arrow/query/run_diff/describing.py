@@ -1,4 +1,4 @@
-"""Describes the first divergence of two runs, with both of its sides."""
+"""Describes the first divergence of two runs, with the tensors of both runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tfdbg_arrow.schema.op_traits import RANDOM, RANDOM_KEYS, Trait, types_with
 
 _READS = types_with(Trait.READS | Trait.HOLDS_REFERENCE)
 _SEARCHED = 200
-"""Maximum number of ops after a tensor that are searched for a random op."""
+"""The maximum number of ops after a tensor in the search for a random op."""
 
 
 def describe_divergence(
@@ -60,7 +60,7 @@ def _input(source: TensorEvent, pair: Pair | None, sides: Sides) -> DiffInput:
 
 
 def _elements(sides: Sides, a: DiffTensor, b: DiffTensor) -> tuple[WorstElement | None, str | None]:
-    """Returns the elements furthest apart, and a sentence if one tensor is a multiple of the other."""
+    """Returns the elements that are furthest apart, and a sentence if one tensor is a multiple of the other."""
     if a.dtype is None or b.dtype is None or a.shape is None or a.shape != b.shape or not a.size:
         return None, None
     elements = read_element_pair(sides, a.event_index, b.event_index, (a.dtype, b.dtype))
@@ -75,7 +75,7 @@ def _elements(sides: Sides, a: DiffTensor, b: DiffTensor) -> tuple[WorstElement 
 
 
 def _scaling(a: npt.NDArray[np.complex128], b: npt.NDArray[np.complex128]) -> str | None:
-    """Returns a sentence if one tensor is the other times a power of two, as with a scaled loss, or else None."""
+    """Returns a sentence if one tensor is a power of two times the other, as with a scaled loss; otherwise None."""
     if not (np.isfinite(a).all() and np.isfinite(b).all() and np.abs(a).max() > 0):
         return None
     flat_index = int(np.abs(a).argmax())
@@ -113,7 +113,7 @@ def _notes(root: Root, event_b: TensorEvent, sides: Sides) -> list[str]:
 
 
 def _random_op_after(side: Side, event: TensorEvent) -> str | None:
-    """Returns the type of a random op that a tensor leads to, or None if there is none."""
+    """Returns the type of a random op that uses a tensor, directly or through other ops, or None."""
     if event.graph_id is None or event.op_name is None:
         return None
     graph = side.graphs.graph(event.graph_id)
@@ -142,7 +142,7 @@ def _only_one_has(
     graph_pairs: list[GraphPair],
     work: Workspace,
 ) -> str | None:
-    """Returns a sentence about an op that only one run has between the divergence and its inputs, or None."""
+    """Returns a sentence about an op between the divergence and its inputs that only one run has, or None."""
     key = (events[0].graph_id, events[1].graph_id)
     pair = next((pair for pair in graph_pairs if (pair.graph_a, pair.graph_b) == key), None)
     extra = None if pair is None or events[0].op_name is None else pair.extra.get(events[0].op_name)

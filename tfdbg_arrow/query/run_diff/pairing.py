@@ -1,8 +1,8 @@
-"""Pairs of tensors: finds the counterpart in B of each recorded tensor of A, by joins over whole tables.
+"""Finds the counterpart in B of each recorded tensor of A, by joins over whole tables.
 
-Two rows of tensor_health match if their executions match and, within a call, their contexts (the same call site, the
-same entry of a loop, the same iteration), ops and output slots match. Step ids, frame ids, tensor ids, graph ids and
-event_index differ between processes, so only their order within the aligned parts is compared.
+Two rows of tensor_health match if their executions match. Within a call, their contexts, ops and output slots must
+match, too. A context is a call site, an entry of a loop, and an iteration. Step ids, frame ids, tensor ids, graph ids
+and event_index differ between processes, so only the order of these numbers within the aligned parts is compared.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def pair_tensors(work: Workspace, executions: AlignedExecutions, sides: Sides, a
     """Creates the tables `pair` (event_a, event_b, ordinal, context_pair, site_id, op_id, output_slot) and `op_source`.
 
     Returns:
-        The pairs of graphs that contain rows of both runs.
+        The pairs of graphs for which both runs have rows.
     """
     _load_executions(work, executions)
     for side in SIDES:
@@ -93,7 +93,7 @@ def _load_ops(work: Workspace, pairs: list[GraphPair]) -> None:
     work.load(
         "source_name", ("op_id", "graph_a", "op_a", "output_slot", "is_jump"), sources, (int, int, str, int, bool)
     )
-    # An op may be paired with ops of several graphs of B, if one run traced a function more often.
+    # If one run traced a function more often, an op may be paired with ops of several graphs of B.
     work.execute(
         "CREATE TABLE op_source AS SELECT s.op_id, o.op_id AS source_id, s.output_slot, s.is_jump "
         "FROM source_name AS s JOIN op_pair AS own ON own.op_id = s.op_id "
@@ -110,7 +110,7 @@ FROM (
     GROUP BY execution_index, step_id, frame_id, iteration, call_site, graph_id
 ) AS c
 """
-"""One row is one run of a graph; in a loop, one iteration."""
+"""Each row is one execution of a graph; in a loop, one iteration."""
 
 _STEP = """
 CREATE TABLE step_{s} AS
@@ -131,7 +131,7 @@ FROM (
     GROUP BY x.ordinal, m.start_id, c.step_id
 ) AS steps
 """
-"""One row is one step of the runtime. Functions that a dataset runs in threads of its own come in any order. If their
+"""Each row is one step of the runtime. The functions that a dataset runs in its own threads come in any order. If their
 execution is unknown, they are paired by their outputs first, and then by their order."""
 
 _STEP_PAIR = """
@@ -173,7 +173,7 @@ FROM (
     ) AS placed
 ) AS framed
 """
-"""One row is a context with its key, which both runs share. The frames of a loop are distinguished by their order."""
+"""Each row is a context with its key, which both runs share. The frames of a loop are distinguished by their order."""
 
 _CONTEXT_PAIR = """
 CREATE TABLE context_pair AS
@@ -202,7 +202,7 @@ FROM ({_GRAPH_EVENT.format(s="a")}) AS a
 JOIN context_pair AS c ON c.context_a = a.context_id
 JOIN op_pair AS o ON o.graph_a = c.graph_a AND o.graph_b = c.graph_b AND o.op_a = a.op_name
 """
-"""One row is a tensor of A in a graph, with its name in B."""
+"""Each row is a tensor of A in a graph, with the name of its op in B."""
 
 _PAIR = f"""
 CREATE TABLE pair AS
@@ -232,4 +232,4 @@ FROM ({_EXTERNAL.format(s="a")}) AS a
 JOIN execution_pair AS x ON x.execution_a = a.execution_index
 JOIN ({_EXTERNAL.format(s="b")}) AS b ON b.execution_index = x.execution_b AND b.input_index = a.input_index
 """
-"""Tensors from outside are paired if they are the same input of the execution that used them first."""
+"""Tensors from outside are paired if they have the same input index in aligned executions that used them first."""

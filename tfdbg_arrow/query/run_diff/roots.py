@@ -1,15 +1,18 @@
-"""The first divergence: the pairs that differ by more than their inputs explain, and the first of them by data flow.
+"""Finds the pairs that differ by more than their inputs explain, and the first of these pairs by data flow.
 
-Rounding errors grow as they propagate. The operands of a difference that nearly cancels are large compared to it, and
-an exponential turns an absolute error into a relative one. So a pair is not a candidate if
+Rounding errors grow as they propagate. If operands nearly cancel, their rounding errors are large relative to the
+difference. An exponential turns an absolute error into a relative error. So a pair is not a candidate if
 
 - its difference lies within the tolerance for the magnitudes that the op worked on (`_CONDITION`), or
-- its relative difference is at most `growth` times the largest one of its inputs: it grew and was not created here, or
-- the op jumps (a mask, a maximum), its inputs differ by rounding, and only few elements jumped, or the number of jumped
-  elements is unknown because integers and bools were not recorded.
+- its relative difference is at most `growth` times the largest relative difference of its inputs, so that the
+  difference grew and was not created here, or
+- the op is discontinuous (such as a comparison or a rounding), its inputs differ, and only few elements of its result
+  jumped, or
+- the difference came through integers or bools that were not recorded, so that the number of jumped elements is
+  unknown.
 
-The source of an argument or of a read of a variable lies elsewhere. Such a tensor is compared with its own previous
-difference, and `Roots` follows it across the border.
+The source of an argument, or of a variable that is read, lies outside the graph. The difference of such a tensor is
+compared with the difference that the same tensor had before, and `Roots` follows the tensor to its source.
 """
 
 from __future__ import annotations
@@ -47,12 +50,12 @@ _JUMPING = (
 
 
 def find_candidates(work: Workspace, tolerance: Tolerance, *, known: str | None) -> None:
-    """Creates the table `candidate` (event_a, position) from the table `compared`, by data flow between executions.
+    """Creates the table `candidate` (event_a, position) from `compared`. The position orders candidates by execution.
 
     Args:
         work: The workspace in which both runs were staged.
         tolerance: The differences that count as rounding.
-        known: Regular expression for the names or types of ops that are not candidates; None for none.
+        known: A regular expression for the names or types of ops that are not candidates; None excludes no ops.
     """
     work.execute("CREATE TABLE apart AS SELECT * FROM compared WHERE excess > 1")
     work.execute(_INPUT)
@@ -107,7 +110,8 @@ FROM (
 ) AS inputs
 GROUP BY event_a
 """
-"""One row is a pair that differs, with the facts about its inputs. The input of a call's result is its graph."""
+"""Each row is a pair that differs, with facts about its inputs. For the result of a call, the tensors in its graph
+count as an input."""
 
 _BEFORE = """
 CREATE TABLE before AS
@@ -128,8 +132,8 @@ _CONDITION = f"""
         WHEN h.op_type IN {_in(_EXPONENTIAL)} THEN p.scale * greatest(i.scale, 1)
         ELSE 0 END
 """
-"""The magnitude to which an op's own rounding is proportional. For a sum of n numbers this contains the square root of
-n. For a product of matrices, n follows from the three sizes."""
+"""The magnitude to which an op's own rounding error is proportional. For a sum of n numbers, it has the factor sqrt(n).
+For a product of matrices, n follows from the three sizes."""
 
 _CANDIDATE = """
 CREATE TABLE candidate AS
@@ -157,14 +161,14 @@ WHERE CASE WHEN difference >= {hard} THEN input_relative < {hard} AND before_rel
 _MAX_CANDIDATES = 1000
 _MAX_VISITED = 5000
 _MAX_THROUGH = 200
-"""Maximum number of tensors without a counterpart that are examined for one op."""
+"""The maximum number of tensors examined in the search for an op's sources that have a counterpart."""
 _READS = types_with(Trait.READS | Trait.READS_PART | Trait.HOLDS_REFERENCE)
-"""Op types whose output is the sum of what was written to a variable."""
+"""Op types whose output is the sum of the values that were written to a variable."""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A row of the table `compared`; see its documentation."""
+    """A row of the table `compared`; see `compare`."""
 
     event_a: int
     event_b: int
@@ -190,9 +194,9 @@ class Root:
 
     Attributes:
         event: The tensor in A.
-        pair: The comparison with its counterpart.
-        sources: The tensors that it was made from in A, each with its pair, or None if it has no counterpart.
-        is_proven: Whether everything that it was made from was recorded, aligned and agrees.
+        pair: The comparison of the tensor with its counterpart.
+        sources: The tensors of A that the tensor was computed from, each with its pair, or None without a counterpart.
+        is_proven: Whether all tensors that it was computed from were recorded and aligned, and agree.
     """
 
     event: TensorEvent
@@ -227,8 +231,8 @@ class Roots:
         """Returns the first divergence, or None.
 
         The candidates are examined by execution and, within an execution, in the order of the program. The order of
-        arrival within an execution does not follow the data flow and varies from run to run. Each candidate is
-        followed back through everything that differs. The result is the first root, in program order, that is found.
+        arrival within an execution does not follow the data flow and varies from run to run. Each candidate is followed
+        back through all tensors that differ. The result is the first root in program order.
         """
         rows = self._work.rows(
             f"SELECT position, event_a FROM candidate ORDER BY position, event_a LIMIT {_MAX_CANDIDATES + 1}"
@@ -243,7 +247,7 @@ class Roots:
         return None
 
     def pair(self, event_index: int) -> Pair | None:
-        """Returns the comparison of a tensor of A with its counterpart, or None if it has none."""
+        """Returns the comparison of a tensor of A with its counterpart, or None if the tensor has no counterpart."""
         self._read([event_index])
         return self._pairs[event_index]
 
@@ -286,7 +290,7 @@ class Roots:
             return False
         relative = pair.relative
         if event.op_type in _READS and pair.difference is not None and not pair.is_hard:
-            # A variable near zero is a sum that cancelled: the sum of its old content and what was added.
+            # A variable near zero is a sum whose terms cancelled: the old value and the update.
             magnitude = max([pair.scale or 0.0, *(source.scale or 0.0 for source in inputs)])
             if pair.difference <= pair.slack + pair.rtol * magnitude:
                 return False
@@ -294,7 +298,7 @@ class Roots:
         return all(relative > self._growth * source.relative for source in inputs)
 
     def _sources_of(self, event: TensorEvent) -> _Sources:
-        """Returns the tensors that a tensor was made from. One without a counterpart is replaced by its own sources."""
+        """Returns the sources of a tensor. A source without a counterpart is replaced by its own sources."""
         cached = self._sources.get(event.event_index)
         if cached is not None:
             return cached
@@ -314,7 +318,7 @@ class Roots:
                 is_complete = False
             else:
                 indirect = self._flow.sources_of(source)
-                # A tensor of only one run that was made from nothing, such as a constant, is not known to agree.
+                # A tensor without a counterpart and without sources, such as a constant, is not known to agree.
                 is_complete = is_complete and indirect.is_complete and bool(indirect.events)
                 unvisited += indirect.events
         sources = _Sources(tuple(event_of_index[index] for index in sorted(event_of_index)), is_complete)

@@ -1,4 +1,4 @@
-"""The two runs of a comparison, and a temporary DuckDB database with the data of both."""
+"""The two runs of a comparison, and a temporary DuckDB database with the data of both runs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tfdbg_arrow.query.stacks import Frame, StackReader, user_source
 
 SIDES = ("a", "b")
 UP_TO_STEP = "(step <= ? OR step IS NULL)"
-"""The condition for rows that ran up to a training step or before any mark."""
+"""The SQL condition for rows up to a training step, or without a step."""
 
 _HEALTH = tuple(name for name in HEALTH_COLUMNS if name not in ("event_index", "shape"))
 _TABLES = {
@@ -42,11 +42,11 @@ _TABLES = {
         "SELECT DISTINCT graph_id, op_name, input_index FROM graph_function_input WHERE output_slot IS NULL"
     ),
 }
-"""The queries that copy the data of each run, by the names of the new tables without the suffix for the side."""
+"""The queries that copy the data of each run, by the name of the new view without the suffix for the side."""
 
 
 class Side:
-    """One of the two runs, with descriptions of its tensors.
+    """One of the two runs. It describes the tensors of the run.
 
     Attributes:
         logdir: The logdir.
@@ -105,13 +105,13 @@ class Side:
 
 
 Sides = tuple[Side, Side]
-"""A and B."""
+"""Run A and run B."""
 
 
 class Workspace:
     """A database in a temporary directory; a context manager.
 
-    Data that does not fit into `memory_limit` goes to files there, so that the size of the runs only affects the time.
+    Data beyond `memory_limit` goes to files in the directory, so that larger runs take more time but not more memory.
 
     Attributes:
         connection: The database.
@@ -119,7 +119,7 @@ class Workspace:
 
     def __init__(self, *, memory_limit: int) -> None:
         self._directory = tempfile.TemporaryDirectory(prefix="tfdbg_arrow_diff_")
-        # In memory, because a database file would be flushed to disk for nothing.
+        # The database is in memory, because flushing a database file to disk would only take time.
         self.connection = open_database(
             memory_limit=f"{duckdb_share(memory_limit)}B",
             preserve_insertion_order=False,
@@ -136,12 +136,12 @@ class Workspace:
         self._directory.cleanup()
 
     def stage(self, name: str, side: Side, *, last_step: int | None = None) -> None:
-        """Copies the required data of a run to tables that are called `health_a`, `execution_b` and so on.
+        """Copies the required data of a run to views with names such as `health_a` and `execution_b`.
 
         Args:
             name: `a` or `b`.
             side: The run.
-            last_step: Only copy what ran up to this training step or before any mark; None means all.
+            last_step: Copies only executions and tensors up to this training step, or without a step; None means all.
         """
         for table, select in _TABLES.items():
             path = Path(self._directory.name) / f"{table}_{name}.parquet"

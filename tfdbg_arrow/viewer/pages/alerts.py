@@ -20,7 +20,7 @@ BUDGET_S = 15.0
 WAIT_S = 0.5
 """How long the page waits for rules that run in the background, in seconds."""
 _FIRST = ("nonfinite_origin", "nonfinite")
-"""The rules that are run first: readers look for them first, and they work in every mode."""
+"""The rules that run first. Readers look for their alerts first, and these rules work in every mode."""
 _LEAST_S = 0.05
 
 
@@ -61,7 +61,7 @@ class AlertsPage:
         known_rules: The names of all rules.
         known_severities: All severities, the worst first.
         silent_rules: The selected rules that found nothing.
-        unfinished_rules: The selected rules that did not finish for lack of time or memory.
+        unfinished_rules: The selected rules that did not finish because time or memory was not sufficient.
         pending_rules: The selected rules that still run.
     """
 
@@ -137,7 +137,7 @@ def wanted_rules(
     limit: int = DEFAULT_LIMIT,
     budget_s: float = BUDGET_S,
 ) -> dict[Hashable, Callable[[Logdir], RuleRuns]]:
-    """Returns what the background has to compute to run rules, in the order in which they run.
+    """Returns the computations by which the background runs rules, in the order in which the rules run.
 
     Args:
         kinds: The rules to run; None means all.
@@ -153,7 +153,7 @@ def wanted_rules(
 
 
 def known_rules(ready: Known[Any]) -> tuple[RuleRuns, tuple[str, ...]]:
-    """Returns the results of the rules among known answers, and the names of the rules that still run."""
+    """Returns the results of the rules that have finished, and the names of the rules that still run."""
     answers = [answer for key, answer in ready.answers.items() if isinstance(key, _RuleKey)]
     failed, pending = (
         tuple(key.kind for key in keys if isinstance(key, _RuleKey)) for keys in (ready.failed, ready.pending)
@@ -167,7 +167,7 @@ def known_rules(ready: Known[Any]) -> tuple[RuleRuns, tuple[str, ...]]:
 
 @dataclass(frozen=True)
 class _RuleKey:
-    """The key of the result of a rule in the background."""
+    """The key of a rule's result in the background."""
 
     kind: str
     run_id: str | None
@@ -251,7 +251,7 @@ class RuleRuns:
 def run_rules(
     logdir: Logdir, kinds: Iterable[str] | None = None, *, run_id: str | None, limit: int, budget_s: float
 ) -> RuleRuns:
-    """Runs built-in rules until the time is up. The rules after a slow rule may not be run.
+    """Runs built-in rules until the time is up. After a slow rule, the remaining rules may not run.
 
     Args:
         logdir: The logdir.

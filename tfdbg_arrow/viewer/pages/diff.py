@@ -1,4 +1,4 @@
-"""The comparison page: which layer of two runs parted first, which op did, and other differences of the runs."""
+"""The comparison page: the first layer and the first op in which two runs differ, and other differences."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ from tfdbg_arrow.viewer.reading import state_of
 from tfdbg_arrow.viewer.source_text import Excerpt
 
 TIMEOUT_S = 18.0
-"""A little less than the time limit of a page, so that the answer can name the command."""
+"""Time limit of the comparisons in seconds. It is below the time limit of a page, so that the page can name the
+command."""
 WAIT_S = 0.5
 """How long the page waits for a comparison that runs in the background, in seconds."""
 _NUM_PARTINGS = 12
@@ -44,10 +45,10 @@ class OtherLogdir:
     """Another logdir that the server shows.
 
     Attributes:
-        key: Its key in addresses.
-        name: Its name.
-        path: Where it lies.
-        run_ids: Its runs.
+        key: The key of the logdir in addresses.
+        name: The name of the logdir.
+        path: The path of the logdir.
+        run_ids: The runs of the logdir.
     """
 
     key: str
@@ -58,7 +59,7 @@ class OtherLogdir:
 
 @dataclass(frozen=True, kw_only=True)
 class RunChoice:
-    """A run to choose from: the value of the parameter, and the text."""
+    """A run to choose from: the value of the parameter, and the text of the choice."""
 
     value: str
     text: str
@@ -74,7 +75,7 @@ class DiffPage:
         run_a: Run A; None if none was chosen.
         run_b: Run B; None if none was chosen.
         other: The value of the parameter `other`.
-        other_key: The key of B's logdir; None if it is this one.
+        other_key: The key of B's logdir; None if B is in this logdir.
         known: Ops that are known to diverge: a regular expression that matches a whole name or type.
         last_step: The last training step up to which ops are compared; None means all.
         first: The first position of the map; None means from the start.
@@ -82,13 +83,13 @@ class DiffPage:
         layers: The comparison of the layers; None unless both runs were chosen and have tensors.
         measure: The measure that the map shows; None if there is no map.
         diff: The comparison of the ops; None unless both runs were chosen.
-        headline: The answer in one sentence or two.
+        headline: The answer in one or two sentences.
         known_next: The value of `known` that also searches past this divergence; None if the divergence has no op.
         source_a: The lines around the user's innermost frame, in A.
         source_b: The lines around the user's innermost frame, in B.
         command: The command that makes the same comparison; None unless both runs were chosen.
-        pending: What is still being compared: `layers`, `ops`.
-        failures: Why something could not be compared.
+        pending: The comparisons that still run: `layers`, `ops`.
+        failures: Texts that say why a comparison failed.
     """
 
     run_ids: tuple[str, ...]
@@ -125,7 +126,7 @@ class DiffPage:
 
     @property
     def state(self) -> str:
-        """`bad` if the runs parted, `healthy` if they did not, `unmeasured` if it is not known."""
+        """`bad` if the runs differ, `healthy` if they do not differ, `unmeasured` if this is not known."""
         if self._parted or (self.diff is not None and self.diff.divergence is not None):
             return "bad"
         is_known = self.diff is not None and self.diff.num_compared
@@ -133,7 +134,7 @@ class DiffPage:
 
     @property
     def op_sentence(self) -> str | None:
-        """Where the ops diverge, if the headline does not say it; None if it does, or if it is not known."""
+        """The result of the comparison of ops; None if the headline is about the ops, or if there is no result."""
         return outcome_text(self.diff) if self.diff is not None and self._parted else None
 
     @property
@@ -148,11 +149,11 @@ class DiffPage:
 
 @dataclass(frozen=True)
 class _Start:
-    """The page without the comparisons, and what to compare; None if nothing was chosen.
+    """The page without the comparisons, and the request to compare.
 
     Attributes:
         page: The page.
-        asked: What to compare.
+        asked: The request to compare; None unless both runs were chosen.
         other_state: The state of B's logdir.
     """
 
@@ -176,13 +177,13 @@ def read_diff(
         logdir: The logdir.
         run_a: Run A.
         run_b: Run B.
-        known: Ops that are known to diverge, to search past them.
-        last_step: The last training step to compare ops of; None means all.
+        known: Ops that are known to diverge. The search continues past them.
+        last_step: The last training step up to which ops are compared; None means all.
         timeout_s: Time limit for the comparison, in seconds.
 
     Raises:
         QueryError: Both are the same run, or nothing in them can be aligned.
-        TookTooLongError: The comparison of the layers takes longer.
+        TookTooLongError: The comparison of the layers takes longer than `timeout_s`.
     """
     start = _start(logdir, (), run_a=run_a, other=run_b, known=known, last_step=last_step)
     return _read_all(start, measure=None, timeout_s=timeout_s)
@@ -199,7 +200,10 @@ def _start(
     first: int | None = None,
     last: int | None = None,
 ) -> _Start:
-    """Returns the page without the comparisons. If there are only two runs to choose from, it takes these."""
+    """Returns the page without the comparisons.
+
+    If the server shows other logdirs, and only two runs can be chosen, the page compares these runs.
+    """
     run_ids = tuple(run.run_id for run in logdir.runs())
     choices = {
         f"{other_logdir.key}:{run_id}": (other_logdir, run_id)
@@ -274,7 +278,7 @@ class _Failure:
 
 
 def _complete(background: Background, start: _Start, parameters: Parameters) -> DiffPage:
-    """Adds the comparisons that are ready. The layers are compared first, because it takes less time."""
+    """Adds the comparisons that are ready. The layers are compared first, because this takes less time."""
     asked = start.asked
     if asked is None:
         return start.page
@@ -358,14 +362,14 @@ def _measure(parameters: Parameters) -> str | None:
 
 
 def diff_page(others: Sequence[OtherLogdir] = ()) -> PageKind:
-    """Returns the page.
+    """Returns the comparison page.
 
     Args:
         others: Other logdirs whose runs can be compared with those of the logdir.
     """
 
     def start(logdir: Logdir, parameters: Parameters) -> _Start:
-        _measure(parameters)  # raises an error before something is compared
+        _measure(parameters)  # checks the parameter before the comparison starts
         run_a = chosen_run(logdir, parameters)
         return _start(
             logdir,

@@ -43,7 +43,7 @@ class ExecutionDetail:
         execution: The execution.
         inputs: The input tensors, at most MAX_TENSORS of `execution_tensors`.
         outputs: The output tensors.
-        stack: The Python stack that executed it, innermost frame first.
+        stack: The Python stack of the execution, innermost frame first.
         source: The lines around the user's innermost frame.
         previous_execution_index: The previous execution that matches the filter; None for the first.
         next_execution_index: The next execution that matches the filter; None for the last.
@@ -75,9 +75,9 @@ class ExecutionsPage:
         previous_bad_execution_index: The last bad execution before the window.
         strip: The whole run, without the filter; None if it has no executions.
         focus: The execution to show in detail; None if the request names none.
-        op_types: Types and functions to choose from.
+        op_types: Op types and functions to choose from.
         graphs: Graphs to choose from.
-        user_names: What the user calls the graphs that Keras made, by graph_id, as in `keras_graphs.user_names`.
+        user_names: The user's names of the graphs that Keras created, by graph_id, as in `keras_graphs.user_names`.
     """
 
     run_id: str | None
@@ -121,8 +121,8 @@ def read_executions(
         filter_: The filter; None means all executions.
         run_id: The run; None if the logdir has no run.
         first: The window starts at the first matching execution from this execution_index on. None starts the window a
-            little above `focus`, or else above the first bad execution, or at the first one.
-        before: Instead, the window ends just before this execution_index.
+            little above `focus`, or else above the first bad execution, or else at the first execution.
+        before: Instead, the window ends directly before this execution_index.
         step: Instead, the window starts at this training step.
         place: Instead, the window starts after this number of matching executions.
         focus: The execution_index of an execution to return in detail.

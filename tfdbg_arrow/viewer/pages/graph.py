@@ -42,8 +42,8 @@ class GraphView:
         up: Depth towards the inputs, at most MAX_DEPTH ops.
         down: Depth towards the consumers, at most MAX_DEPTH ops.
         has_control: Whether to include control edges.
-        event_index: A tensor. The page shows health in its call and iteration, and the tensor determines graph and op.
-            None shows the health over the whole run.
+        event_index: A tensor, which determines the graph and the op. The page shows the health in the call and
+            iteration of this tensor. None means the health over the whole run.
         open_ids: The scopes that are unfolded in the model graph, as in `scope_graph`.
     """
 
@@ -63,12 +63,12 @@ class GraphFacts:
     Attributes:
         graph_id: Its ID.
         graph_name: Its name.
-        user_name: What the user calls it, as in `GraphRow`.
+        user_name: The user's name of the graph, as in `GraphRow`.
         path: The graphs in which it was traced, outermost first, then the graph itself.
         callers: The ops that call it.
         num_executions: Number of calls from eager code.
         num_ops: Number of ops.
-        source: The line of the user's code that created it; None if it is not known.
+        source: The line of the user's code that created the graph; None if it is not known.
     """
 
     graph_id: int
@@ -86,12 +86,12 @@ class FocusedOp:
     """The op that the page shows.
 
     Attributes:
-        facts: Its facts.
-        neighbourhood: Its neighbourhood.
+        facts: The facts about the op.
+        neighbourhood: The neighbourhood of the op.
         inner_runs: If one call is shown, the runs of the graphs that the op called.
         origins: If one call is shown and the op has no inputs in its graph, the tensors that reached it from other
             graphs.
-        stack: The Python stack that created it, innermost frame first.
+        stack: The Python stack that created the op, innermost frame first.
         source: The lines around the user's innermost frame.
     """
 
@@ -114,7 +114,7 @@ class GraphPage:
         graphs: The graphs of the run, if the request names no graph.
         graph: The graph.
         ops: The graph's ops, if the request names no op.
-        model: The graph by its scopes, if the request names no op.
+        model: The graph with its ops grouped by scope, if the request names no op.
         focus: The op.
         run: The single run of the graph whose health is shown; None means all runs.
     """
@@ -148,7 +148,7 @@ def read_graph(
         filter_: The filter for the list of ops; its name also filters the list of graphs.
         run_id: The run; None if the logdir has no run.
         first: The list of ops starts at the first matching op from this op_index on.
-        before: Instead, the list ends just before this op_index.
+        before: Instead, the list ends directly before this op_index.
         limit: Maximum number of listed ops.
 
     Raises:

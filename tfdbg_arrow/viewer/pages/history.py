@@ -52,9 +52,10 @@ class HistoryPage:
         series: The data of the plot.
         summary: The plot in words.
         unmeasured: Sentences about data that is missing from the plot, and why.
-        bad: The first bad tensors, and their total number.
+        bad: The first bad tensors, and the number of all bad tensors.
         distribution: The picture of the distributions; None if no tensor has a histogram.
-        no_distribution: Why there is no picture, in a sentence; None if there is one, or if there are no tensors.
+        no_distribution: A sentence that says why there is no picture; None if there is a picture, or if there are no
+            tensors.
     """
 
     run_id: str
@@ -103,7 +104,7 @@ class HistoryPage:
 
     @property
     def columns(self) -> Columns:
-        """The columns of the plots. A column leads to its first bad tensor, or else to its first one."""
+        """The columns of the plots. A column links to its first bad tensor, or else to its first tensor."""
         buckets = self.series.buckets
         return Columns(
             axis=self.series.axis,
@@ -122,7 +123,7 @@ class HistoryPage:
 
     @property
     def plots(self) -> dict[str, Plot]:
-        """The plots: of `shares` and `magnitudes`, or else one that only shows what is `bad`, by these names."""
+        """The plots by name: `shares` and `magnitudes` if measured, or else `bad`, which only marks bad columns."""
         groups = {
             "shares": ("Share of the elements", "share", self.shares),
             "magnitudes": ("Magnitudes, on a logarithmic scale", "log", self.magnitudes),
@@ -159,7 +160,7 @@ class HistoryPage:
 
 
 def _line(name: str, measure: Measure, *, is_share: bool) -> Line:
-    """Returns the line of a measure. Values that are not finite are missing in it."""
+    """Returns the line of a measure. The line has gaps at values that are not finite."""
 
     def text(least: float | None, greatest: float | None) -> str:
         low, high = (number_text(value, is_share=is_share) for value in (least, greatest))
@@ -267,14 +268,14 @@ def _distribution(
         run_id=run_id,
         axis=series.axis,
         positions=(first, None if last is None else last + 1),
-        # With a column for each recorded step, steps that were left out make no gaps.
+        # There are no more columns than recorded steps, so that steps without tensors make no gaps.
         max_columns=min(MAX_COLUMNS, len(series.buckets)),
     )
     return None if distributions is None else distribution_picture(distributions)
 
 
 def _default_axis(logdir: Logdir, filter_: TensorFilter, *, run_id: str) -> str:
-    """Returns `step` if the tensors have training steps. A plot over steps must not leave out a bad tensor."""
+    """Returns `step` if tensors have training steps and no bad tensor lacks a step; otherwise `event`."""
     condition, parameters = filter_condition(filter_, run_id=run_id)
     ((num_with_step, num_bad_without_step),) = logdir.rows(
         "SELECT count(h.step), count(CASE WHEN h.step IS NULL AND h.has_inf_or_nan THEN 1 END) "
@@ -319,7 +320,7 @@ def _summary(series: TensorSeries, bad: TensorWindow) -> str:
 
 
 def _unmeasured(series: TensorSeries, mode: str | None) -> list[str]:
-    """Returns sentences about missing data, so that readers do not mistake it for zeros."""
+    """Returns sentences about missing data, so that readers do not take missing data for zeros."""
     sentences: list[str] = []
     mode = f"in the mode {mode or 'unknown'}"
     if series.num_unmeasured:

@@ -22,8 +22,8 @@ class WorstRow:
         row: Index in `LayerHealth.rows`.
         first_bad_column: The first column with bad tensors; None if there is none.
         start: The first known value of the measure; None if there is none.
-        peak: Its known value of the greatest magnitude.
-        end: Its last known value.
+        peak: The known value with the greatest magnitude.
+        end: The last known value of the measure.
     """
 
     row: int
@@ -45,8 +45,9 @@ class ModelPage:
         measure: The measure that is shown; None if the recording's mode provides none.
         health: The map; None if no tensors are recorded.
         rows: The rows as they are drawn.
-        worst: The rows that went bad first, or else those that changed most; none if the measure is 0 in all rows.
-        num_more: Number of rows after these.
+        worst: The rows that went bad first, or else those that changed most; empty if no row went bad and the measure
+            is 0 in all rows.
+        num_more: Number of further such rows, which `worst` leaves out.
         headline: What happened, in one sentence.
     """
 
@@ -85,7 +86,7 @@ def read_model(
     Args:
         logdir: The logdir.
         run_id: As in `layer_health`.
-        measure: The name of the measure to show; None means the one that tells most.
+        measure: The name of the measure to show; None means the preferred measure.
         first: The first position to show; None means from the start.
         last: The last position to show; None means to the end.
         columns: Maximum number of columns; values above MAX_COLUMNS are reduced to it.
@@ -116,9 +117,9 @@ def _headline(health: LayerHealth | None) -> str:
 
 
 def _worst(health: LayerHealth, measure: Measure) -> tuple[WorstRow, ...]:
-    """Returns the rows without others inside them, those that went bad first or whose measure changed most first.
+    """Returns the innermost rows, in the order in which they went bad, then by the change of their measure.
 
-    Returns none if the measure is 0 in all of them.
+    The row of the origin comes first. The result is empty if no row went bad and the measure is 0 in all rows.
     """
     worst_rows = []
     for index, row in enumerate(health.rows):
@@ -149,7 +150,7 @@ def _worst(health: LayerHealth, measure: Measure) -> tuple[WorstRow, ...]:
 
 
 def _change(row: WorstRow) -> float:
-    """Returns by how many powers of ten the magnitude of a measure changed."""
+    """Returns the change of a measure's magnitude in powers of ten."""
     if not row.start or not row.peak:
         return 0.0
     return abs(math.log10(abs(row.peak)) - math.log10(abs(row.start)))

@@ -1,4 +1,4 @@
-"""The first screen: the op that created the first bad value, its inputs and line, and what was not looked at."""
+"""The first screen: the op that created the first bad value, its inputs and source line, and what was not checked."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class RunSummary:
         num_tensors: Number of recorded tensors.
         num_bad: Number of tensors with an infinity or a NaN.
         first_bad_event_index: The first bad tensor by arrival; None if none is bad.
-        first_bad_step: Its training step, as marked.
-        first_bad_wall_time_ns: Its time of recording, in nanoseconds since 1970-01-01T00:00:00Z.
+        first_bad_step: The marked training step of this tensor.
+        first_bad_wall_time_ns: The time at which this tensor was recorded, in nanoseconds since 1970-01-01T00:00:00Z.
         first_step: The first training step.
         last_step: The last training step.
     """
@@ -65,14 +65,14 @@ class RuleSummary:
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """The model over the training: the sentence of its map, and its curves.
+    """The course of a training: the sentence of the model's map, and the curves.
 
     Attributes:
         run_id: The run.
         sentence: As in LayerHealth.
         curves: The curves; None if the run has no tensors.
-        is_finished: Whether there was enough time to read them.
-        is_pending: Whether they are still being read.
+        is_finished: Whether there was enough time to read the sentence and the curves.
+        is_pending: Whether the sentence and the curves are still being read.
     """
 
     run_id: str
@@ -91,22 +91,22 @@ class OverviewPage:
             or NaN) or `empty` (nothing is recorded).
         headline: The answer in one sentence.
         origin: The tensor that is to blame, as `first_nonfinite` returns it; None if none is bad.
-        why: What its op did, if the counts prove it.
-        repair: How to fix it.
-        growth: A quantity that grew from step to step until then.
+        why: What the origin's op did, if the counts prove it.
+        repair: How to fix the bad values.
+        growth: A quantity that grew from step to step until the origin went bad.
         path: The path from the origin's inputs to the origin, as in `Provenance.path`.
-        num_unrecorded_inputs: Number of inputs of its op that were not recorded.
-        source: The line of the user's code that created the op.
+        num_unrecorded_inputs: Number of inputs of the origin's op that were not recorded.
+        source: The line of the user's code that created the origin's op.
         runs: All runs, oldest first.
-        about: Which of them the page is about.
+        about: The runs that the page is about.
         rules: The alert rules that found something, the most severe first.
         unfinished_rules: The rules that ran out of time or memory.
         pending_rules: The rules that still run.
         strip: The strip of the origin's run, else of the last selected run; None if there is none.
-        training: The model over the training, for the same run; None if there is none.
-        not_observed: One line about tensors that could be bad and were not looked at; None if there are none.
+        training: The course of the training, for the same run; None if there is none.
+        not_observed: One line about tensors that could be bad but were not checked; None if there are no such tensors.
         coverage: The full coverage.
-        left_out: (run ID, text) pairs about data that a run did not record or lost.
+        left_out: (run ID, text) pairs about data that a run lost or did not record.
         broken: The first broken files that were skipped.
         num_broken: Number of all broken files.
     """
@@ -209,7 +209,7 @@ def read_answer(logdir: Logdir, *, run_id: str | None = None) -> OverviewPage:
 
 
 def _with_rules(page: OverviewPage, rule_runs: RuleRuns, pending: tuple[str, ...]) -> OverviewPage:
-    """Returns the page with the results of alert rules, and with the names of those that still run."""
+    """Returns the page with the results of alert rules, and with the names of the rules that still run."""
     rules = tuple(
         RuleSummary(
             kind=run.rule.kind,
@@ -230,10 +230,10 @@ def complete_overview(
     """Returns the page with the alerts and curves that are known, and computes the others in the background.
 
     Args:
-        background: Computes them.
-        page: The page without them.
+        background: Computes the alerts and curves.
+        page: The page without alerts and curves.
         run_id: The run to show, or "all". None means the newest run, with the other processes of its program.
-        wait_s: Maximum time to wait for what is not known, in seconds.
+        wait_s: Maximum time to wait for alerts and curves that are not known, in seconds.
     """
     wanted: dict[Hashable, Callable[[Logdir], Any]] = {**wanted_rules(run_id=run_id)}
     key = None
@@ -254,12 +254,12 @@ def complete_overview(
 
 
 def read_training(logdir: Logdir, *, run_id: str, budget_s: float | None = None) -> Training:
-    """Returns the model of a run over the training.
+    """Returns the course of the training of a run.
 
     Args:
         logdir: The logdir.
         run_id: The run.
-        budget_s: Time limit in seconds; None means that of the logdir.
+        budget_s: Time limit in seconds; None means the time limit of the logdir.
     """
     try:
         if budget_s is not None and budget_s <= 0:

@@ -17,9 +17,9 @@ class ProvenancePage:
 
     Attributes:
         tensor: The tensor.
-        provenance: All paths back from it.
+        provenance: All paths back from the tensor.
         why: What the origin's op did, if the counts prove it.
-        repair: How to fix it.
+        repair: How to fix the bad values.
     """
 
     tensor: TensorRow

@@ -1,4 +1,4 @@
-"""The runs page: compares runs and workers, and shows which went bad first and when the others did."""
+"""The runs page: compares runs and workers, and shows which run went bad first and when the other runs went bad."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ ORDERS = ("time", "bad")
 """Orders of the runs: by start time, or by the time at which they went bad."""
 LIMIT = 100
 _BUDGET_S = 10.0
-"""Seconds for which a page reads the facts of the runs if it does not read them in the background."""
+"""Time limit, in seconds, for a page that does not read the facts of the runs in the background."""
 _WAIT_S = 0.5
 """How long the page waits for facts that are read in the background, in seconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunFacts:
-    """What takes long to read about a run.
+    """The facts about a run that take long to read.
 
     Attributes:
         last_loss: The last known loss; None if it is not known.
-        last_position: Its training step, or its execution if the run has no steps.
+        last_position: The training step of this loss, or its execution if the run has no steps.
         headline: The headline of the tensor to blame, as `first_nonfinite` returns it; None if none is bad.
-        culprit_event_index: Its event.
+        culprit_event_index: The event of this tensor.
     """
 
     last_loss: float | None
@@ -52,7 +52,7 @@ class RunRow:
         summary: The run's summary.
         is_first_bad: Whether it went bad before all others.
         verdict: `went bad first`, `4 steps later`, `not bad` and so on.
-        facts: What takes long to read; None if it was not read.
+        facts: The facts that take long to read; None if they were not read.
     """
 
     summary: RunSummary
@@ -67,8 +67,8 @@ class RunsPage:
 
     Attributes:
         headline: One sentence that says which run went bad first.
-        is_newest_clean: Whether the newest run, with the other processes of its program, has no bad tensor while others
-            have one, such as after a repair.
+        is_newest_clean: Whether the newest run, with the other processes of its program, has no bad tensor, but another
+            run has one. This can happen after a repair.
         order: One of ORDERS.
         first: Number of runs before the window.
         limit: Maximum number of runs in a window.
@@ -79,7 +79,7 @@ class RunsPage:
         compared: The two runs that are preselected for a comparison; None if there are fewer than two.
         run_ids: All runs to choose from, oldest first.
         num_pending: Number of rows whose facts are being read.
-        num_unread: Number of rows whose facts were not read, because it takes too long or a part is broken.
+        num_unread: Number of rows whose facts were not read, because reading takes too long or a part is broken.
     """
 
     headline: str
@@ -125,7 +125,7 @@ def read_runs_page(
 
 
 def read_run_facts(logdir: Logdir, run_id: str) -> RunFacts:
-    """Returns what takes long to read about a run."""
+    """Returns the facts about a run that take long to read."""
     loss = last_loss(logdir, run_id=run_id)
     culprit = logdir.first_nonfinite(run_id=run_id)
     return RunFacts(
@@ -183,12 +183,12 @@ def read_runs(logdir: Logdir, *, order: str = "time", first: int = 0, limit: int
 
 
 def run_name(summary: RunSummary) -> str:
-    """Returns the name of a run: that of its user, or its worker, or else its ID."""
+    """Returns the name of a run: the name that its user gave it, or else its worker, or else its ID."""
     return summary.run.run_name or summary.run.worker or summary.run.run_id
 
 
 def _by_first_bad(summaries: tuple[RunSummary, ...]) -> tuple[RunSummary, ...]:
-    """Returns the runs with a bad tensor, ordered by step if all of them have one, then by time."""
+    """Returns the runs with a bad tensor. They are ordered by step if all of them have a step, then by time."""
     bad = [one for one in summaries if one.num_bad]
     has_steps = all(one.first_bad_step is not None for one in bad)
     return tuple(sorted(bad, key=lambda one: ((one.first_bad_step or 0) if has_steps else 0, _bad_time(one))))
@@ -226,7 +226,7 @@ def _verdict(summary: RunSummary, bad: tuple[RunSummary, ...]) -> str:
 
 
 def _compared(summaries: tuple[RunSummary, ...], bad: tuple[RunSummary, ...]) -> tuple[str, str] | None:
-    """Returns a healthy run (or else the first other run) and the one that went bad first (or else the second)."""
+    """Returns a run that is not bad, else the first other run; and the run that went bad first, else the second run."""
     if len(summaries) < 2:
         return None
     last = bad[0] if bad else summaries[1]

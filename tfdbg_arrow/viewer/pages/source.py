@@ -14,7 +14,7 @@ MAX_LINES = 20_000
 
 @dataclass(frozen=True, kw_only=True)
 class SourceTextLine:
-    """One line of a file: its number from 1, its text, and the ops that it created or ran; None if there are none."""
+    """A line of a file: its number, counted from 1; its text; and the ops that it created or ran, None for no ops."""
 
     lineno: int
     text: str
@@ -54,8 +54,9 @@ class SourcePage:
         is_withheld: Whether the setting `redact` prevented recording the text.
         lines: The lines. If the text was not recorded, only the lines that created or ran ops, with empty texts.
         num_lines: Number of lines of the file. A very long file has more lines than are shown.
-        files: All files of the run: the one where it began first, then those with bad tensors.
-        origin: Where the first bad value that did harm began; None if there is no bad value, or its line is not known.
+        files: All files of the run. The file of the origin comes first, then the files with bad tensors.
+        origin: The line where the first harmful bad value began; None if there is no such value, or if its line is not
+            known.
     """
 
     run_id: str
@@ -75,7 +76,8 @@ def read_source(logdir: Logdir, *, run_id: str, file_path: str | None = None, li
     Args:
         logdir: The logdir.
         run_id: The run.
-        file_path: The path as recorded; None selects the first file: the one where the first bad value began, if any.
+        file_path: The path as recorded; None selects the first file, which is the file where the first bad value began,
+            if there is one.
         lineno: The selected line.
 
     Raises:

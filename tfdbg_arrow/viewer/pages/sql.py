@@ -18,7 +18,7 @@ from tfdbg_arrow.viewer.page import PageKind, Parameters
 from tfdbg_arrow.viewer.saved_queries import NAME_PATTERN, SavedQueries, SavedQuery
 
 SAVE, DELETE = "sql.save", "sql.delete"
-"""The addresses that the buttons of the page post its form to."""
+"""The addresses to which the buttons of the page send its form."""
 _EDITOR = ("codemirror.css", "show-hint.css", "codemirror.js", "sql.js", "show-hint.js", "sql-hint.js")
 """The files of CodeMirror in the order in which a page must load them."""
 _COLUMNS = """
@@ -30,7 +30,7 @@ SELECT table_name, list(column_name ORDER BY column_index) FROM (
 
 @dataclass(frozen=True, kw_only=True)
 class SqlBox:
-    """What the SQL page of a logdir works with: what runs queries, and the queries that the user saved."""
+    """The parts behind the SQL page of a logdir: a sandbox that runs queries, and the queries that the user saved."""
 
     sandbox: Sandbox
     saved: SavedQueries
@@ -82,11 +82,11 @@ class SqlPage:
         answer: The result; None if there is none.
         error: Why the query failed; None if it did not fail.
         sources: The tables and views that can be queried.
-        columns: The columns of each of them, which the editor completes.
+        columns: The columns of each table or view. The editor completes their names.
         examples: Example queries.
         name: The name under which the query was saved, or is to be saved; None if it has none.
         saved: The queries that the user saved.
-        directory: Where they are.
+        directory: The directory of the saved queries.
     """
 
     query: str | None
@@ -101,12 +101,12 @@ class SqlPage:
 
     @property
     def name_pattern(self) -> str:
-        """What the browser allows as a name, so that a refused name does not lose the query."""
+        """The pattern of valid names. The browser checks names, so that the query is not lost if a name is invalid."""
         return NAME_PATTERN
 
     @property
     def is_saved(self) -> bool:
-        """Whether there is a saved query of the name."""
+        """Whether there is a saved query with this name."""
         return any(saved.name == self.name for saved in self.saved)
 
     def tensor_at(self, row: tuple[Any, ...]) -> tuple[str, int] | None:
@@ -122,7 +122,7 @@ def read_sql(logdir: Logdir, sql_box: SqlBox, query: str | None, *, name: str | 
     """Runs a query and returns it with its answer.
 
     Args:
-        logdir: Has the tables and views.
+        logdir: The logdir with the tables and views.
         sql_box: Runs the query.
         query: One SELECT; None if none was given.
         name: The name of the query; None if it has none.
@@ -175,7 +175,7 @@ def change_saved(saved: SavedQueries, action: str, parameters: Parameters) -> di
         parameters: The fields.
 
     Returns:
-        The parameters of the page that shows the query. After a deletion it has no name, but still the query.
+        The parameters of the page that shows the query. After a deletion, they contain the query, but no name.
 
     Raises:
         QueryError: The query has no name, or cannot be saved or deleted.

@@ -41,11 +41,11 @@ class TensorsPage:
         num_before: Number of matching tensors before the window.
         limit: Maximum number of tensors in a window.
         next_bad_event_index: The first bad tensor after the window.
-        previous_bad_event_index: The last bad tensor before it.
-        op_types: Types to choose from.
+        previous_bad_event_index: The last bad tensor before the window.
+        op_types: Op types to choose from.
         dtypes: Dtypes to choose from.
         graphs: Graphs to choose from.
-        hint: If no tensor matches the filter, which names are similar to the layer and the op type in it.
+        hint: If no tensor matches the filter, a text about names that are similar to the filter's layer or op type.
     """
 
     run_id: str | None
@@ -84,9 +84,9 @@ def read_tensors(
         logdir: The logdir.
         filter_: The filter; None means all tensors.
         run_id: The run; None if the logdir has no run.
-        first: The window starts at the first matching tensor from this event_index on. None starts it a little above
-            the first one that is bad, or at the first one.
-        before: Instead, the window ends just before this event_index.
+        first: The window starts at the first matching tensor from this event_index on. None starts the window a little
+            above the first bad tensor, or else at the first tensor.
+        before: Instead, the window ends directly before this event_index.
         step: Instead, the window starts at this training step.
         place: Instead, the window starts after this number of matching tensors.
         limit: Maximum number of tensors; values above MAX_LIMIT are reduced to it.

@@ -1,20 +1,20 @@
-// Answers the pointer and the keyboard on charts that the server drew: shows the numbers of a place, opens what it leads
-// to, and zooms. A chart has rows and columns; the script knows of them only what their attributes say.
+// Handles the pointer and the keyboard on charts that the server drew: shows the numbers of a place, opens the link of a
+// place, and zooms. A chart has rows and columns. The script knows only the attributes of charts and rows.
 //
 // The chart, an element with an id:
-//   data-chart            marks it
-//   data-columns          the texts of the columns; this and the other lists are separated by |
-//   data-places           where the columns are, as shares of the width of a row; without it, they are cells of equal width
-//   data-ranges           the first and last position of each column, as 4-9
-//   data-queries          what replaces {column} in links; a link with {column} of an empty one leads nowhere
-//   data-zoom, data-whole the address of a range, with {first} and {last}; the address of all
-//   data-synced           shows the numbers of all rows at a column, instead of those of one row
+//   data-chart            marks the chart
+//   data-columns          the texts of the columns; in all lists, | separates the items
+//   data-places           the places of the columns, as shares of a row's width; without it, the columns are cells of equal width
+//   data-ranges           the first and last position of each column, such as 4-9
+//   data-queries          the text of each column that replaces {column} in links; if the text is empty, such a link does nothing
+//   data-zoom, data-whole the address of a range, with {first} and {last}; the address of the whole range
+//   data-synced           shows the numbers of all rows at a column, instead of the numbers of one row
 // A row, as wide as its columns:
-//   data-row              its name within the chart
-//   data-label, data-note what the reader calls it, and more about it
+//   data-row              the name of the row within the chart
+//   data-label, data-note the name of the row for readers, and more text about the row
 //   data-start            the column at which the keyboard begins
-//   <metadata data-name data-values data-kind>   numbers that it has in each column; an empty one is left out
-// Both: data-href, data-href-shift   where a click leads, and where one with Shift does
+//   <metadata data-name data-values data-kind>   the numbers of the row in each column; empty numbers are not shown
+// Chart or row: data-href, data-href-shift   the address that a click opens, and the address for a click with Shift
 "use strict";
 (() => {
   const LEAST_DRAG = 5, GAP = 10, LEAST_CELL = 5;
@@ -30,7 +30,7 @@
   tip.setAttribute("role", "status");
   tip.hidden = true;
   let shown = null; // the place whose numbers are shown: a chart, a row and a column
-  let cursor = null; // the place that the keyboard chose: the chart's id, the row's name and the column. A live page keeps it.
+  let cursor = null; // the place that the keyboard chose: the chart's id, the row's name and the column; a live page keeps this place
   let drag = null;
 
   const list = (element, name) => (element.dataset[name] ? element.dataset[name].split("|") : []);
@@ -50,7 +50,7 @@
     const share = (x - box.left) / box.width;
     return middles(chart).reduce((best, place, index, all) => (Math.abs(place - share) < Math.abs(all[best] - share) ? index : best), 0);
   };
-  // Left and right end of a column on the screen; a column that is a point has no width.
+  // The left and right end of a column on the screen. A column that is a point has no width.
   const endsOf = (chart, row, column) => {
     const box = row.getBoundingClientRect();
     const middle = box.left + middles(chart)[column] * box.width;
@@ -126,7 +126,7 @@
     const address = shift || (row.dataset.href ?? chart.dataset.href);
     const query = list(chart, "queries")[column];
     if (!address || (address.includes("{column}") && !query)) return;
-    // A link, which viewer.js follows also where a page has no address of its own, as in a notebook.
+    // Click a link, because viewer.js also follows links in a page that has no address of its own, as in a notebook.
     const link = make("a", "");
     link.setAttribute("href", address.replace("{column}", query));
     chart.append(link);
@@ -167,14 +167,14 @@
     const [low, high] = [Math.min(ended.from, ended.to), Math.max(ended.from, ended.to)];
     clear();
     if (low !== high) goTo(ended.chart, rangeOf(ended.chart, low)[0], rangeOf(ended.chart, high)[1]);
-    // The click that follows does not open what is at the end.
+    // Suppress the click that follows, so that it does not open the link at the end of the drag.
     addEventListener("click", (click) => { click.preventDefault(); click.stopPropagation(); }, { capture: true, once: true });
     setTimeout(() => dispatchEvent(new Event("click")));
   });
   document.addEventListener("click", (event) => {
     const chart = chartOf(event.target), place = chart && placeAt(chart, event);
     if (!place) return;
-    event.preventDefault(); // a row can be in the summary of what it folds
+    event.preventDefault(); // a row can be inside the <summary> that folds its inner rows
     const isShown = shown && shown.row === place.row && shown.column === place.column;
     if (event.pointerType === "touch" && !isShown) show(place);
     else open(place, event.shiftKey);
@@ -186,7 +186,7 @@
   const chosen = (chart) => {
     const rows = rowsOf(chart);
     const isHere = cursor && cursor.chart === chart.id;
-    const start = chart.querySelector("[data-start]"); // it can be folded
+    const start = chart.querySelector("[data-start]"); // this row can be folded
     const row = (isHere && rows.find((each) => each.dataset.row === cursor.row)) || (rows.includes(start) ? start : rows[0]);
     return { chart, row, column: Math.min(isHere ? cursor.column : Number(start ? start.dataset.start : 0), numColumns(chart) - 1) };
   };
@@ -196,7 +196,7 @@
     place.row.scrollIntoView({ block: "nearest", inline: "nearest" });
     show(place);
   };
-  // The nearest row in a direction; from the end of a row, the one beside it.
+  // The nearest row in a direction. At the end of a row, this is the row beside it.
   const rowBeside = (chart, row, [x, y]) => {
     const from = row.getBoundingClientRect();
     const distance = (each) => {
@@ -248,7 +248,7 @@
   });
   document.addEventListener("focusout", (event) => { if (event.target.matches("[data-chart]")) hide(); });
 
-  // Screen readers hand the keys on to an application only. Without this script, it is none.
+  // Screen readers pass keys only to an application. Without this script, a chart is not an application.
   const start = () => {
     hide();
     for (const chart of document.querySelectorAll("[data-chart]")) {

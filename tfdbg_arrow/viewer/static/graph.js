@@ -1,5 +1,5 @@
-// Draws the neighbourhood of an op, or a graph by its scopes: measures the boxes, lets a worker place them from top to
-// bottom, and draws the lines. A scope is unfolded in place: the server knows which boxes and lines it has.
+// Draws the neighbourhood of an op, or a graph with its ops grouped by scope: measures the boxes, lets a worker place them
+// from top to bottom, and draws the lines. To unfold a scope in place, the script loads its boxes and lines from the server.
 "use strict";
 (() => {
   const SVG = "http://www.w3.org/2000/svg";
@@ -56,7 +56,7 @@
     });
   };
 
-  // Places boxes in the worker; one layout after the other.
+  // Places boxes in the worker, which computes one layout after the other.
   const LAYOUT = new URL("graph_layout.js", document.currentScript.src);
   let worker = null, numLayouts = 0;
   const layout = (asked) => new Promise((resolve, reject) => {
@@ -93,8 +93,9 @@
     return layout({ options, nodes, edges });
   };
 
-  // Lines leave a box at its lower edge and enter at its upper edge, side by side in the order of their targets. dagre
-  // ends a line where the straight line to the centre crosses the border, often at a side and across other boxes.
+  // Lines leave a box at its lower edge, and enter a box at its upper edge. At an edge, they are side by side in the order
+  // of their other ends. dagre would end a line where the straight line to the centre of the box crosses its border. This
+  // is often at the side of the box, and the line often crosses other boxes.
   const route = (placed) => {
     const ends = placed.edges.map((edge) => {
       const from = placed.nodes.get(edge.from), to = placed.nodes.get(edge.to), points = edge.points;
@@ -123,7 +124,7 @@
     }
     return new Map(ends.map((line) => [line.edge.name, [line.start, ...line.between, line.end]]));
   };
-  // Vertical at every point, so that a line bends between the rows and not inside a box.
+  // A line is vertical at every point, so that it bends between the rows and not inside a box.
   const smooth = (points) => points.slice(1).reduce((path, point, at) => {
     const middle = (points[at].y + point.y) / 2;
     return `${path}C${points[at].x},${middle} ${point.x},${middle} ${point.x},${point.y}`;
@@ -145,7 +146,7 @@
     }
   };
 
-  // The frame around an unfolded scope. Its name folds it.
+  // The frame around an unfolded scope. A click on the name of the frame folds the scope.
   const drawFrame = (parent, frame, at) => {
     const group = make("g", { class: `frame ${slug(frame.state)}` }, parent);
     const left = at.x - at.width / 2, top = at.y - at.height / 2;
@@ -186,12 +187,12 @@
     const head = say(link, "", { ...middle, y, class: "head-line" });
     const mark = make("tspan", { class: "mark" }, head);
     mark.textContent = box.mark;
-    mark.setAttribute("aria-hidden", "true"); // the label has it in words
+    mark.setAttribute("aria-hidden", "true"); // the label has the state in words
     head.append(` ${box.head}`);
     box.lines.forEach((text, index) => {
       y += LINE_HEIGHT;
       const look = text.startsWith("✕") ? "note is-warning" : index ? "note" : "op-name";
-      link.append(" "); // so that the texts are words of their own to those who read or say them
+      link.append(" "); // so that screen readers and voice control treat the texts as separate words
       say(link, text, { ...middle, y, class: look });
     });
     if (box.num_hidden) {
@@ -223,7 +224,7 @@
     const frames = (drawing.frames || []).map((frame, number) => drawFrame(around, frame, nodes.get(`frame ${number}`)));
     const routes = route(placed);
     for (const edge of placed.edges) drawLine(lines, drawing.lines[Number(edge.name)], routes.get(edge.name), edge);
-    // In reading order, so that the keys j and k move from top to bottom.
+    // Draw the boxes in reading order, so that the keys j and k move from top to bottom.
     const order = drawing.boxes.map((box, number) => ({ box, number, at: nodes.get(String(number)) }));
     order.sort((one, other) => one.at.y - other.at.y || one.at.x - other.at.x);
     const links = new Map(order.map(({ box, number, at }) => [number, drawBox(boxes, box, number, at)]));
@@ -247,7 +248,8 @@
     return best;
   };
 
-  // The current picture with its scale and position. A live page is redrawn when its logdir changes and keeps them.
+  // The current picture with its scale and position. A live page is redrawn when its logdir changes, and keeps the scale
+  // and the position.
   let now = null, before = null;
   let from = null, hasMoved = false, lastFocused = null;
 
@@ -264,7 +266,7 @@
     now.holder.scrollLeft = at.x * now.scale - now.holder.clientWidth / 2;
     now.holder.scrollTop = at.y * now.scale - now.holder.clientHeight / 2;
   };
-  // The op of the page; in a graph by its scopes, the first bad box.
+  // Centres the op of the page. In a graph grouped by scope, centres the first bad box.
   const centreOp = () => {
     const { order } = now.picture;
     centre((order.find((each) => each.box.is_focus) || order.find((each) => each.box.state === "bad") || order[0]).at);
@@ -306,7 +308,7 @@
     holder.before(tools);
   };
 
-  // A small picture of the whole, with the part that is in view. It is shown if the picture does not fit.
+  // A small picture of the whole graph that marks the part in view. It is shown if the large picture does not fit.
   const addMinimap = (holder, picture) => {
     const scale = Math.min(MINIMAP.width / picture.width, MINIMAP.height / picture.height);
     const size = { width: Math.max(20, Math.round(picture.width * scale)), height: Math.max(20, Math.round(picture.height * scale)) };
@@ -352,8 +354,8 @@
     follow();
   };
 
-  // Unfolds or folds a scope: takes the section with the model graph from the page at another address.
-  let asked = 0, scale = null; // the scale is kept while there is no current picture
+  // Unfolds or folds a scope: replaces the section of the model graph with the section from the page at another address.
+  let asked = 0, scale = null; // `scale` keeps the scale while there is no current picture
   const go = async (href, { isNew = true, scope = null } = {}) => {
     const mine = ++asked;
     const section = document.getElementById("model");
@@ -373,7 +375,7 @@
     if (scale !== null) zoom(scale);
     goToScope(scope);
   };
-  // The first box of a scope that was unfolded, or the box of a scope that was folded.
+  // Centres and focuses the first box of a scope that was unfolded, or the box of a scope that was folded.
   const goToScope = (scope) => {
     if (scope === null) return;
     const { order, frames, links } = now.picture;
@@ -397,7 +399,7 @@
     event.preventDefault();
     if (inList) go(inList.getAttribute("href"));
     else if (fold) go(fold.getAttribute("href"), { scope: Number(fold.dataset.fold) });
-    else if (!event.detail || event.target.closest("[data-unfold-now]")) unfold(link); // Enter has no detail
+    else if (!event.detail || event.target.closest("[data-unfold-now]")) unfold(link); // a click by the key Enter has the detail 0
     else link.focus({ preventScroll: true });
   });
   document.addEventListener("dblclick", (event) => {
@@ -433,7 +435,7 @@
     }, { passive: false });
   };
 
-  // Returns whether the picture is shown, and was not replaced before.
+  // Shows the picture. Returns false if the picture was replaced before it could be shown.
   const show = async () => {
     const holder = document.getElementById("picture");
     before = now || before; // while boxes are placed, there is no current picture

@@ -1,8 +1,8 @@
-// A worker that lets dagre place the boxes of a graph. A large graph takes seconds, in which the page must stay usable.
+// A worker that lets dagre place the boxes of a graph. A large graph takes seconds, and the page must stay usable.
 "use strict";
 importScripts("vendor/dagre/dagre.min.js");
 
-// Takes the options, nodes and edges of a layout. Answers with the same `number`, and with what dagre found.
+// Receives the options, nodes and edges of a layout. Answers with the same `number` and the layout from dagre.
 addEventListener("message", ({ data: { number, options, nodes, edges } }) => {
   const graph = new dagre.graphlib.Graph({ multigraph: true, compound: nodes.some(({ outer }) => outer !== null) });
   graph.setGraph(options);

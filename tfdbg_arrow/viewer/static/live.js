@@ -43,7 +43,7 @@
 
   const take = (text) => {
     const next = new DOMParser().parseFromString(text, "text/html");
-    // The parser reads them as for a browser without scripts.
+    // The parser parses <noscript> elements as for a browser without scripts, so remove them.
     for (const element of next.querySelectorAll("noscript")) element.remove();
     const main = document.getElementById("main");
     const open = new Set(summaries().filter((details) => details.open).map(nameOf));
@@ -56,7 +56,7 @@
     const runs = document.querySelector(".runs");
     const nextRuns = next.querySelector(".runs");
     if (runs && nextRuns && !runs.contains(document.activeElement)) runs.replaceWith(document.importNode(nextRuns, true));
-    if (document.body.dataset.state !== next.body.dataset.state) { // also if the rest of the page was asked for
+    if (document.body.dataset.state !== next.body.dataset.state) { // this can also happen when the page requested its remaining content
       isKnownLive = true;
       showState();
     }
@@ -70,9 +70,9 @@
   const update = async () => {
     const started = performance.now();
     const answer = await fetch(location.href, { redirect: "manual" });
-    if (answer.type === "opaqueredirect") { // another page took the place of this one
+    if (answer.type === "opaqueredirect") { // another page replaced this page
       location.reload();
-      await new Promise(() => { /* the loop ends with this page */ });
+      await new Promise(() => { /* the loop ends when this page is unloaded */ });
     }
     if (answer.ok) {
       const text = await answer.text();
@@ -109,7 +109,7 @@
     } else {
       isOn = true;
       showState();
-      update().catch(() => { /* the next look says so */ });
+      update().catch(() => { /* the next look() reports the error */ });
     }
   });
   // A page that does not have all of its content yet asks for the rest.

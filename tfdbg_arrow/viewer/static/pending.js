@@ -1,4 +1,4 @@
-// Asks for the page again until everything on it is known.
+// Requests the page again until all its content is ready.
 "use strict";
 (() => {
   const EVERY_MS = 300, LONGEST_MS = 2000, GROWTH = 1.3;

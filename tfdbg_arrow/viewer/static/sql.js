@@ -3,9 +3,9 @@
 (() => {
   const equip = () => {
     const field = document.getElementById("query");
-    if (!field || field.classList.contains("edited")) return; // no content with a query, or the editor is there
+    if (!field || field.classList.contains("edited")) return; // the page has no query field, or the editor already exists
     field.classList.add("edited");
-    // By its button, which is the one that needs no name.
+    // Submit with the button that runs the query, because the other buttons need a name.
     const run = () => field.form.requestSubmit(field.form.querySelector("[data-run]"));
     const editor = CodeMirror.fromTextArea(field, {
       mode: "text/x-sql",
@@ -19,7 +19,7 @@
     editor.on("inputRead", (_, change) => {
       if (!editor.state.completionActive && /[\w.]$/.test(change.text.at(-1))) editor.showHint();
     });
-    editor.getInputField().dataset.search = ""; // the key `/` focuses the editor in place of the field, which is hidden
+    editor.getInputField().dataset.search = ""; // the key `/` focuses the editor, because the field is hidden
   };
   equip();
   document.addEventListener("content-changed", equip);

@@ -9,7 +9,7 @@
     try {
       if (value === undefined) return localStorage.getItem("theme");
       localStorage.setItem("theme", value);
-    } catch { /* the theme is not remembered */ }
+    } catch { /* the theme is not stored */ }
     return null;
   };
   const theme = stored();
@@ -23,7 +23,8 @@
   const isShown = (element) => element.getClientRects().length > 0;
   const all = (selector) => [...document.querySelectorAll(selector)].filter(isShown);
 
-  // The item that has or contains the focus. Next and previous are relative to it, or else to the visible items.
+  // Moves the focus to the next or previous item. The start is the focused item, or else the position of the focus, or else
+  // the visible items.
   const move = (selector, by) => {
     const items = all(selector);
     if (!items.length) return false;

@@ -5,10 +5,10 @@
   const MAX_ROWS = 500;
   const PLACES = ["at", "before", "place", "step"];
   const NEAR = 600; // fetch more when the end is closer than this, in pixels
-  let hasPlace = false; // without a place in its address, the page opens at the first bad row
+  let hasPlace = false; // a page without a place in its address opens at the first bad row
   let pane, table, slider, shown, moves, trouble, detailPlace; // set by begin()
 
-  // A window is a tbody whose attributes give its position among all rows.
+  // A window is a <tbody> element whose attributes contain its position among all rows.
   const windows = () => [...table.tBodies];
   const numberOf = (body, name) => (body.dataset[name] === undefined ? null : Number(body.dataset[name]));
   const start = () => numberOf(table.tBodies[0], "before");
@@ -37,14 +37,14 @@
     trouble.textContent = text;
     trouble.hidden = !text;
   };
-  // Only one fetch runs at a time; a new one aborts the current one.
+  // Only one fetch runs at a time. A new fetch aborts the current fetch.
   let underWay = null;
   const fetchRows = async (parameters) => {
     if (underWay) underWay.abort();
     const own = underWay = new AbortController();
     pane.setAttribute("aria-busy", "true");
     try {
-      // Do not load the detail again if the page already shows one.
+      // Do not load the details of an execution again if the page already shows them.
       const url = address({ ...parameters, ...(detailPlace ? { execution: null } : {}) });
       const found = (await read(url, own.signal)).querySelector("tbody[data-rows]");
       tellTrouble("");
@@ -212,7 +212,7 @@
     "prev-bad": () => toBad(numberOf(table.tBodies[0], "previousBad")),
     "next-bad": () => toBad(numberOf(windows().at(-1), "nextBad")),
   };
-  // A click on the button does the same as the key: search the loaded rows first, then the others.
+  // A click on the button does the same as the key: it searches the loaded rows first, and then the other rows.
   const nearBad = (by) => {
     const items = [...table.querySelectorAll("[data-bad]")];
     const at = rowInSight();

@@ -1,12 +1,12 @@
 """Records functions that XLA compiles.
 
-Record ops cannot run in a function that XLA compiles. But a function can return more results. So the recording runs
-copies of functions, and leaves the program's functions unchanged:
+Record ops cannot run in a function that XLA compiles. But a function can return additional results. So the recording
+runs copies of functions, and leaves the program's functions unchanged:
 
 | function | its copy |
 |---|---|
-| compiled | returns a matrix with a row for each of its tensors as its last result |
-| called by a compiled function | the same; the caller adds the rows to its own |
+| compiled | returns, as its last result, a matrix with a row for each of its tensors |
+| called by a compiled function | the same; the caller adds the returned rows to its own rows |
 | branch | the same, with empty rows for the other branches |
 | loop | keeps the rows of the first iteration with a bad tensor and of the last iteration |
 | not compiled, but calls a compiled function | a record op takes the rows after the call |
@@ -100,7 +100,7 @@ class CompiledFunctions:
         self._copies_of_any = self._make_copies(library_of_any, "_any_rows")
 
     def add_tensors(self, state: GraphState, batches: Iterable[TensorBatch]) -> None:
-        """Notes which tensors to record of a graph that runs in compiled functions."""
+        """Notes which tensors to record in a graph that runs in compiled functions."""
         keys = self._keys.setdefault(state.graph_id, {})
         for batch in batches:
             for tensor, node, decides in zip(batch.tensors, batch.nodes, batch.all_decides, strict=True):
@@ -228,7 +228,7 @@ class CompiledFunctions:
         )
 
     def _copy_of_plain(self, function_name: str) -> str:
-        """Returns the name of the copy of a function that is not compiled; its own name if it calls no compiled one."""
+        """Returns the name of the copy of an uncompiled function; its own name if it calls no compiled function."""
         earlier_copy = self._plain_copies.get(function_name)
         if earlier_copy is not None:
             return earlier_copy
@@ -274,7 +274,7 @@ class CompiledFunctions:
             rows: Descriptions of the rows of the matrix.
             matrix: How nodes refer to the matrix.
             arguments: The covered arguments, by which a call of the function is recognized; None if another function
-                calls it.
+                calls this function.
         """
         call_sites = list(dict.fromkeys(row.call_site for row in rows))
         loops = list(dict.fromkeys(row.loops for row in rows if row.loops))

@@ -1,9 +1,9 @@
-"""The columns of the rows that functions return which XLA compiles."""
+"""The columns of the rows that are returned by functions that XLA compiles."""
 
 from __future__ import annotations
 
 MAX_LOOPS = 6
-"""Tensors in more nested loops are not recorded."""
+"""Maximum number of nested loops; tensors inside more loops are not recorded."""
 
 NUM_COLUMNS = 23 + MAX_LOOPS
 """Columns of a row, in the order of `SummaryColumn` in `native/record_op.h`."""

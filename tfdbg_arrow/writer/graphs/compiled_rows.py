@@ -1,8 +1,8 @@
-"""Makes copies of functions that return the rows of their tensors, for functions that XLA compiles.
+"""Makes copies of functions that XLA compiles. A copy also returns the rows of its tensors.
 
-A copy returns a matrix as its last result: one row for each recorded tensor, in the order of the ops. A caller adds the
-rows of the functions that it calls to its own. A branch has empty rows for the other branches. A loop keeps the rows of
-the first iteration with a bad tensor and of the last iteration in its state.
+A copy returns a matrix as its last result: one row for each recorded tensor, in the order of the ops. A function that
+calls other functions adds their rows to its own rows. A branch has empty rows for the other branches. The state of a
+loop keeps the rows of the first iteration with a bad tensor and of the last iteration.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _BRANCHES = types_with(Trait.BRANCHES)
 _LOOPS = types_with(Trait.LOOPS)
 SAME_TENSOR = types_with(Trait.EQUAL) - types_with(BORDERS | Trait.CAN_FAIL | Trait.TESTS) - {"IdentityN"}
-"""Ops whose output is equal to their first input, at no border of a loop or branch."""
+"""Ops whose output is equal to their first input, and that are not at the border of a loop or branch."""
 RESHAPED = types_with(Trait.RESHAPED)
 """Ops whose output has the elements of their first input, in another shape or order."""
 _SAME_ELEMENTS = {**dict.fromkeys(RESHAPED, 0), **REPEATED}
@@ -88,10 +88,10 @@ class Row:
     key: Key
     call_site: str = ""
     loops: tuple[str, ...] = ()
-    """The loops that the tensor is computed in, from the outermost, as call sites."""
+    """The loops in which the tensor is computed, given as call sites, the outermost loop first."""
 
     def called_at(self, node_name: str, suffix: str = "") -> Row:
-        """Returns the row as seen by a function that calls this function in the node."""
+        """Returns the row for a caller, in which the given node calls this function."""
         call_name = node_name + suffix
         return replace(
             self,
@@ -114,7 +114,7 @@ class Copy:
 
 @dataclass
 class Covered:
-    """The tensors to record of a function: arguments by index, others by node name and slot."""
+    """The tensors to record in a function: arguments by index, other tensors by node name and slot."""
 
     arguments: dict[int, Key] = field(default_factory=dict)
     outputs: dict[str, dict[int, Key]] = field(default_factory=dict)
@@ -152,7 +152,7 @@ class RowCopies:
         self._num_copies = 0
 
     def copy(self, function_name: str) -> Copy | None:
-        """Returns the copy of a function that runs in a compiled one; None if nothing in it is recorded."""
+        """Returns the copy of a function that runs in a compiled function; None if nothing in it is recorded."""
         if function_name not in self._copies:
             edit = self._edit(function_name)
             rows, matrix = self._add_rows(edit, function_name)
@@ -170,7 +170,7 @@ class RowCopies:
         rows: list[Row] = []
         parts: list[Matrix] = []
         row_of_tensor: dict[str, str] = {}
-        """How nodes refer to the row of a tensor, by how they refer to the tensor."""
+        """The node input that refers to the row of a tensor, by the node input that refers to the tensor."""
 
         def add(tensor: str, key: Key, row: str | None) -> None:
             if row is not None:
@@ -197,14 +197,15 @@ class RowCopies:
     def _add_known_row(
         self, edit: FunctionEdit, node: Any, tensor: str, key: Key, row_of_tensor: Mapping[str, str]
     ) -> str | None:
-        """Adds the row of a constant, or of a tensor with the elements of another one.
+        """Adds the row of a constant, or of a tensor with the elements of another tensor.
 
         Args:
             edit: The function.
             node: The node that makes the tensor.
             tensor: How nodes refer to the tensor.
             key: The tensor.
-            row_of_tensor: How nodes refer to the rows of earlier tensors, keyed by how they refer to the tensors.
+            row_of_tensor: The node inputs that refer to the rows of earlier tensors, by the node inputs that refer to
+                the tensors.
 
         Returns:
             How nodes refer to the row; None if the tensor has to be measured.
@@ -220,7 +221,7 @@ class RowCopies:
         return None if template is None else edit.add_copy(template, [row, edit.add_shape(tensor, key.dtype)])
 
     def _add_row(self, edit: FunctionEdit, tensor: str, key: Key) -> str | None:
-        """Adds a node that makes the row of a tensor; returns how nodes refer to it; None for a dtype without rows."""
+        """Adds a node that makes a tensor's row; returns how nodes refer to it, or None for a dtype without rows."""
         template = self._library.row_node(key.dtype, key.rank)
         if template is None:
             return None
@@ -362,7 +363,7 @@ def call_with_rows(edit: FunctionEdit, node: Any, copy: Copy) -> str:
 def has_dynamic_shapes(function_name: str, *, read: Callable[[str], Any]) -> bool:
     """Returns True if a shape in a function, or in a function that it calls, may depend on computed values.
 
-    XLA refuses calls of the native core with such a tensor.
+    XLA refuses calls of the native core with a tensor of such a shape.
 
     Args:
         function_name: The name of the function.

@@ -1,7 +1,7 @@
 """Describes the content of graphs as rows.
 
 A graph is described when TensorFlow makes a runtime function of it. If TensorFlow makes a second function of the same
-graph (a forward variant, a loop that a gradient extended), only the new ops are described.
+graph, such as a forward variant or a loop that a gradient extended, only the new ops are described.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _OUTPUT_COLUMNS = ("op_name", "output_slot", "dtype", "static_shape", "is_record
 
 
 class _Columns:
-    """New rows of a table of one graph, as columns.
+    """New rows of one graph for a table, as columns.
 
-    A list of rows would add thousands of tuples to those that Python's garbage collector examines.
+    A list of rows would add thousands of tuples that Python's garbage collector has to examine.
 
     Args:
         names: The columns after `graph_id`.
@@ -59,7 +59,7 @@ class Coverage(Protocol):
         """Returns True if the user chose to keep the elements of the op's tensors."""
 
     def reason_not_recorded(self, op_type: str, dtype_number: int, *, is_chosen: bool) -> str | None:
-        """Returns None for a tensor to record, otherwise a `not_recorded_reason`."""
+        """Returns a `not_recorded_reason` for a tensor; None if the tensor is recorded."""
 
 
 NodeName = tuple[str, str, str]
@@ -67,13 +67,13 @@ NodeName = tuple[str, str, str]
 
 
 def is_function_graph(graph: Any) -> bool:
-    """Returns True if a graph is a FuncGraph, which TensorFlow can make a function of."""
+    """Returns True if a graph is a FuncGraph, from which TensorFlow can make a function."""
     return hasattr(graph, "control_outputs")
 
 
 @functools.cache
 def _base_dtype(dtype: Any) -> tuple[int, str]:
-    """Returns the number and the name of a dtype; for a reference dtype, those of the dtype that it refers to."""
+    """Returns the number and the name of a dtype; a reference dtype counts as the dtype that it refers to."""
     return dtype.base_dtype.as_datatype_enum, dtype.base_dtype.name
 
 
@@ -89,8 +89,8 @@ class GraphDescriber:
         intern_stack: Returns the ID of the calling thread's Python stack; -1 for none.
         intern_traceback: Returns the ID of a stack that TensorFlow kept, with the innermost frame first.
         current_scope: Returns the scope of the calling thread's ops.
-        on_unknown_callee: `(graph, function_name)`: called for each function that a graph calls and that was not
-            created while recording, or not in a way that is recorded.
+        on_unknown_callee: `(graph, function_name)`: called for each function that a graph calls, if the function was
+            created before the recording, or in a way that is not recorded.
         on_names: `(graph, state, function_name, names)`: called with the names that the ops of a graph, except for its
             arguments, have in a runtime function.
 
@@ -124,7 +124,7 @@ class GraphDescriber:
         self._on_names = on_names
         self._states: weakref.WeakKeyDictionary[Any, GraphState] = weakref.WeakKeyDictionary()
         self._undescribed: dict[int, Row] = {}
-        """Rows of outer graphs that TensorFlow has not made a function of so far."""
+        """Rows of outer graphs from which TensorFlow has made no function so far."""
         this = weakref.proxy(self)  # no reference cycle
         self._rows = core.GraphRows(
             lambda graph: this.state(graph),
@@ -148,7 +148,7 @@ class GraphDescriber:
             self.state(op.graph).taped[id(attrs)] = (attrs, op.name)
 
     def op_of_attrs(self, attrs: object, graph: Any) -> Any:
-        """Returns the op of a graph or of its outer graphs that gave a tape these attributes; None if there is none."""
+        """Returns the op of a graph or its outer graphs that passed these attributes to a tape; None if unknown."""
         while graph is not None:
             state = self._states.get(graph)
             taped = None if state is None else state.taped.get(id(attrs))
@@ -168,7 +168,8 @@ class GraphDescriber:
     def describing(self, graph: Any) -> Iterator[GraphState]:
         """Yields the state of a graph, to describe the graph under the lock.
 
-        If something interrupts that, some of the rows exist. Then the graph is described as another graph later.
+        If the description is interrupted, only some of its rows exist. The graph is then described again later, as
+        another graph.
         """
         with self.lock, self._forgotten_if_interrupted(graph) as state:
             yield state
@@ -196,14 +197,14 @@ class GraphDescriber:
         )
 
     def close(self) -> None:
-        """Describes the outer graphs that TensorFlow never made a function of."""
+        """Describes the outer graphs from which TensorFlow never made a function."""
         with self.lock:
             rows, self._undescribed = list(self._undescribed.values()), {}
             if rows:
                 self._append("graph", rows)
 
     def describe_ops(self, graph: Any, state: GraphState, *, reasons: Reasons) -> list[TensorBatch]:
-        """Adds the rows of the new ops of a graph; returns their tensors that are to be recorded."""
+        """Adds the rows of the new ops of a graph; returns the tensors of these ops that are to be recorded."""
         outputs = _Columns(_OUTPUT_COLUMNS)
         calls: list[Row] = []
         # Lists of plain values: thousands of tuples would make Python's garbage collector run.
@@ -238,7 +239,7 @@ class GraphDescriber:
             if op_index in functions:
                 calls += self._describe_calls(graph, name, op_type, functions[op_index], state)
                 state.edges[name] = (len(op.inputs), len(op_outputs))
-        # The stacks of ops that were created before the recording began are those that TensorFlow kept.
+        # For ops that were created before the recording began, use the stacks that TensorFlow kept.
         stack_ids = ops["stack_trace_id"]
         for index, stack_id in enumerate(stack_ids):
             if stack_id is None:
@@ -299,7 +300,8 @@ class GraphDescriber:
 
     def _graph_row(self, graph: Any, state: GraphState) -> Row:
         outer = getattr(graph, "outer_graph", None)
-        # Outside of functions this is the graph that a session runs, or in eager mode an empty graph that never runs.
+        # Outside of functions, the outer graph is the graph that a session runs, or in eager mode an empty graph that
+        # never runs.
         is_real = outer is not None and (is_function_graph(outer) or bool(outer.get_operations()))
         outer_state = self.state(outer) if is_real else None
         if outer_state is not None and not outer_state.is_described and outer_state.graph_id not in self._undescribed:
@@ -358,5 +360,5 @@ class GraphDescriber:
 
 
 def _traceback_of(op: Any) -> list[Location]:
-    """Returns the stack that TensorFlow kept of an op's creation, with the innermost frame first."""
+    """Returns the stack that TensorFlow kept when it created an op, with the innermost frame first."""
     return [(frame.filename, max(frame.lineno, 1), frame.name) for frame in reversed(op.traceback or ())]

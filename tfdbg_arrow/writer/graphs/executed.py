@@ -43,15 +43,15 @@ NamedOp = tuple[str, str, str, tuple[int, ...], bool]
 
 ExecutedNode = tuple[str, str, str, int, str, str | None, list[tuple[str, int, bool]], list[int] | None, int | None]
 """Node name, op type, device, graph ID or -1, op name or "", path of calls or None, inputs (node, slot, whether it is a
-control edge), dtype numbers of the outputs or None, and the index of the graph's argument or result that it stands for
-or None."""
+control edge), dtype numbers of the outputs or None, and the index of the graph's argument or result that the node
+stands for, or None."""
 
 
 ExecutedGraph = tuple[int, list[ExecutedNode]]
 """The ID of an optimized graph, and its nodes."""
 
 MaskedOutput = tuple[int, str, str, int, list[str]]
-"""Key, op name, op type, slot, and the types of the ops that take it."""
+"""Key, op name, op type, slot, and the types of the ops that take the output."""
 
 
 class GraphOptimizer(Protocol):
@@ -109,12 +109,12 @@ class GraphOptimizer(Protocol):
         """Sets whether the calling thread only makes TensorFlow optimize graphs that may never run."""
 
     def take_unreadable_graphs(self) -> int:
-        """Returns how many graphs it could not read since the last call."""
+        """Returns the number of graphs that the optimizer could not read since the last call."""
 
 
 MAX_SMALL_ELEMENTS = 1 << 14
 """The size of the largest tensor that is copied from a device to be counted. On an H100, copying 64 KiB along with
-other tensors takes a few microseconds; the ops that count there take 50."""
+other tensors takes a few microseconds, and the ops that count on the device take 50 microseconds."""
 
 
 class ExecutedGraphs:
@@ -128,8 +128,8 @@ class ExecutedGraphs:
         keeps_ops: Whether TensorFlow's optimizer leaves all ops of functions unchanged.
         judge: Takes the outputs that do not stop the program.
         note_failure: `(what, error)`: records a failure.
-        failing: Finds the ops that must wait for the record ops before them. None if recording is part of computing;
-            then no op has to wait.
+        failing: Finds the ops that must wait for the record ops before them. None if tensors are recorded at once when
+            they are computed; then no op has to wait.
     """
 
     def __init__(
@@ -187,7 +187,7 @@ class ExecutedGraphs:
 
     def keeps_ops(self, function_name: bytes) -> bool:
         """Returns True if no pass of TensorFlow may change the ops of a function."""
-        # We make TensorFlow optimize functions that are too small or that it breaks, but no op may change by that.
+        # We make TensorFlow optimize functions that are too small or that it may break, but this must not change an op.
         return self._keeps_ops or function_name in self._unchanged_functions
 
     def is_untried(self, function_name: bytes) -> bool:
@@ -283,7 +283,7 @@ class ExecutedGraphs:
     def write(self) -> None:
         """Adds the rows of the graphs that TensorFlow optimized since the last call."""
         with self._lock:
-            # What is taken waits here, so that an interruption loses nothing.
+            # The taken graphs wait in this queue, so that an interruption loses nothing.
             self._graphs.extend(chain.from_iterable(map(operator.call, [self._optimizer.take_executed_graphs])))
             if not self._is_writing:  # a signal handler or a finalizer can call this in _write_waiting()
                 self._write_waiting()
@@ -308,14 +308,14 @@ class ExecutedGraphs:
             )
 
     def _write_graph(self, executed_graph_id: int, nodes: Sequence[ExecutedNode]) -> None:
-        """Adds the rows of the graph that waits longest, given without our own nodes."""
+        """Adds the rows of the oldest waiting graph; `nodes` are its nodes without our own."""
         self._graphs_seen.update(node[3] for node in nodes)
         if not nodes:  # all of its nodes are ours
             self._graphs.popleft()
             return
         inputs = _input_columns(nodes)
         num_inputs = len(inputs["node_name"])
-        # The ops last: without them, nobody sees the inputs.
+        # Write the ops last, because readers see the inputs only if the ops exist.
         if num_inputs:
             self._append_columns("executed_op_input", {"executed_graph_id": [executed_graph_id] * num_inputs, **inputs})
         self._append_columns(
@@ -328,7 +328,7 @@ class ExecutedGraphs:
         )
 
     def _without_own(self, nodes: Sequence[ExecutedNode]) -> list[ExecutedNode]:
-        """Returns the nodes of a graph without the ops that Python added, and notes the runs that these stand for."""
+        """Returns a graph's nodes without the ops that Python added, and notes the runs that those ops stand for."""
         own = {name for name, op_type, *_ in nodes if is_own(op_type, name)}
         if not own:
             return list(nodes)
@@ -473,7 +473,7 @@ _ON_HOST = frozenset(
     )
 )
 """Op types that fail only on the host. On a GPU they skip values that are out of range, or return zeros or NaN instead.
-Source: the definitions of these ops in tensorflow/core/ops, which document it for their GPU kernels."""
+Source: the definitions of these ops in tensorflow/core/ops, which document this for their GPU kernels."""
 
 _ON_HOST_PREFIXES = ("ResourceScatter", "Scatter", "Segment", "SparseSegment", "TensorScatter", "UnsortedSegment")
 
@@ -490,7 +490,7 @@ _OF_INTEGERS = frozenset(
 """Op types that compute the shapes for reshaping."""
 
 _INDEX_INPUT = {"Gather": 1, "GatherV2": 1, "StridedSlice": 1}
-"""Op types that fail if an index is out of range; the value is the input that holds the indices."""
+"""Op types that fail if an index is out of range, each with the number of the input that holds the indices."""
 
 
 class FailingOps:
@@ -521,7 +521,7 @@ def can_fail(op: Any) -> bool:
     if kind in _ALWAYS or kind.startswith(_ALWAYS_PREFIXES):
         return True
     if kind in _RESHAPING:
-        # For a shape that the program computes, TensorFlow infers the output shape that would be valid.
+        # If the program computes the new shape, TensorFlow infers the output shape as if the new shape were valid.
         return not (_keeps_size(op.inputs[0].shape, op.outputs[0].shape) and _is_of_shapes(op.inputs[1]))
     if kind in _INDEX_INPUT:
         # Slices of shapes are very common and valid.

@@ -1,12 +1,12 @@
 """Changes FunctionDefs: adds nodes, arguments and results, and replaces called functions.
 
-PlainFunctions makes copies of functions without our ops, which run in steps that are not recorded. A record op that
-returns at once still has a cost: TensorFlow schedules it, cannot fuse across its input tensor, and cannot reuse that
-tensor's memory.
+PlainFunctions makes copies of functions without our ops. The copies run in steps that are not recorded. A record op
+that returns at once still has a cost: TensorFlow schedules it, cannot fuse across its input tensor, and cannot reuse
+that tensor's memory.
 
 A copy has its own kernels. That would change the program if a kernel keeps a state, as TensorFlow's stateful random ops
 do. So functions with such ops are not copied. The copies stay when the recording ends, because another thread may be
-about to call one.
+about to call a copy.
 """
 
 from __future__ import annotations
@@ -240,7 +240,7 @@ class PlainFunctions:
     def _strip_all(self, function_name: str) -> dict[str, Any] | None:
         """Returns a function and all functions that run inline in it, without our ops.
 
-        Returns None if one of them keeps a state, or if none of them has ops of ours.
+        Returns None if one of the functions keeps a state, or if none of them has ops of ours.
         """
         definitions: dict[str, Any] = {}
         has_own = False

@@ -41,14 +41,15 @@ def is_own(op_type: str, name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class TensorBatch:
-    """The tensors to record of one op.
+    """The tensors of one op to record.
 
     Attributes:
         op: The producing `tf.Operation`.
         tensors: The symbolic outputs to record.
-        nodes: Their keys in the registry, in the same order, without gaps.
-        is_chosen: Whether the user chose to keep their elements.
-        decides: Whether each tensor stops the program if it is bad, with `on_nonfinite`. Empty means that none does.
+        nodes: The keys of the tensors in the registry, in the same order, without gaps.
+        is_chosen: Whether the user chose to keep the elements of the tensors.
+        decides: With `on_nonfinite`, whether each tensor stops the program if it is bad. Empty means that no tensor
+            does.
     """
 
     op: Any
@@ -59,7 +60,7 @@ class TensorBatch:
 
     @property
     def all_decides(self) -> tuple[bool, ...]:
-        """`decides`, one for each tensor."""
+        """`decides`, with one value for each tensor."""
         return self.decides or (False,) * len(self.tensors)
 
 

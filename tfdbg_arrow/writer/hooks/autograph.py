@@ -1,7 +1,7 @@
 """Finds the user's line and expression for code that AutoGraph generated.
 
 AutoGraph keeps one line of the user for each generated line. An expression over several lines becomes one generated
-line, so this module also notes, while AutoGraph converts a function, where each expression was written.
+line. So while AutoGraph converts a function, this module also notes where each expression was written.
 
 | hook | purpose |
 |---|---|
@@ -25,9 +25,9 @@ from tfdbg_arrow.writer.source_parts import Span
 from tfdbg_arrow.writer.stacks import AUTOGRAPH_FILE, Location
 
 _maps: dict[str, dict[int, Location]] = {}
-"""The user's lines by generated line, by generated file."""
+"""For each generated file, the user's lines by generated line."""
 _spans: dict[str, dict[Span, Span]] = {}
-"""The spans of the user's expressions by those of the generated expressions, by generated file."""
+"""For each generated file, the spans of the user's expressions by the spans of the generated expressions."""
 
 _NOTING = "noting where the expressions of a function were written"
 
@@ -39,7 +39,7 @@ def hook_autograph(observation: Observation, patches: Patches) -> None:
 
 
 class _Place(origin_info.Location):  # type: ignore[misc]
-    """Where a part of a function begins, as AutoGraph notes it, and its whole span, which is right in all cases."""
+    """AutoGraph's location of a part of a function, with the whole span of the part, which is right in all cases."""
 
     span: Span
 
@@ -60,9 +60,11 @@ def _make_resolve_entity(original: Any, observation: Observation) -> Any:
 
 
 _Text = dict[int, list[tuple[int, int, int]]]
-"""For each line that AutoGraph parsed, the lines of the file in it: number from 0, first byte there, first byte here.
+"""For each line that AutoGraph parsed, the lines of the function in its file that the line was made from.
 
-The bytes before a line's first one are indentation that AutoGraph removed. It also joins lines at backslashes.
+Each entry has the number of the function's line, from 0, the first byte that is used from this line, and the position
+of this byte in the parsed line. The bytes before it are indentation that AutoGraph removed. AutoGraph also joins lines
+at backslashes.
 """
 
 
@@ -95,11 +97,11 @@ def _function_text(source: str, lines: Sequence[str]) -> _Text | None:
 
 
 def _lambda_text(node: Any, lines: Sequence[str]) -> _Text | None:
-    """Returns where the lines of a lambda come from; None if that is not known. AutoGraph parses the whole file for it.
+    """Returns where the lines of a lambda come from; None if unknown. AutoGraph parses the whole file for a lambda.
 
     Args:
         node: The lambda.
-        lines: The lines in its file, from its first one.
+        lines: The lines of the file, from the first line of the lambda.
     """
     if not lines[0].encode()[node.col_offset :].startswith(b"lambda"):
         return None
@@ -118,7 +120,7 @@ def _note_span(node: Any, text: _Text, first_lineno: int) -> None:
 
 
 def _place(text: _Text, lineno: int, column: int) -> tuple[int, int]:
-    """Returns the number, from 0, of the function's line and the byte in it for a byte of a parsed line."""
+    """Returns the place of a byte of a parsed line: the function's line, from 0, and the byte in this line."""
     number, first, start = next(part for part in reversed(text[lineno]) if part[2] <= column)
     return number, first + column - start
 
@@ -136,7 +138,7 @@ def _make_create_source_map(original: Any, observation: Observation) -> Any:
 
 
 def _matched_spans(nodes: Any, code: str) -> Iterator[tuple[Span, Span]]:
-    """Yields the span of each generated expression with that of the user's expression that it was made from."""
+    """Yields the span of each generated expression with the span of the user's expression that it was made from."""
     generated = parser.parse(code, preamble_len=0, single_node=False)
     for converted, node in ast_util.parallel_walk(nodes, generated):
         origin = anno.getanno(converted, anno.Basic.ORIGIN, default=None)
@@ -145,9 +147,10 @@ def _matched_spans(nodes: Any, code: str) -> Iterator[tuple[Span, Span]]:
 
 
 def original_span(file_path: str, span: Span) -> Span | None:
-    """Returns where the user wrote a generated expression; None for other files, and if it is not known.
+    """Returns where the user wrote a generated expression; None for other files, and if the place is unknown.
 
-    It is not known for code that AutoGraph added, and for functions that it converted before the hooks were installed.
+    The place is unknown for code that AutoGraph added, and for functions that AutoGraph converted before the hooks were
+    installed.
     """
     return _spans.get(file_path, {}).get(span)
 
@@ -155,8 +158,8 @@ def original_span(file_path: str, span: Span) -> Span | None:
 def original_location(file_path: str, lineno: int) -> Location | None:
     """Returns the user's line for a line of a file that autograph generated; None for other files and lines.
 
-    TensorFlow keeps this map per thread, and some threads do not have it. The cache of converted functions has it for
-    all threads. If a line was made from several lines of the user, it is one of them.
+    TensorFlow keeps this map per thread, and some threads do not have it. The cache of converted functions has the map
+    for all threads. If a line was made from several lines of the user, the result is one of these lines.
     """
     if AUTOGRAPH_FILE not in file_path:
         return None
@@ -181,5 +184,5 @@ def _find_map(file_path: str) -> dict[int, Location]:
 
 
 def _lineno(place: origin_info.Location) -> int:
-    # AutoGraph counts two lines that a backslash joins as one.
+    # AutoGraph counts two lines that a backslash joins as one line.
     return place.span.lineno if isinstance(place, _Place) else int(place.lineno)

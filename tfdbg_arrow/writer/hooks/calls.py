@@ -1,11 +1,11 @@
-"""Records calls of functions from eager code, and what fails: calls, eager ops and runs of sessions.
+"""Records calls of functions from eager code, and failures of calls, eager ops and runs of sessions.
 
 | hook | purpose |
 |---|---|
 | `Context.call_function` | notes that a function call begins, before anything in it runs |
 | `execute.execute_with_callbacks` | notes the failure of an op that Python executes; no op callback is called for it |
 | `ops.raise_from_not_ok_status` | notes the failure of an op that TensorFlow's core executes for `gen_*_ops` |
-| `core._status_to_exception`, `BaseSession._do_call` | replace TensorFlow's error for a step that we stopped by ours |
+| `core._status_to_exception`, `BaseSession._do_call` | replace TensorFlow's error by ours for a step that we stopped |
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def _call_recorded(
     tensor_inputs: Sequence[Any],
     num_outputs: int,
 ) -> Any:
-    """Calls the copy of a function that records the part that XLA compiles; `names` are the function and the copy."""
+    """Calls the copy of a function, which records the part that XLA compiles; `names` are the function and the copy."""
     name, copy = names
     if copy == name:
         return original(ctx, name, tensor_inputs, num_outputs)
@@ -113,17 +113,17 @@ def _call_recorded(
 def _try_to_optimize(
     observation: Observation, original: Any, ctx: Any, name: bytes, tensor_inputs: Sequence[Any], num_outputs: int
 ) -> Any:
-    """Makes TensorFlow optimize a function without running it, so that it is known if TensorFlow breaks the function.
+    """Makes TensorFlow optimize a function without running it, to find out whether TensorFlow breaks the function.
 
-    The function is called with a cancellation that has begun. TensorFlow optimizes it and does not start it.
+    The call is cancelled before it begins. So TensorFlow optimizes the function and does not start it.
 
     Returns:
-        None. If TensorFlow ran the function all the same, its outputs: the program called it once.
+        None. If TensorFlow ran the function all the same, its outputs, because it must not run a second time.
     """
     cancellation_manager = cancellation.CancellationManager()
     cancellation_manager.start_cancel()
     cancelled = cancellation.CancellationManagerContext(cancellation_manager)
-    # Another error than the cancellation comes again when the function is called.
+    # An error other than the cancellation occurs again when the function is called.
     with (
         observation.observer.trying(name),
         suppress(tf.errors.OpError),

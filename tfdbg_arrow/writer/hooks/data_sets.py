@@ -1,4 +1,4 @@
-"""Notes which components the elements of data sets have, and whether their order is fixed.
+"""Notes which components the elements of data sets have, and whether the order of the elements is fixed.
 
 | hook | purpose |
 |---|---|
@@ -30,7 +30,7 @@ def hook_data_sets(observation: Observation, patches: Patches) -> None:
 
 
 def _noted(observation: Observation, dataset_of: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Returns a decorator that notes a data set after a method of an object that has it."""
+    """Returns a decorator that notes a data set after a method has run; `dataset_of` gets the method's object."""
 
     def make(original: Any) -> Any:
         @functools.wraps(original)
@@ -46,7 +46,7 @@ def _noted(observation: Observation, dataset_of: Callable[[Any], Any]) -> Callab
 
 
 def _tell(observation: Observation, dataset: Any) -> None:
-    """Reports a data set. One in a graph has no eager tensor."""
+    """Reports a data set, unless it is in a graph, where it has no eager tensor."""
     try:
         variant = dataset._variant_tensor
         if isinstance(variant, framework_ops.EagerTensor):
@@ -57,7 +57,7 @@ def _tell(observation: Observation, dataset: Any) -> None:
 
 
 def _is_deterministic(dataset: Any) -> bool:
-    """Returns whether neither a data set nor one that it takes its elements from may return them in another order."""
+    """Returns True if a data set, and the data sets that its elements come from, keep the order of the elements."""
     if dataset._options_attr.deterministic is False:  # options() would execute an op
         return False
     to_visit = [dataset]

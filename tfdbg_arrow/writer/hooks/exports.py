@@ -6,7 +6,7 @@
 | `save._build_meta_graph_impl` | strips every SavedModel; permanent |
 | `Context.add_function_def` | replaces a stripped definition by the recorded one; permanent |
 | `Context.call_function` | calls functions without our ops on devices of other processes; permanent |
-| `Closure.__init__`, `ClusterCoordinator.create_per_worker_dataset` | marks functions that are traced for others |
+| `Closure.__init__`, `ClusterCoordinator.create_per_worker_dataset` | marks functions that other processes will run |
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ def keep_exports_clean() -> None:
 
 
 def _as_registered(context: Any, function_def: Any) -> Any:
-    """Returns the recorded definition of a function that was stripped of our ops, or the given one if there is none.
+    """Returns the recorded definition of a function that was stripped of our ops, or else the given definition.
 
     TensorFlow refuses a second definition of a function that differs from the first. When a program wraps a graph as a
-    function, TensorFlow adds the functions that the graph calls again, and takes them from the stripped GraphDef.
+    function, TensorFlow adds the called functions of the graph once more, and takes them from the stripped GraphDef.
     """
     name = function_def.signature.name
     if not context.has_function(name):
@@ -123,7 +123,7 @@ _clean_copies: dict[str, str] = {}
 
 
 def clean_copy(context: Any, name: str) -> str:
-    """Returns the name of a copy of a function without our ops; the function's own name if it has none."""
+    """Returns the name of a copy of a function without our ops; the function's own name if it has no ops of ours."""
     copied_name = _clean_copies.get(name)
     if copied_name is not None:
         return copied_name

@@ -32,8 +32,8 @@ _loaded_for: list[str] = []
 def load_optimizer(path: str, device_types: Sequence[str]) -> None:
     """Makes TensorFlow call the optimizer of a library until the process ends.
 
-    TensorFlow calls it for each graph that has a node on a device of one of these types. Each time TensorFlow loads the
-    library, the library names the next type: first `CPU`, then `GPU`.
+    TensorFlow calls the optimizer for each graph that has a node on a device of one of these types. Each time
+    TensorFlow loads the library, the library names the next type: first `CPU`, then `GPU`.
 
     Args:
         path: The path of the native core.
@@ -69,8 +69,9 @@ def is_small(graph: Any) -> bool:
 def may_break(graph: Any) -> bool:
     """Returns True if TensorFlow's optimizer may break the function of a graph.
 
-    With oneDNN, the optimizer replaces an activation of a sum of a dense layer and another tensor by a node without an
-    op type. TensorFlow then runs the function without any optimization. Shapes and devices decide whether this happens.
+    With oneDNN, if a program applies an activation to the sum of a dense layer's output and another tensor, the
+    optimizer replaces the activation by a node without an op type. TensorFlow then runs the function without any
+    optimization. Shapes and devices decide whether this happens.
     """
     return any(op.type in _ACTIVATIONS and op.inputs[0].op.type in _SUMS for op in graph.get_operations())
 
@@ -110,7 +111,7 @@ def optimizing_config(config: Any, *, keeps_ops: bool) -> Any:
     if keeps_ops or rewrites.disable_meta_optimizer:
         _switch_passes_off(rewrites, but=() if rewrites.disable_meta_optimizer else _CHOOSING)
     rewrites.disable_meta_optimizer = False
-    rewrites.disable_tfg_optimizer = True  # it fails on graphs with some float8 dtypes
+    rewrites.disable_tfg_optimizer = True  # this optimizer fails on graphs with some float8 dtypes
     rewrites.use_plugin_optimizers = _RewriterConfig.ON
     rewrites.min_graph_nodes = -1  # no graph is too small
     return changed
@@ -153,7 +154,7 @@ def _switch_passes_off(rewrites: Any, *, but: Sequence[str]) -> None:
 
 
 def mark_ops(graph: Any, mark: int) -> None:
-    """Sets our attribute on all ops of a FuncGraph. TensorFlow keeps it, and no op reads it."""
+    """Sets our attribute on all ops of a FuncGraph. TensorFlow keeps the attribute, and no op reads it."""
     value = tf.compat.v1.AttrValue(i=mark).SerializeToString()
     buffer = pywrap_tf_session.TF_NewBufferFromString(value)
     try:
@@ -165,5 +166,5 @@ def mark_ops(graph: Any, mark: int) -> None:
 
 
 def is_used_by_graph(graph: Any) -> bool:
-    """Returns True if another graph uses the results of a graph, not eager code or a loop's next iteration."""
+    """Returns True if another graph uses the results of a graph, and not eager code or a loop's next iteration."""
     return hasattr(graph.outer_graph, "control_outputs") and not isinstance(graph, WhileBodyFuncGraph)

@@ -17,7 +17,7 @@ from tfdbg_arrow.writer.own_frames import RecursionRoom
 
 
 class Hooks:
-    """The hooks of one recording, except for those into sessions.
+    """The hooks of one recording, except the hooks into sessions.
 
     Args:
         observer: Takes the reports of the hooks.

@@ -1,7 +1,7 @@
-"""Finds layers, roles and steps of Keras 3 and 2 (`keras`, `tf_keras`), as soon as the program imports it.
+"""Finds layers, roles and steps of Keras 3 and 2 (`keras`, `tf_keras`), as soon as the program imports Keras.
 
-Layers, other operations, losses, metrics and optimizers are the parts of Keras. Often no frame of the program is in the
-stack of their ops, except for the one that calls fit. So the line that made the part is noted too.
+The parts of Keras are layers, other operations, losses, metrics and optimizers. The stack of their ops often has only
+one frame of the program, the frame that calls fit. So this module also notes the line that made the part.
 
 | hook | purpose |
 |---|---|
@@ -36,7 +36,7 @@ from tfdbg_arrow.writer.scopes import LOSS, METRIC, OPTIMIZER, Scope, Scopes
 from tfdbg_arrow.writer.stacks import FrameOwners
 
 _RUNNERS = ("__call__", "fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch")
-"""Functions of Keras that run parts. What they make, such as the metric for a name given to compile, they make late."""
+"""Functions of Keras that run parts. They make some parts late, such as the metric for a name given to compile."""
 
 
 def hook_keras(observation: Observation, patches: Patches) -> None:
@@ -74,7 +74,7 @@ class _PartStacks:
         self._intern_stack = intern_stack
         self._owner = functools.cache(FrameOwners().owner)
         self._stack_ids: dict[int, tuple[weakref.ref[Any], int | None]] = {}
-        """By id() of the part, which must not be hashed. None: a part that was made to run another one."""
+        """By id() of the part, which must not be hashed. None: the part was made late, while another part ran."""
 
     def note(self, part: Any) -> None:
         """Notes where a part is made; call it in a constructor of the part."""
@@ -87,12 +87,12 @@ class _PartStacks:
         self._stack_ids[key] = (weakref.ref(part, forget), stack_id)
 
     def in_part(self, scope: Scope, part: Any) -> Scope:
-        """Returns a scope for the ops of a part; a part that was made late keeps the stack of the outer one."""
+        """Returns a scope for the ops of a part; a part that was made late keeps the stack of the outer part."""
         _, stack_id = self._stack_ids.get(id(part), (None, NO_VALUE))
         return scope if stack_id is None or stack_id == scope.part_stack else replace(scope, part_stack=stack_id)
 
     def _is_made_late(self, maker: FrameType | None) -> bool:
-        """Returns whether Keras makes a part only when it runs, so that the program's frame says nothing about it."""
+        """Returns True if Keras makes a part only at run time; the program's frame then says nothing about the part."""
         while maker is not None:
             code = maker.f_code
             converted = original_location(code.co_filename, maker.f_lineno)
@@ -111,10 +111,10 @@ def _forget(stack_ids: dict[int, tuple[weakref.ref[Any], int | None]], key: int,
 
 
 def _maker(part: Any) -> tuple[int, FrameType | None]:
-    """Returns how many frames our caller has within the call that makes a part, and the frame of that call.
+    """Returns the number of frames from our caller to a part's outermost constructor, and the frame that calls it.
 
-    The first of them is the caller's own, the second that of the hook around the base constructor. The call of the
-    outermost constructor makes the part.
+    The first of these frames is the caller's own, and the second is that of the hook around the base constructor. The
+    call of the outermost constructor makes the part.
     """
     frame = sys._getframe(2).f_back
     depth, outermost = 2, (2, frame)
@@ -135,7 +135,7 @@ def _hook_constructors(observation: Observation, patches: Patches, keras: Any, s
 
 
 def _outermost_with_constructor(base: type) -> type:
-    """Returns the class of Keras whose constructor those of all its subclasses call."""
+    """Returns the class of Keras whose constructor is called by the constructors of all its subclasses."""
     package = base.__module__.partition(".")[0]
     of_keras = [c for c in base.__mro__ if c.__module__.startswith(f"{package}.") and "__init__" in vars(c)]
     return of_keras[-1]
@@ -177,7 +177,7 @@ def _hook_roles(observation: Observation, patches: Patches, keras: Any, stacks: 
         return stacks.in_part(scopes.current() if scopes.current().role == METRIC else scopes.in_role(LOSS), loss)
 
     def metric(metric: Any, *args: Any, **kwargs: Any) -> Scope:
-        # Keras tracks the loss itself with a metric of this name.
+        # Keras itself tracks the loss with a metric of this name.
         return stacks.in_part(scopes.in_role(LOSS if metric.name == "loss" else METRIC), metric)
 
     def optimizer(optimizer: Any, *args: Any, **kwargs: Any) -> Scope:
@@ -195,7 +195,7 @@ def _hook_roles(observation: Observation, patches: Patches, keras: Any, stacks: 
 
 
 def _only_for(base: type, find: Find, scopes: Scopes) -> Find:
-    """Restricts `find` to objects of `base`; other classes that share a base with it keep the current scope."""
+    """Restricts `find` to objects of `base`; objects of other classes keep the current scope."""
     return lambda self, *args, **kwargs: find(self, *args, **kwargs) if isinstance(self, base) else scopes.current()
 
 
@@ -258,7 +258,7 @@ _EVENTS: dict[str, Callable[[FitLabels, Any, tuple[Any, ...]], None]] = {
     "on_test_begin": lambda labels, callbacks, args: labels.phase_begins("test"),
     "on_test_end": lambda labels, callbacks, args: labels.test_ends(),
 }
-"""What to do for each method of a list of callbacks."""
+"""The reaction to each method of a list of callbacks."""
 
 
 def _make_event(

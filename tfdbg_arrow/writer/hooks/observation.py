@@ -1,4 +1,4 @@
-"""The interface between the hooks and a recording, and the threads that it observes.
+"""The interface between the hooks and a recording, and the threads that the recording observes.
 
 | hook | purpose |
 |---|---|
@@ -53,7 +53,7 @@ class Observer(Protocol):
     def begin_call(self, function_name: bytes, runs_as: bytes, inputs: Sequence[Any], num_outputs: int, /) -> int:
         """Records that a call of a function from eager code begins; returns its execution index, or -1 for none.
 
-        `runs_as` is the function that TensorFlow runs: this one or a copy of it.
+        `runs_as` names the function that TensorFlow runs: the same function or a copy of it.
         """
 
     def end_call(self, execution_index: int, outputs: Sequence[Any] | None, error_type: str | None, /) -> None:
@@ -66,10 +66,10 @@ class Observer(Protocol):
         """Returns how to treat a function with jit_compile=True: `inside`, `observe` or `keep`."""
 
     def call_options(self, function_name: bytes, options: Any, /) -> Any:
-        """Returns the FunctionCallOptions to call a function with; None if the program's own can be used."""
+        """Returns the FunctionCallOptions to call a function with; None if the program's own options can be used."""
 
     def is_untried(self, function_name: bytes, /) -> bool:
-        """Returns True if TensorFlow's optimizer may break a function and has not tried it yet."""
+        """Returns True if TensorFlow's optimizer may break a function and has not tried the function yet."""
 
     def trying(self, function_name: bytes, /) -> AbstractContextManager[None]:
         """Observes whether TensorFlow can optimize an untried function, which does not run meanwhile."""
@@ -98,7 +98,7 @@ class Observer(Protocol):
         """Notes that a function with jit_compile=True is compiled by XLA and not recorded."""
 
     def note_connected(self) -> None:
-        """Notes that the process is connected to others, whose devices it can use."""
+        """Notes that the process is connected to other processes, whose devices it can use."""
 
     def note_remote(self, function_name: str, device_name: str | None) -> None:
         """Notes that a function is created for, or called on, a device of another process."""
@@ -113,7 +113,7 @@ class Observer(Protocol):
         """Notes that a gradient tape keeps an op of a graph with these attributes and outputs."""
 
     def note_data_set(self, tensor_id: int, paths: Sequence[tuple[int | str, ...]], is_deterministic: bool, /) -> None:
-        """Notes a data set: its tensor, the paths to the components of its elements, and if their order is fixed."""
+        """Notes a data set: its tensor, the paths to the components of an element, and whether the order is fixed."""
 
     def function_to_run(self, function_name: bytes, /) -> bytes:
         """Returns the function to run for a call."""
@@ -147,12 +147,13 @@ class Observation:
     def observe_thread(self) -> None:
         """Adds our op callback to the calling thread's list; TensorFlow keeps one list for each thread.
 
-        Ours is the first in the list, so that it gets the op's own outputs, even if another callback raises.
+        Our callback is the first in the list, so that it gets the op's own outputs, even if another callback raises an
+        error.
         """
         callbacks = eager_context.context().op_callbacks
         if self.is_active and self.observer.op_callback not in callbacks:
-            # Without a lock, which the thread that calls end() must not wait for: either it sees this list, or this
-            # thread sees that the recording has ended.
+            # There is no lock, because the thread that calls end() must not wait for one. Either that thread sees this
+            # list, or this thread sees that the recording has ended.
             self._callback_lists.append(callbacks)
             callbacks.insert(0, self.observer.op_callback)
             self._remove_if_ended(callbacks)
@@ -167,18 +168,18 @@ class Observation:
 
     def _remove_if_ended(self, callbacks: list[Any]) -> None:
         if not self.is_active:
-            with contextlib.suppress(ValueError):  # it is not there, or another thread removes it
+            with contextlib.suppress(ValueError):  # the callback is not there, or another thread removes it
                 callbacks.remove(self.observer.op_callback)
 
 
 def hook_op_callbacks(observation: Observation, patches: Patches) -> None:
-    """Installs the hooks that keep our op callback and others from affecting each other."""
+    """Installs the hooks that keep our op callback and other callbacks from affecting each other."""
     callback = observation.observer.op_callback
 
     def make_should_invoke(original: Any) -> Any:
         def should_invoke_op_callbacks() -> bool:
-            # TensorFlow asks this for ops of graphs only, and prepares costly arguments if the answer is yes.
-            # It asks for every op, so this is a loop rather than any().
+            # TensorFlow calls this only for ops of graphs, and prepares costly arguments if the result is True.
+            # It calls this for every op, so this is a loop rather than any().
             for other in eager_context.context().op_callbacks:
                 if other is not callback:
                     return bool(original())

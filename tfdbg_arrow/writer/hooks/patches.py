@@ -1,4 +1,4 @@
-"""Replaces attributes of TensorFlow and Keras, restores them, and waits for their import."""
+"""Replaces attributes of TensorFlow and Keras, restores them, and waits for the import of modules."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class _Patch:
 class Patches:
     """The attributes that one recording has replaced, in order.
 
-    Each original is restored at the end, unless someone else replaced our attribute meanwhile. Then ours stays, and
-    passes every call on.
+    Each original is restored at the end, unless someone else replaced our attribute meanwhile. In that case, our
+    attribute stays, and passes every call on.
     """
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class Patches:
         """Replaces an attribute by the result of `make`, which gets the original."""
         original = getattr(owner, name)
         replacement = make(original)
-        # First the note, so that an interruption leaves nothing behind that remove() does not know.
+        # Note the patch first, so that remove() knows it even if an interruption follows.
         self._patches.append(_Patch(owner=owner, name=name, original=original, replacement=replacement))
         setattr(owner, name, replacement)
 
@@ -63,9 +63,9 @@ class Patches:
 
 
 class AfterImport(importlib.abc.MetaPathFinder):
-    """Calls a function with a module whenever a module of one of these names has been imported.
+    """Calls a function with each module of one of these names, once the program has imported the module.
 
-    The import may have begun before this finder was installed, if another finder was installed at that time.
+    The import may have begun before this finder was installed, if another AfterImport was installed at that time.
 
     Args:
         names: The names of the modules.
@@ -91,7 +91,7 @@ class AfterImport(importlib.abc.MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """Returns the spec that the other finders find, changed so that it reports when the module was executed."""
+        """Returns the spec that the other finders find, changed so that its loader reports the executed module."""
         if fullname not in self._names:
             return None
         others = [finder for finder in sys.meta_path if not isinstance(finder, AfterImport)]

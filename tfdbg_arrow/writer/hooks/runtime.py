@@ -52,7 +52,7 @@ def library_paths() -> tuple[str, str, str]:
     """Returns the paths of TensorFlow's framework, runtime and Python binding libraries.
 
     Raises:
-        RecordingError: They are not where the supported versions of TensorFlow have them.
+        RecordingError: The libraries are not where the supported versions of TensorFlow have them.
     """
     root = os.path.dirname(tf.__file__)
     libraries: list[str] = []
@@ -80,7 +80,7 @@ def serialized_graph(graph: Any) -> bytes:
 
 
 def parse_attribute(serialized: bytes) -> Any:
-    """Returns the AttrValue that bytes hold."""
+    """Parses a serialized AttrValue."""
     return tf.compat.v1.AttrValue.FromString(serialized)
 
 

@@ -1,4 +1,4 @@
-"""Finds the layer, the role and the forward op of the ops of TensorFlow's own parts.
+"""Finds the layer, the role and the forward op of ops that TensorFlow's own parts create.
 
 | hook | purpose |
 |---|---|
@@ -9,7 +9,7 @@
 | `Optimizer.apply_gradients` of `tf.compat.v1.train` | the optimizer |
 | `backprop._gradient_function`, by TFE_Py_RegisterGradientFunction | notes that a tape runs an op's gradient function |
 | `execute.record_gradient` | notes that a tape keeps an op of a graph, which the attributes object later identifies |
-| `record.record_operation` | wraps the gradient of a function call or custom gradient that a tape keeps |
+| `record.record_operation` | wraps the gradient function of a call or `tf.custom_gradient` that a tape keeps |
 | `gradients_util._MaybeCompile`, `_AggregatedGrads` | the same in graphs: backward functions, loops, `tf.gradients` |
 | `imperative_grad.imperative_grad`, `gradients_util._GradientsHelper`, jacobians | other ops of a gradient |
 """
@@ -71,7 +71,7 @@ def run_in(observation: Observation, scope: Scope, function: Any, /, *args: Any,
     outer = scopes.here()
     try:
         with own_frames_left_out:
-            scopes.enter(scope)  # inside, so that an interruption in it leaves no scope behind
+            scopes.enter(scope)  # inside the try block, so that an interruption leaves no scope behind
             return function(*args, **kwargs)
     finally:
         scopes.leave(outer)
@@ -187,7 +187,7 @@ _WHOLE_GRADIENTS = (
     (concrete_function, "_DelayedRewriteGradientFunctions", "_construct_forward_backward"),
     (concrete_function, "_TapeGradientFunctions", "_build_functions_for_outputs"),
 )
-"""Functions that compute gradients or make functions that do: module, class, name."""
+"""Functions that compute gradients, or that make functions that compute gradients: module, class, name."""
 
 
 def hook_gradients(observation: Observation, patches: Patches) -> None:

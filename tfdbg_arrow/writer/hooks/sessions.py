@@ -31,7 +31,7 @@ from tfdbg_arrow.writer.hooks.unobserved import is_unobserved
 from tfdbg_arrow.writer.own_frames import own_frames_left_out
 
 TensorName = tuple[str, int]
-"""Name of an op, and the index of the output."""
+"""The name of an op, and the index of its output."""
 STRING = tf.string
 new_tensor_id: Callable[[], int] = framework_ops.uid
 """Returns an ID that no eager tensor of the process has or will get."""
@@ -79,7 +79,7 @@ class RunPlan:
 
 
 class SessionObserver(Protocol):
-    """Takes the reports of the hooks. Only end_run() may raise an error, the one that stops the program."""
+    """Takes the reports of the hooks. Only end_run() may raise an error, which stops the program."""
 
     def session_config(self, config: Any, /) -> Any:
         """Returns the ConfigProto to create a session with, given the program's ConfigProto or None."""
@@ -207,7 +207,7 @@ class SessionHooks:
         return make_callable_from_options
 
     def _observed(self, plan: RunPlan, feeds: Sequence[Any], run: Callable[[Sequence[Any]], Any]) -> Any:
-        """Records a run; `run` gets the value to feed to the plan's token, if there is one."""
+        """Records a run; `run` gets the value for the plan's token, or no value if the plan has no token."""
         execution_index = self.observer.begin_run(plan, feeds)
         values, error_type = None, None
         try:
@@ -255,7 +255,7 @@ def extend_session(session: Any) -> None:
 
 
 def has_loops_or_branches(graph: Any) -> bool:
-    """Returns True if a graph has a loop or a branch, of either kind of control flow."""
+    """Returns True if a graph has a loop or a branch, in either version of TensorFlow's control flow."""
     return any(op.type in _CONTROL_FLOW for op in graph.get_operations())
 
 

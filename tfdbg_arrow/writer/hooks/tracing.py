@@ -90,7 +90,7 @@ def _make_make_function_context(observation: Observation, original: Any) -> Any:
             return context
         observation.observe_thread()
         reason = reason_unobserved(framework_ops.get_default_graph())
-        # A function that is also called where it cannot be observed needs a separate trace for that.
+        # A function that is also called where it cannot be observed needs a separate trace for those calls.
         observer = observation.observer
         key = _TraceKey(context.context, reason, observer.generation, observer.xla_choice())
         return function_cache.FunctionContext(key, context.scope_type)
@@ -137,11 +137,12 @@ _thread = _Thread()
 
 
 def _with_room(function: Any, *args: Any) -> Any:
-    """Calls a function, with room for the frames of all calls in it.
+    """Calls a function, with stack space for the frames of all nested calls.
 
-    CPython keeps the frames of a thread in chunks of 16 KiB. A call at the end of a chunk maps another one, and unmaps
-    it when it returns. Tracing is so deep that this happens for most ops, and each time costs more than creating an op.
-    A frame that is larger than a chunk gets a chunk of twice its size, and the frames of the calls in it get the rest.
+    CPython keeps the frames of a thread in chunks of 16 KiB. A call at the end of a chunk maps another chunk, and
+    unmaps it when the call returns. Tracing is so deep that this happens for most ops, and each time costs more than
+    creating an op. A frame that is larger than a chunk gets a chunk of twice the frame's size, and the rest of this
+    chunk is for the frames of nested calls.
     """
     if _thread.has_room:
         return function(*args)
@@ -166,7 +167,7 @@ class _TraceKey(NamedTuple):
 
     Attributes:
         context: TensorFlow's own key.
-        reason: Why the trace is not recorded; None if it is.
+        reason: Why the trace is not recorded; None if the trace is recorded.
         generation: The number of the recording in this process.
         xla: How functions with jit_compile=True are treated.
     """
@@ -178,9 +179,10 @@ class _TraceKey(NamedTuple):
 
 
 def _drop_older_traces(cache: Any, function_type: Any, context: Any) -> None:
-    """Drops the traces of earlier recordings that a new one replaces from the cache of a function.
+    """Drops from the cache of a function the traces of earlier recordings that a new trace replaces.
 
-    No call can find them any more, and each keeps its graph. The newest stays for exports after the recording.
+    No call can find these traces any more, and each of them keeps its graph. The newest trace stays for exports after
+    the recording.
 
     Args:
         cache: The FunctionCache, locked by the caller.

@@ -2,7 +2,7 @@
 
 | hook | purpose |
 |---|---|
-| `Context.set_server_def` | notes that the process is connected to others, without kernels for our ops; permanent |
+| `Context.set_server_def` | notes the connection to other processes, which have no kernels for our ops; permanent |
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tensorflow.python.eager import record as tape_record
 from tensorflow.python.framework import function as framework_function
 
 INSIDE = "inside"
-"""Used as the reason of graphs that XLA compiles and that are recorded inside XLA."""
+"""Stands in place of a reason for graphs that XLA compiles, and whose tensors are recorded inside XLA."""
 
 
 _local_task = ""
@@ -28,7 +28,7 @@ _local_task = ""
 
 
 def is_connected() -> bool:
-    """Returns True if this process is connected to others, whose devices it can use."""
+    """Returns True if this process is connected to other processes, whose devices it can use."""
     return bool(_local_task)
 
 
@@ -46,17 +46,17 @@ def _is_elsewhere(device: str, local_task: str) -> bool:
 
 
 def local_task() -> str:
-    """Returns the address of this process in the cluster that it is connected to; empty if there is none."""
+    """Returns the address of this process in the cluster that it is connected to; empty if there is no cluster."""
     return _local_task
 
 
 def is_defun(graph: Any, function_name: str) -> bool:
-    """Returns True if TensorFlow made a function that a graph calls with Defun, which is not recorded.
+    """Returns True if a function that a graph calls was made with Defun. Such functions are not recorded.
 
     A hook could describe such a function, but recording its ops would change numbers. TensorFlow does not lower a While
-    op that calls such functions. The kernel of the op runs them without Grappler, which would call our optimizer, and
-    without a frame, which gives each record its iteration. If the op were marked to be lowered, Grappler would rewrite
-    the ops in the loop, which it does not do otherwise: for example log(1 + x) as log1p(x).
+    op that calls such functions. The kernel of the op runs the functions without Grappler, so our optimizer would not
+    be called, and without a frame, so a record would have no iteration. If the op were marked to be lowered, Grappler
+    would rewrite the ops in the loop, for example log(1 + x) as log1p(x). It does not rewrite them otherwise.
     """
     return isinstance(graph._functions.get(function_name), framework_function._DefinedFunction)
 
@@ -65,7 +65,7 @@ _on_connected: list[Callable[[], None]] = []
 
 
 def tell_when_connected(tell: Callable[[], None]) -> None:
-    """Adds a callback for when this process is connected to others; calls it at once if the process already is."""
+    """Adds a callback for the connection to other processes; calls it at once if there is a connection already."""
     _on_connected.append(tell)
     if _local_task:
         tell()
@@ -79,7 +79,7 @@ def tell_no_more(tell: Callable[[], None]) -> None:
 
 @functools.cache
 def follow_connections() -> None:
-    """Installs the hook that notices when this process is connected to others."""
+    """Installs the hook that notices when this process is connected to other processes."""
     original = eager_context.Context.set_server_def
 
     def set_server_def(ctx: Any, *args: Any, **kwargs: Any) -> Any:
@@ -116,7 +116,7 @@ def is_unobserved() -> bool:
 
 @contextmanager
 def unobserved() -> Iterator[None]:
-    """Hides ops and functions that we run or create within it from op callbacks and gradient tapes."""
+    """Hides ops and functions that we run or create in the `with` block from op callbacks and gradient tapes."""
     thread_data = eager_context.context()._thread_local_data
     callbacks = thread_data.op_callbacks
     was_unobserved = this_thread.is_unobserved
@@ -133,7 +133,7 @@ def unobserved() -> Iterator[None]:
 
 @contextmanager
 def traced_for(reason: str | None) -> Iterator[None]:
-    """Excludes all graphs from recording within it; `reason` is a `not_recorded_reason`, or None to exclude nothing."""
+    """Excludes all graphs in the `with` block from recording; `reason` is a `not_recorded_reason`, or None."""
     was = this_thread.reason_unobserved
     try:
         this_thread.reason_unobserved = reason

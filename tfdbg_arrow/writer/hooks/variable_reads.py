@@ -1,7 +1,7 @@
 """Makes eager ops read variables in ops of their own.
 
-TensorFlow's core reads the variables that a program gives to an eager op, and calls no op callback for that. What the
-op takes would look like a tensor from outside.
+TensorFlow's core reads the variables that a program gives to an eager op, and calls no op callback for these reads. The
+recorded input of the op would then look like a tensor from outside.
 
 | hook | purpose |
 |---|---|
@@ -40,14 +40,14 @@ def hook_variable_reads(observation: Observation, patches: Patches) -> None:
 
 @functools.cache
 def _takes_resource(op_type: str) -> bool:
-    """Returns whether an input of an op is a resource, which may be a variable itself and not what it holds."""
+    """Returns True if an op takes a resource. Such an op may take a variable itself, and not the variable's value."""
     definition = op_def_registry.get(op_type)
     resource = dtypes.resource.as_datatype_enum
     return definition is None or any(argument.type == resource for argument in definition.input_arg)
 
 
 def _read(argument: Any) -> Any:
-    """Returns an argument of an op with the values of variables in their place; an input may be a list of tensors."""
+    """Returns an argument of an op, with variables replaced by their values; an argument may be a list of tensors."""
     if isinstance(argument, (list, tuple)):
         return [_value(item) for item in argument]
     return _value(argument)

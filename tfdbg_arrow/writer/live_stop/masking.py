@@ -1,14 +1,14 @@
 """Declares which bad values do not stop a program, and why.
 
 With `on_nonfinite`, a bad value (an infinity or a NaN) stops a program at the op that made it, unless the value is
-masked: nothing has computed with it yet, or nothing ever will. A masked value is recorded like any other, and reported
-once in `capture_stat`. These tables decide which values are masked:
+masked: no op has computed with it yet, or no op ever will. A masked value is recorded like any other, and reported once
+in `capture_stat`. These tables decide which values are masked:
 
 * `HARMLESS_OUTPUTS`: outputs of ops that hold bad values in healthy programs.
 * `CARRYING_OPS`, `TESTING_OPS` and calls of functions: ops that do not compute with the values that they take. A bad
-  value is masked if only such ops use it. The output of a carrying op is judged by itself. So a value that `tf.where`
+  value is masked if only such ops use it. The output of a carrying op is judged separately. So a value that `tf.where`
   does not select does not stop the program, and a value that goes through a reshape stops it at the first op that
-  computes with it.
+  computes with the value.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class HarmlessOutput:
     Attributes:
         op_type: The type of the op.
         slots: The indexes of the outputs, from 0.
-        reason: Why they may be bad.
+        reason: Why the outputs may be bad.
     """
 
     op_type: str
@@ -43,18 +43,18 @@ HARMLESS_OUTPUTS: tuple[HarmlessOutput, ...] = (
     HarmlessOutput(op_type="FusedBatchNormV3", slots=(1, 2, 3, 4, 5), reason=_BATCH_NORM),
 )
 
-# They contain SAFE_OPS of tensorflow/python/debug/lib/check_numerics_callback.py.
+# These tables contain SAFE_OPS of tensorflow/python/debug/lib/check_numerics_callback.py.
 CARRYING_OPS = types_with(Trait.CARRIES)
-"""Types of ops that select some of the values they take, or pass them on. Their outputs are judged by themselves."""
+"""Types of ops that select some of the values they take, or pass them on. Their outputs are judged separately."""
 TESTING_OPS = types_with(Trait.TESTS)
-"""Types of ops that look at values, or only at their shape. Their outputs hold none of the values. CheckNumerics is
-TensorFlow's own way to stop."""
+"""Types of ops that look at values, or only at their shape. Their outputs hold none of the values. CheckNumerics is one
+of these ops, because it is TensorFlow's own way to stop."""
 _CALLS = types_with(Trait.CALLS | Trait.BRANCHES | Trait.LOOPS | Trait.RESULT)
-"""Types of ops that pass values to another graph, which decides about them."""
+"""Types of ops that pass values to another graph, which decides about these values."""
 
 
 def harmless_reason(op_type: str, slot: int) -> str | None:
-    """Returns why an output of an op may be bad without harm; None if it may not."""
+    """Returns why an output of an op may be bad without harm; None if a bad output is not harmless."""
     return _HARMLESS.get((op_type, slot))
 
 
@@ -87,7 +87,7 @@ def mask_reason(op_type: str, slot: int, *, users: Collection[str], is_returned:
         op_type: The type of the op.
         slot: The index of the output, from 0.
         users: Types of the ops that take the output.
-        is_returned: Whether the graph returns it to an unknown user: eager code, or a loop's next iteration.
+        is_returned: Whether the graph returns the output to an unknown user: eager code, or a loop's next iteration.
     """
     harmless = harmless_reason(op_type, slot)
     if harmless is not None:

@@ -26,9 +26,9 @@ from tfdbg_arrow.writer.live_stop.masking import computes, harmless_reason, mask
 MAX_CALLS = 100
 """A callable is called for at most this many origins of one recording."""
 _MAX_EVENTS_ASKED = 50
-"""How many bad tensors of graphs are looked up after one call."""
+"""Maximum number of bad tensors of graphs that are looked up after one call."""
 _MAX_WATCHED = 1 << 16
-"""How many bad eager tensors are watched; beyond this number, the oldest are forgotten."""
+"""Maximum number of bad eager tensors that are watched; beyond this number, the oldest are forgotten."""
 Note = Callable[[str, str], None]
 """`(subject, reason)`: called for a bad tensor that does not stop the program."""
 
@@ -181,7 +181,7 @@ class Stop:
 
     @contextmanager
     def _inside(self) -> Iterator[None]:
-        """Ignores bad values of ops that run within it, such as those of the callable; they are still recorded."""
+        """Ignores bad values in the `with` block, such as those of the callable's ops; they are still recorded."""
         self._thread.is_inside = True
         try:
             yield
@@ -192,11 +192,12 @@ class Stop:
 class GraphJudge:
     """Decides which tensors of graphs stop the program if they are bad.
 
-    It decides for the graphs that XLA compiles. For the graphs that TensorFlow runs, the native core decides by the
-    same rules. It reports the tensors that do not stop the program, and GraphJudge keeps the reasons.
+    GraphJudge decides for the graphs that XLA compiles. For the graphs that TensorFlow runs, the native core decides by
+    the same rules and reports the tensors that do not stop the program, and GraphJudge keeps the reasons.
 
     Args:
-        is_used_by_graph: Returns True if another graph uses the results of a graph; that graph then decides about them.
+        is_used_by_graph: Returns True if another graph uses the results of a graph; the other graph then decides about
+            these results.
     """
 
     def __init__(self, *, is_used_by_graph: Callable[[Any], bool]) -> None:
@@ -215,7 +216,7 @@ class GraphJudge:
             self._masked[node] = (f"{op_name}:{slot} ({op_type})", reason)
 
     def masked(self, node: int) -> tuple[str, str] | None:
-        """Returns name and reason of a tensor that does not stop the program, given its key; None if it does."""
+        """Returns name and reason of the tensor with this key if it does not stop the program; None if it does."""
         return self._masked.get(node)
 
     def _judged(self, batch: TensorBatch, returned: set[int]) -> TensorBatch:
@@ -251,7 +252,7 @@ class EagerWatch:
     Args:
         tensor_id: Returns the ID of an eager tensor; -1 for anything else.
         set_watching: Sets whether every op is reported.
-        is_function: Returns True if the name is that of a function; then the function's graph decides.
+        is_function: Returns True for the name of a function; then the function's graph decides.
         note: `(subject, reason)`: called for a bad tensor that does not stop the program.
     """
 
@@ -271,7 +272,7 @@ class EagerWatch:
         self._watched: OrderedDict[int, _Watched] = OrderedDict()
 
     def see(self, op_type: str, inputs: Sequence[Any], bad: Sequence[tuple[int, int, int]]) -> list[int]:
-        """Notes an op that ran; returns the events of the bad tensors that it computed with and that are new.
+        """Notes an op that ran; returns the events of new bad tensors that the op computed with.
 
         The outputs of such an op are not reported later. With `raise` they never reach the program.
 
@@ -302,7 +303,7 @@ class EagerWatch:
         return sorted(idle, key=lambda watched: watched.event_index)
 
     def _add(self, op_type: str, bad: Sequence[tuple[int, int, int]]) -> list[_Watched]:
-        """Adds new bad tensors; returns those that are outputs of the op."""
+        """Adds new bad tensors; returns those of them that are outputs of the op."""
         put_out: list[_Watched] = []
         for tensor_id, slot, event_index in bad:
             reason = harmless_reason(op_type, slot)
@@ -344,7 +345,7 @@ def look_up_origins_with(find_origins: FindOrigins) -> None:
     """Sets the function of the query layer that finds origins for recordings with `on_nonfinite`.
 
     Args:
-        find_origins: `(logdir, run_id, event_indexes)`: returns the origins of bad tensors, each once.
+        find_origins: `(logdir, run_id, event_indexes)`: returns the origins of bad tensors, each origin once.
     """
     global _find_origins
     _find_origins = find_origins

@@ -1,7 +1,7 @@
 // Finds the elements of a bad tensor that are not finite.
 //
-// It runs only for tensors that count_health() found to be bad, so all instruction sets run the same code. Of a slice, it
-// reads only the elements up to the first bad one.
+// It runs only for tensors that count_health() found to be bad. So speed matters less, and all instruction sets run the
+// same code. In each slice, it reads only the elements up to the first bad element.
 #include <algorithm>
 #include <cstring>
 
@@ -30,11 +30,11 @@ bool is_bad_at(const char* data, int64_t at) {
   return is_bad<Format>(pattern);
 }
 
-// Returns the index of the first bad number from `begin` on; `n` if there is none.
+// Returns the index of the first bad number from `begin` on; `n` if there is no bad number.
 template <class Format>
 int64_t next_bad(const char* data, int64_t begin, int64_t n) {
   using U = typename Format::Unsigned;
-  constexpr int64_t kFew = 8;  // numbers that are read one by one, because a number behind a bad one is often bad too
+  constexpr int64_t kFew = 8;  // numbers to read one by one: a number after a bad number is often bad too
   constexpr int64_t kBlock = 64;
   int64_t at = begin;
   for (const int64_t end = std::min(begin + kFew, n); at < end; ++at) {
@@ -43,7 +43,7 @@ int64_t next_bad(const char* data, int64_t begin, int64_t n) {
   for (; at + kBlock <= n; at += kBlock) {
     U patterns[kBlock];
     std::memcpy(patterns, data + at * static_cast<int64_t>(sizeof(U)), sizeof(patterns));
-    // Most blocks have none, and the compiler vectorizes this loop.
+    // Most blocks have no bad number, and the compiler vectorizes this loop.
     U any = 0;
     for (U pattern : patterns) any = static_cast<U>(any | static_cast<U>(is_bad<Format>(pattern)));
     if (any != 0) break;
@@ -52,7 +52,7 @@ int64_t next_bad(const char* data, int64_t begin, int64_t n) {
   return at;
 }
 
-// `parts` is how many numbers an element has: two if it is complex.
+// `parts` is the number of numbers in an element: two if the element is complex.
 template <class Format>
 void find(const char* data, int64_t n, int64_t slice_size, int64_t parts, BadPlace* out) {
   const int64_t num_numbers = n * parts, numbers_in_slice = slice_size * parts;

@@ -1,8 +1,8 @@
 // The function calls that are running, with the memory of their arguments.
 //
-// A kernel does not know which call it runs in, because TensorFlow creates the step ID inside the call. But the op that
-// records an argument sees the buffer that the caller passed. This identifies the call if two threads run the same
-// function at once.
+// A kernel does not know in which call it runs, because TensorFlow creates the step ID inside the call. But the op that
+// records an argument sees the buffer that the caller passed. The address of this buffer identifies the call if two
+// threads run the same function at once.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace tfdbg_arrow {
 
 class CallsInFlight {
  public:
-  // `arguments[i]` is the address of argument i; null if it is unknown.
+  // `arguments[i]` is the address of argument i; null if the address is unknown.
   void add(int64_t execution_index, std::vector<const void*> arguments) {
     std::lock_guard<std::mutex> lock(mutex_);
     calls_.push_back({execution_index, std::move(arguments)});
@@ -28,7 +28,7 @@ class CallsInFlight {
     calls_.erase(std::remove_if(calls_.begin(), calls_.end(), ended), calls_.end());
   }
 
-  // Returns the only call whose argument `index` is at `data`; -1 if there is none or more than one.
+  // Returns the only call whose argument `index` is at `data`; -1 if no call or several calls have such an argument.
   int64_t find(size_t index, const void* data) const {
     if (data == nullptr) return -1;
     std::lock_guard<std::mutex> lock(mutex_);

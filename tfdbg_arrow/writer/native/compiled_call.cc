@@ -20,7 +20,7 @@ namespace {
 
 constexpr int kRow = 0;  // instead of a DataType
 
-// Turns the row of a tensor into the row of a tensor of another size that has each of its elements equally often.
+// Turns the row of a tensor into the row of a tensor of another size, which contains each element equally often.
 void repeat(double* row, double size) {
   const double times = row[kColumnSize] > 0 ? size / row[kColumnSize] : 0;
   for (int column : {kColumnNumNegInf, kColumnNumPosInf, kColumnNumNan, kColumnNumNegFinite, kColumnNumZero,
@@ -107,8 +107,8 @@ void join(void* result, const void** operands, const char* configuration, size_t
 
 }  // namespace
 
-// Source: xla/service/custom_call_target_registry.h. It has no C API. The names are mangled by the Itanium C++ ABI with
-// libstdc++'s strings, as in TensorFlow's packages for Linux.
+// Source: xla/service/custom_call_target_registry.h. The registry has no C API. The names are mangled by the Itanium
+// C++ ABI with libstdc++'s strings, as in TensorFlow's packages for Linux.
 bool register_compiled_calls(const std::string& cc_path) {
   static bool is_registered = false;
   if (is_registered) return true;

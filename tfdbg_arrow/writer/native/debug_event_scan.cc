@@ -135,7 +135,7 @@ bool read_ids(Bytes in, std::vector<int64_t>& out, int64_t& count) {
   return true;
 }
 
-// Returns how many leading bytes of a content stay in the message (see records.py); -1 means all of them.
+// Returns the number of first bytes of a content that stay in the message (see summaries.py); -1 means all bytes.
 int64_t num_kept(uint64_t mode) {
   switch (mode) {
     case 2:  // CURT_HEALTH
@@ -152,8 +152,8 @@ int64_t num_kept(uint64_t mode) {
   }
 }
 
-// Parses one record. Fields must come in the order of their numbers, and only lists may repeat a field, as every
-// protobuf runtime writes them. For any other form, read() returns false, and the Python implementation takes over.
+// Parses one record. Every protobuf runtime writes fields in the order of their numbers, and repeats a field only for a
+// list. For any other form, read() returns false, and the Python implementation reads the record.
 class RecordScan {
  public:
   RecordScan(const uint8_t* origin, DebugEventColumns& out, std::string& key) : origin_(origin), out_(out), key_(key) {}

@@ -24,7 +24,7 @@ struct DebugEventColumns {
   ScanStatus status = ScanStatus::kWhole;
 };
 
-// Not thread-safe. Never reads outside of the given bytes, whatever they contain.
+// Not thread-safe. Never reads outside of the given bytes, even if they are damaged.
 class DebugEventScanner {
  public:
   DebugEventColumns scan(const uint8_t* data, size_t size, size_t max_records);

@@ -27,8 +27,8 @@ void append_node(const NodeBuilder& node, std::string* out, size_t max_bytes) {
   if (out->size() > max_bytes) throw std::runtime_error("the nodes that summarise tensors take too much memory");
 }
 
-// Returns a node that makes views of tensors as another dtype: of shape [1, n] if `is_row`, otherwise flat. It also makes
-// the shapes of the tensors if `has_shapes`.
+// Returns a node that makes views of tensors as another dtype. The views have the shape [1, n] if `is_row`, and [n]
+// otherwise. The node also makes the shapes of the tensors if `has_shapes`.
 NodeBuilder view_of(const std::vector<std::string>& tensors, const std::vector<int>& types, int view_type, bool has_shapes,
                     bool is_row, const std::string& name, std::string_view device) {
   NodeBuilder view(name, kViewOp, device);
@@ -42,7 +42,7 @@ NodeBuilder view_of(const std::vector<std::string>& tensors, const std::vector<i
   return view;
 }
 
-// Appends nodes that put the bytes of tensors together, and the shapes of the tensors as a further output of
+// Appends nodes that concatenate the bytes of tensors. The shapes of the tensors are a further output of
 // `<group>/bytes`. Returns the name of the node with all bytes.
 std::string append_all(const std::vector<std::string>& parts, const std::vector<int>& types, bool has_shapes,
                        const std::string& device, const std::string& group, std::string_view node_in_loop,
@@ -68,7 +68,7 @@ std::string append_all(const std::vector<std::string>& parts, const std::vector<
   return group + "/parts";
 }
 
-// Returns the node of a graph after which no node holds its input.
+// Returns the last node of a graph that holds the graph's input.
 std::string last_reader_in(const GraphView& graph) {
   std::vector<const NodeView*> readers;
   for (const NodeView& node : graph.nodes) {
@@ -79,7 +79,7 @@ std::string last_reader_in(const GraphView& graph) {
       readers.push_back(&node);
     }
   }
-  // The outputs of these ops have the memory of their input.
+  // The outputs of these ops share the memory of their input.
   auto holds = [](const NodeView& node) { return node.op == "Bitcast" || node.op == "Reshape" || node.op == "Identity"; };
   return std::string(readers.size() == 1 && !holds(*readers[0]) ? readers[0]->name : kPart);
 }
@@ -186,7 +186,7 @@ void SummaryNodes::build_group(const GroupKey& key, const Group& group, std::str
   std::vector<std::string> computed;  // nodes whose tensors are recorded without further nodes
   std::vector<int32_t> keys, stops, dtypes, nums_classes, element_bytes, same_as, dims, sites, has_call_site;
   Interned call_sites;
-  // A node without inputs runs outside of all loops. In a loop, constants wait for the first tensor, which does not
+  // A node without inputs runs outside of all loops. So in a loop, constants wait for the first tensor, which does not
   // depend on the other tensors.
   const std::string_view node_in_loop = place.frame != 0 ? group.tensors[0].tensor.node : std::string_view();
   for (const Grouped& grouped : group.tensors) {
@@ -268,7 +268,7 @@ std::string handing_on(const std::string& tensor, const Reader& reader, std::str
   return same.bytes();
 }
 
-// Appends copies of the nodes of the graph that summarizes a tensor. The tensors of a group share constants.
+// Appends copies of the nodes of a tensor's summary graph. The tensors of a group share constants.
 void SummaryNodes::add_graph(const SummarizedTensor& tensor, const std::string& name, const std::string& group_name,
                              std::string_view node_in_loop, std::unordered_set<std::string>* constants,
                              std::string* out, size_t max_bytes) {

@@ -1,17 +1,18 @@
 // Summarizes tensors on their devices, with nodes of TensorFlow's own ops.
 //
-// Copying the elements of a large tensor from an accelerator to the host to count them would be too slow. So each large
-// tensor gets nodes that count on its device. The consumers of such a tensor run after the last of these nodes, so that
-// none of them holds its memory longer.
+// It would be too slow to copy the elements of a large tensor from an accelerator to the host and count them there. So
+// each large tensor gets nodes that count its elements on its device. The consumers of such a tensor run after the last
+// of these nodes, so that these nodes do not hold the tensor's memory longer than its consumers.
 //
-// A small tensor is counted on the host, because counting it on a GPU would take longer. It is held until all small
-// tensors are there. A sum begins with the first term whose memory it can reuse, so a term that is held would change the
-// order of the terms: such a tensor is copied on its device, and the copy is held.
+// A small tensor is counted on the host, because counting it on a GPU would take longer. The small tensor is held until
+// all small tensors are computed. A sum begins with the first term whose memory it can reuse. If a term were held, the
+// order of the terms would change. So such a tensor is copied on its device, and the copy is held.
 //
-// A tensor with the elements of another one, such as the output of a Reshape, gets no nodes: its row is made of the same
-// counts. The counts and the small tensors of one place in a graph are put into one tensor. Only this tensor is copied to
-// the host, where one TfdbgArrowRecordDevice op records it. Nodes that can end the step with an error wait for that op, so
-// that the tensors computed before the error are recorded. Other nodes do not wait for the host.
+// A tensor with the same elements as another tensor, such as the output of a Reshape, gets no nodes. Its row is made
+// from the counts of the other tensor. The counts and the small tensors of one place in a graph are put into one
+// tensor. Only this tensor is copied to the host, where one TfdbgArrowRecordDevice op records it. Nodes that can end
+// the step with an error wait for that op, so that the tensors computed before the error are recorded. Other nodes do
+// not wait for the host.
 #pragma once
 
 #include <atomic>
@@ -33,16 +34,16 @@
 
 namespace tfdbg_arrow {
 
-// The classes of a floating-point number are the values of its upper bits: sign, exponent and the first bit of the
-// mantissa. So an infinity and a quiet NaN, which is what computations make, are in different classes. A zero and a
-// subnormal number share their class.
+// The class of a floating-point number is the value of its upper bits: sign, exponent and the first bit of the
+// mantissa. So an infinity and a quiet NaN are in different classes; computations make only quiet NaNs. A zero and a
+// subnormal number of the same sign are in the same class.
 constexpr int kNumCounts = 6;
-// In CURT_HEALTH there are only three classes: -infinity, infinity and NaN. A number that is not 0 says that the tensor has
-// an element of the class.
+// In CURT_HEALTH there are only three classes: -infinity, infinity and NaN. A number other than 0 means that the tensor
+// has an element of the class.
 constexpr int64_t kNumBadKinds = 3;
 constexpr int kNumMagnitudes = kColumnMaxAbs - kColumnNumSubnormal + 1;
 
-// Writes the six counts of a summary, from kColumnNumNegInf on, given how many elements are in each class.
+// Writes the six counts of a summary, from kColumnNumNegInf on, given the number of elements in each class.
 template <typename Number>
 void count_kinds(const Number* classes, int64_t num_classes, double* counts) {
   if (num_classes == kNumBadKinds) {
@@ -63,36 +64,36 @@ void count_kinds(const Number* classes, int64_t num_classes, double* counts) {
   counts[5] = sum(2, half - 2);
 }
 
-// How one tensor is summarized: by a graph that computes the node `part` from a view of shape [1, n] of the tensor, the
-// node `tensor`.
+// The graph that summarizes one tensor. It computes the node `part` from the node `tensor`, a view of the tensor with
+// the shape [1, n].
 struct SummaryGraph {
-  // Not 0: the vector has the number of elements in each class, as int32, or in FULL_NUMERICS as doubles, followed by the
-  // magnitudes. If it is kNumBadKinds, it has floats.
+  // Not 0: the vector holds the number of elements in each class, as int32. In FULL_NUMERICS, it holds doubles, and the
+  // magnitudes follow. If this is kNumBadKinds, the vector holds floats.
   int64_t num_classes = 0;
-  // Not 0: there is no graph; the elements are copied to the host, and this is how many bytes one has. If both are 0, only
-  // the shape is recorded.
+  // Not 0: there is no graph; the elements are copied to the host, and this is the size of an element in bytes. If both
+  // numbers are 0, only the shape is recorded.
   int64_t element_bytes = 0;
   int view_type = 0;        // the dtype of `tensor`
-  std::string last_reader;  // the node after which no node holds the tensor
+  std::string last_reader;  // the last node that holds the tensor
   std::string bytes;
   GraphView view;
 };
 
-// Ops whose outputs have the elements of their first input.
+// Ops whose outputs have the same elements as their first input.
 struct SameElements {
-  std::unordered_set<std::string> same_tensor;  // the output also has its shape
+  std::unordered_set<std::string> same_tensor;  // the output also has the same shape
   std::unordered_set<std::string> reshaped;
 };
 
-// How a recording summarizes tensors on devices. Call set(), set_small(), set_same_elements() and add_device_type() before
-// the recording starts.
+// The graphs and rules by which a recording summarizes tensors on devices. Call set(), set_small(), set_same_elements()
+// and add_device_type() before the recording starts.
 class SummaryGraphs {
  public:
-  // Makes tensors on devices of a type, such as `GPU`, be summarized there.
+  // From then on, tensors on devices of this type, such as `GPU`, are summarized on their device.
   void add_device_type(const std::string& device_type) { device_types_.insert(device_type); }
   // Throws std::runtime_error if the bytes are not such a graph.
   void set(int dtype, int64_t num_classes, std::string graph_def);
-  // Makes small tensors of a dtype be copied whole.
+  // From then on, small tensors of this dtype are copied to the host with all elements.
   void set_small(int dtype, int64_t element_bytes) { small_graphs_[dtype].element_bytes = element_bytes; }
   void set_same_elements(std::unordered_set<std::string> same_tensor, std::unordered_set<std::string> reshaped) {
     same_elements_ = {std::move(same_tensor), std::move(reshaped)};
@@ -102,7 +103,7 @@ class SummaryGraphs {
   void add_small(const std::vector<int32_t>& keys);
   // Notes the shapes of tensors, by key. May be called while graphs are optimized.
   void add_shapes(const std::unordered_map<int32_t, std::vector<int64_t>>& shapes);
-  // Returns the shape of a tensor, given its key; nullopt if it is not known.
+  // Returns the shape of a tensor, given its key; nullopt if the shape is not known.
   std::optional<std::vector<int64_t>> shape_of(int32_t key) const;
   // Sets whether tensors are summarized on their devices. May be called while graphs are optimized.
   void allow(bool is_allowed) { is_allowed_.store(is_allowed, std::memory_order_relaxed); }
@@ -126,13 +127,13 @@ class SummaryGraphs {
 // Returns true if the device uses the memory of the host.
 bool is_host(std::string_view device);
 
-// Where the record op gets the shape of a tensor from. The op's attribute `dims` has one of these numbers for each tensor,
-// or the rank, followed by the dimensions.
+// The source of a tensor's shape for the record op. For each tensor, the op's attribute `dims` holds one of these
+// numbers, or the rank followed by the dimensions.
 constexpr int kShapeIsInput = -1;   // its next input
 constexpr int kShapeOfSource = -2;  // the tensor with the same elements
-constexpr int kShapeOfPart = -3;    // its first input of shapes, which has those of all parts in their order
+constexpr int kShapeOfPart = -3;    // its first input of shapes, with the shapes of all parts in order
 
-// An earlier tensor that has the same elements as a tensor.
+// An earlier tensor that has the same elements as another tensor.
 struct SameTensor {
   std::string name;
   bool has_same_shape = false;
@@ -149,7 +150,7 @@ struct SummarizedTensor {
   bool stops = false;  // whether the tensor stops the program if it is bad
   std::string_view call_site;
   bool has_call_site = false;
-  bool is_constant = false;  // then its memory is never used for other tensors
+  bool is_constant = false;  // whether its memory is never used for other tensors
   bool is_held = true;       // whether the record op may hold its memory
   std::vector<SameTensor> same_tensors;  // the nearest one first
   std::optional<std::vector<int64_t>> shape;
@@ -174,14 +175,15 @@ class SummaryNodes {
         executed_graph_(executed_graph),
         has_magnitudes_(has_magnitudes) {}
 
-  // Call it in topological order: a tensor comes after those that it is computed from.
+  // Call it in topological order: a tensor comes after the tensors from which it is computed.
   void add(const Place& place, SummarizedTensor tensor);
 
   // Appends the nodes to a serialized GraphDef.
   // Throws std::runtime_error if they take more than `max_bytes`.
   void build(std::string* graph_def, size_t max_bytes);
 
-  // After build(): the last readers, by the names of the tensors. A constant has none, and a tensor without nodes neither.
+  // After build(): the last readers, by the names of the tensors. Constants and tensors without nodes have no last
+  // reader.
   const std::unordered_map<std::string, Reader>& readers() const { return readers_; }
   // After build(): the record ops, with the places of the tensors that they record.
   const std::vector<std::pair<Place, std::string>>& record_ops() const { return record_ops_; }
@@ -213,7 +215,7 @@ class SummaryNodes {
   std::vector<std::pair<Place, std::string>> record_ops_;
 };
 
-// Returns the bytes of a node that hands a tensor on after its last reader.
+// Returns the bytes of a node that forwards a tensor after the tensor's last reader.
 std::string handing_on(const std::string& tensor, const Reader& reader, std::string* name);
 
 }  // namespace tfdbg_arrow

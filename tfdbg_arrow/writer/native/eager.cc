@@ -17,10 +17,10 @@
 namespace tfdbg_arrow {
 namespace {
 
-// An element pass over more bytes than this releases the GIL.
+// A pass over more bytes of elements than this releases the GIL.
 constexpr int64_t kElementsUnderGil = 1 << 16;
-// A larger tensor on a GPU is counted there. On an H100, copying a tensor takes 50 us and 20 us for each MiB; counting it
-// there takes 120 us, most of them in Python.
+// A larger tensor on a GPU is counted on the GPU. On an H100, copying a tensor takes 50 us plus 20 us for each MiB;
+// counting it on the GPU takes 120 us, most of this time in Python.
 constexpr int64_t kMaxCopiedElements = 1 << 20;
 // op_callbacks.invoke_op_callbacks, TensorFlow's frame that calls us.
 constexpr int kCallbackFrames = 0;
@@ -33,7 +33,7 @@ class SeenTensors {
  public:
   static constexpr int64_t kWindow = int64_t{1} << 22;
 
-  // Marks the ID; returns true if it was marked before.
+  // Marks the ID; returns true if the ID was marked before.
   bool test_and_set(int64_t id) {
     if (id < 0) return true;
     if (bits_.empty()) bits_.assign(static_cast<size_t>(kWindow / 64), 0);
@@ -73,7 +73,7 @@ class SeenTensors {
 
 SeenTensors g_seen;
 
-// What to record of the tensors of an op type: the handler's result plus one.
+// The facts to record about the tensors of an op type: the handler's result plus one.
 enum class Wanted : int8_t { kNotAsked = 0, kNothing = 1, kFacts = 2, kElements = 3 };
 std::vector<Wanted> g_wanted;  // by op type id
 
@@ -84,8 +84,9 @@ struct Forward {
   int32_t layer;
 };
 
-// The execution that passed attributes to the gradient tape. TensorFlow gives the gradient function the same attributes
-// object as the op callback, and the tape keeps it alive. So the last execution with its address is the right one.
+// The executions that passed attributes to the gradient tape. TensorFlow gives the same attributes object to the op
+// callback and to the gradient function, and the tape keeps the object alive. So the last execution with the address of
+// this object is the right execution.
 class Forwards {
  public:
   static constexpr size_t kMaxEntries = size_t{1} << 20;
@@ -150,7 +151,7 @@ struct CallInFlight {
 };
 thread_local std::vector<CallInFlight> t_calls;
 
-// A bad tensor that the calling thread recorded and that was not passed to `on_nonfinite` yet.
+// A bad tensor that the calling thread recorded and that was not yet passed to `on_nonfinite`.
 struct BadTensor {
   int64_t tensor_id;
   int64_t slot;  // kNoValue: an external tensor
@@ -167,7 +168,8 @@ void forget_stale_bad() {
   t_bad_version = g_handlers_version;
 }
 
-// Calls `on_nonfinite` for an op; returns false if it raised. It may end the recording, so do not hold a session.
+// Calls `on_nonfinite` for an op; returns false if `on_nonfinite` raised an exception. The call may end the recording,
+// so do not hold a session.
 bool tell_nonfinite(PyObject* op_type, PyObject* inputs) {
   if (g_handlers.on_nonfinite == nullptr) {
     t_bad.clear();
@@ -193,8 +195,8 @@ bool tell_nonfinite(PyObject* op_type, PyObject* inputs) {
   return result != nullptr;
 }
 
-// An exception of the program that arrived while this thread recorded, such as a KeyboardInterrupt. It waits until the
-// record is complete. References are held.
+// An exception of the program that was raised while this thread recorded, such as a KeyboardInterrupt. It is held until
+// the record is complete. This struct owns its references.
 struct HeldError {
   PyObject* type = nullptr;
   PyObject* value = nullptr;
@@ -248,7 +250,7 @@ bool wait_without_gil(Session& session, uint64_t count) {
   return room;
 }
 
-// Appends a tensor's record. Waits for room without the GIL, because the drain needs the GIL.
+// Appends a tensor's record. Releases the GIL while it waits for room, because the drain needs the GIL.
 void append_with_gil(Session& session, const Record& record, int rank, const int64_t* dims) {
   uint64_t count = num_records(record, rank);
   if (append_tensor(session, record, rank, dims)) return;
@@ -319,8 +321,8 @@ bool count_on_device(Session& session, PyObject* tensor, int dtype, const Shape&
   return is_counted;
 }
 
-// Records one eager tensor, with its facts if they are wanted. Returns the record that was appended; its kind is 0 if
-// there is none.
+// Records one eager tensor, with its facts if they are wanted. Returns the appended record; its kind is 0 if no record
+// was appended.
 Record record_tensor(Session& session, PyObject* tensor, Record record, Wanted wanted) {
   const bool keep = wanted == Wanted::kElements;
   const TensorFlowApi& tf = tf_api();
@@ -358,7 +360,7 @@ Record record_tensor(Session& session, PyObject* tensor, Record record, Wanted w
   return record;
 }
 
-// Records each input that no recorded op made, once.
+// Records the inputs that no recorded op made. Each tensor is recorded only once.
 void record_external(Session& session, PyObject* const* inputs, Py_ssize_t count, int64_t execution_index) {
   for (Py_ssize_t i = 0; i < count; ++i) {
     int64_t id = tensor_id(inputs[i]);
@@ -404,7 +406,7 @@ void record_execution(Session& session, int32_t name, PyObject* const* inputs, P
     }
     spool.fill(sequence + k, next);
   }
-  spool.fill(sequence, record);  // last, so that a reader never finds it without the others
+  spool.fill(sequence, record);  // last, so that a reader never finds it without its followers
 }
 
 // Args:
@@ -490,7 +492,7 @@ void record_error(Session& session, int64_t execution_index, PyObject* error_typ
   append_with_gil(session, record, 0, nullptr);
 }
 
-// Returns the address of an eager tensor in the memory of the host; null if it is elsewhere.
+// Returns the address of an eager tensor in host memory; null if the tensor is in other memory.
 const void* address_of(Session& session, PyObject* tensor) {
   const TensorFlowApi& tf = tf_api();
   if (!tf.EagerTensor_CheckExact(tensor)) return nullptr;
@@ -515,7 +517,7 @@ void record_op(PyObject* const* args, Py_ssize_t nargs, PyObject* keyword_names)
     PyObject* keyword = PyTuple_GET_ITEM(keyword_names, i);
     if (PyUnicode_CompareWithASCIIString(keyword, "graph") == 0) graph = args[nargs + i];
   }
-  if (graph != Py_None) return;  // another hook notes the ops of graphs
+  if (graph != Py_None) return;  // another hook records the ops of graphs
   if (is_paused()) {
     // The op uses up an index, so that a gap in the recorded indexes shows that something ran.
     session->next_execution_index.fetch_add(1, std::memory_order_relaxed);

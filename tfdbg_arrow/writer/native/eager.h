@@ -17,17 +17,17 @@ struct EagerHandlers {
   PyObject* on_error = nullptr;     // (what, error) -> None: an exception was caught; raises it if it is not ours
 };
 void set_eager_handlers(PyObject* covers_op, PyObject* on_error, PyObject* on_nonfinite);
-// Sets what counts large tensors that are not in the memory of the host; None copies them to the host.
+// Sets the callable that counts large tensors outside of host memory. None means that they are copied to the host.
 void set_device_counter(PyObject* count_on_device);
-// Sets whether `on_nonfinite` is called for every eager op, or only if there are bad tensors.
+// Sets whether `on_nonfinite` is called for every eager op, or only for an op with bad tensors.
 void set_watching(bool watching);
 
-// Takes the current exception: one of our own code goes to `on_error`, and the program never sees it. All other
-// exceptions, such as a KeyboardInterrupt or what a signal handler of the program raised, wait for raise_held(), and
-// it returns true.
+// Takes the current exception. An exception of our own code is passed to `on_error`, and the program never sees it. Any
+// other exception, such as a KeyboardInterrupt or an exception of the program's signal handler, is held for
+// raise_held(); then report_error() returns true.
 bool report_error(const char* what);
-// Raises the exception that waits in the calling thread; returns false if there is none. Every function that Python
-// calls, and that may have called report_error(), ends with it.
+// Raises the exception that is held for the calling thread; returns false if no exception is held. Every function that
+// Python calls and that may call report_error() ends with a call of raise_held().
 bool raise_held();
 
 // The op callback: (op_type, inputs, attrs, outputs, op_name=None, graph=None) -> None.
@@ -36,20 +36,21 @@ PyObject* op_callback(PyObject* self, PyObject* const* args, Py_ssize_t nargs, P
 // Calls a function for an eager op: `self` is (function, class of variables, function for ops that take variables).
 PyObject* execute_op(PyObject* self, PyObject* const* args, Py_ssize_t nargs);
 
-// Records that a call of a function from eager code begins, with its inputs, before anything in it runs.
-// `runs_as` is the function that TensorFlow runs: this one or a copy of it.
-// Returns its execution index, or -1 if nothing is recorded.
+// Records the start and the inputs of a call of a function from eager code, before the function runs.
+// `runs_as` is the function that TensorFlow runs: the called function or a copy of it.
+// Returns the execution index of the call, or -1 if the call is not recorded.
 int64_t begin_call(PyObject* function_name, PyObject* inputs, int64_t num_outputs, PyObject* runs_as);
-// Records that the call returned its outputs, or raised an error (None). Records the outputs if the op callback was not
-// called for them, as with a cancellation manager. `on_nonfinite` gets them at the thread's next op.
+// Records that the call returned its outputs, or that it raised an error (the outputs are None). Records the outputs if
+// the op callback was not called for them, as with a cancellation manager. `on_nonfinite` gets these outputs at the
+// thread's next op.
 void end_call(int64_t execution_index, PyObject* outputs, PyObject* error_type);
 
 // Records an eager op that raised an error of the class with this name, before TensorFlow called any op callback.
 void record_failed_op(PyObject* op_type, PyObject* inputs, PyObject* error_type);
 
-// Sets the scope of the calling thread's following ops: interned layer and role (0: no layer, and the role `forward`),
-// the execution whose gradient is computed, and the stack that made the Keras part (kNoValue: none). It applies to the
-// recording of that generation.
+// Sets the scope of the calling thread's following ops: the interned layer (0: no layer), the interned role (0: the
+// role `forward`), the execution whose gradient is computed, and the stack that made the Keras part (kNoValue: none).
+// The scope applies only to the recording of that generation.
 struct Scope {
   int64_t generation = -1;
   int32_t layer = 0;
@@ -68,7 +69,7 @@ bool enter_gradient(int64_t generation, PyObject* op_type, PyObject* attrs);
 // Forgets the execution with these attributes: they now belong to an op of a graph.
 void forget_forward(PyObject* attrs);
 
-// Returns the execution that made an eager tensor; kNoValue if the tensor is not one of the most recent.
+// Returns the execution that made an eager tensor; kNoValue if the tensor is not among the most recent tensors.
 int64_t execution_of(PyObject* tensor);
 
 // Forgets which tensors were seen, for a new recording.

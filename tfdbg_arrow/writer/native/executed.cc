@@ -26,12 +26,12 @@ namespace {
 // Limits for one graph. A node of a few bytes can claim 65,536 outputs, and TensorFlow cannot read a graph of 2 GB.
 constexpr size_t kMaxOutputsInAll = size_t{1} << 20;
 constexpr size_t kMaxAddedBytes = size_t{1} << 27;
-constexpr size_t kMaxSources = 256;  // nodes that are searched for the sources of a watched tensor
+constexpr size_t kMaxSources = 256;  // nodes to search for the sources of a watched tensor
 constexpr size_t kMaxKeptInputs = 64;
 constexpr size_t kRecordOpBytes = 192;  // approximate size of a record op without names
 
-// Returns true if TensorFlow chooses the kernel of a node by its input node: it uses the kernel of oneDNN only if the
-// forward op comes directly before it.
+// Returns true if TensorFlow chooses the kernel of a node by its input node. It uses the kernel of oneDNN only if the
+// node's input comes directly from the forward op.
 // Source: tensorflow/core/common_runtime/mkl_layout_pass.cc, MaxpoolGradRewrite and LrnGradRewrite.
 bool is_seen_by_a_later_pass(std::string_view op, size_t input_index) {
   if (op == "MaxPoolGrad" || op == "MaxPool3DGrad") return input_index == 1;
@@ -111,7 +111,7 @@ ExecutedNode describe(const NodeView& node, const NodeMatcher::Match& match, boo
   return described;
 }
 
-// Whether TensorFlow removed unused outputs of an IdentityN: the other outputs are numbered differently then.
+// Returns true if TensorFlow removed unused outputs of an IdentityN, so that the other outputs have new numbers.
 bool has_lost_outputs(const ExecutedNode& node, const ProgramOp* op) {
   return op != nullptr && node.op_type == "IdentityN" && op->op_type == node.op_type && node.has_output_types &&
          node.output_types.size() < op->keys.size();
@@ -122,13 +122,13 @@ bool is_check(std::string_view op) {
   return forwards_or_fails(op) || op == "Assert";
 }
 
-// Returns true for ops that write to the memory of an input even if something else holds it.
+// Returns true for ops that write to the memory of an input even if another owner holds this memory.
 bool writes_to_input(std::string_view op) {
   return op == "InplaceAdd" || op == "InplaceSub" || op == "InplaceUpdate" || op == "_ParallelConcatUpdate";
 }
 
-// Returns true for nodes that wait for the record ops beside their inputs. Other inputs pass through their record ops. On
-// a device, a sum adds its terms in another order if a record op still holds one of them.
+// Returns true for nodes whose inputs do not pass through record ops; these nodes wait for the record ops beside their
+// inputs. The reason: on a device, a sum adds its terms in another order if a record op still holds one of the terms.
 // Source: tensorflow/core/kernels/aggregate_ops.cc, which begins with the first term whose memory it can reuse.
 bool waits_for_records(const NodeView& node) {
   return is_check(node.op) || (node.op == "AddN" && !is_host(node.device));
@@ -185,7 +185,7 @@ class Editor {
       const int type = std::abs(types[slot]);
       const bool keep = match.op != nullptr && match.op->keep;
       if (type == 0 || !session_.covers(type, keep)) continue;
-      // A consumer of a reference must get it directly from its op. Python selects the references to record.
+      // A consumer of a reference must get the reference directly from its op. Python selects the references to record.
       if (is_reference && (match.op == nullptr || !run_.is_found() || !run_.computes(i, slot))) continue;
       check_room(node);
       const std::optional<int32_t> key = key_of(node, match, slot);
@@ -222,7 +222,7 @@ class Editor {
     });
     VariableReads reads(graph_, index_of_);
     const std::unordered_set<std::string> summed = summed_tensors();
-    // An op can write to the memory of a variable although something else holds it, if it takes it by reference.
+    // An op that takes a variable by reference can write to the variable's memory even if another owner holds it.
     const bool has_references = std::any_of(described_.begin(), described_.end(), [](const ExecutedNode& node) {
       return std::any_of(node.output_types.begin(), node.output_types.end(), [](int type) { return type < 0; });
     });
@@ -253,8 +253,8 @@ class Editor {
     }
   }
 
-  // Returns the tensors in whose memory a term of a sum can lie, or a tensor that another op writes to. A sum may be in a
-  // called function too.
+  // Returns the tensors whose memory may hold a term of a sum, or a tensor to which another op writes. The sum may also
+  // be in a called function.
   std::unordered_set<std::string> summed_tensors() const {
     std::unordered_set<std::string> summed;
     std::vector<size_t> waiting;
@@ -277,7 +277,7 @@ class Editor {
     return summed;
   }
 
-  // Returns the tensors that have the same elements as the output of a node, the nearest one first.
+  // Returns the tensors that have the same elements as the output of a node, from the nearest to the farthest.
   std::vector<SameTensor> same_tensors(size_t i, VariableReads* reads) const {
     const SameElements& ops = session_.summaries.same_elements();
     std::vector<SameTensor> found;
@@ -298,13 +298,13 @@ class Editor {
     return found;
   }
 
-  // Returns true if a node cannot wait for the last reader of its input, but must take it from another node: a Merge waits
-  // for one of its inputs only, and on another device the control edge would be a copy of its own.
+  // Returns true if a node cannot wait for the last reader of its input, but must take the input from a forwarding
+  // node. A Merge waits for only one of its inputs. On another device, the control edge would cause an additional copy.
   static bool takes_handed_on(const NodeView& node, const Reader& reader) {
     return is_merge(node.op) || node.device != reader.device;
   }
 
-  // Adds nodes that hand tensors on to such nodes.
+  // Adds the nodes that forward tensors to such nodes.
   void hand_on() {
     for (const NodeView& node : graph_.nodes) {
       if (is_result(node.op)) continue;
@@ -332,7 +332,7 @@ class Editor {
   }
 
   // A branch or a called function takes its arguments from nodes without rows. If an op computes with a bad argument,
-  // the program stops there, and the error names the tensor that the argument came from.
+  // the program stops at this op, and the error names the tensor from which the argument came.
   void watch(size_t i) {
     const NodeView& node = graph_.nodes[i];
     const NodeMatcher::Match& match = matcher_[i];
@@ -344,7 +344,7 @@ class Editor {
     for (size_t slot = 0; slot < types.size(); ++slot) {
       if (types[slot] <= 0 || !session_.covers(types[slot], false) || !judge_.stops(i, slot)) continue;
       std::vector<int32_t> sources = sources_of(i, slot);
-      if (sources.empty() && !session_.executed.records_others()) continue;  // the user left the source out
+      if (sources.empty() && !session_.executed.records_others()) continue;  // the user excluded the source
       check_room(node);
       const int32_t key = key_of_node(match.graph_id, slot, node.op, node.name);
       add_record_op(i, slot, {key, types[slot], false, false, true, true, std::move(sources)});
@@ -364,7 +364,7 @@ class Editor {
     }
   }
 
-  // No node may come between a Merge and the NextIteration that leads back to it.
+  // No node may be inserted between a Merge and the NextIteration that leads back to this Merge.
   static bool passes_on_a_value(std::string_view op) {
     return passes_on(op) || op == "Switch" || op == "_SwitchN" || op == "Merge" || op == "Enter" || op == "Exit";
   }
@@ -415,7 +415,7 @@ class Editor {
   }
 
   // A loop or branch of TensorFlow 1 consists of ops of the program. TensorFlow finds the back edge of a loop's Merge
-  // by the type of the node, so no node may come between.
+  // by the type of the node, so no other node may be inserted into this edge.
   static bool is_programs_own(const NodeView& node, const ProgramOp& op) {
     return node.op == op.op_type && !is_next(node.op);
   }
@@ -451,10 +451,12 @@ class Editor {
     const NodeView& node = graph_.nodes[i];
     const NodeMatcher::Match& match = matcher_[i];
     std::string source = tensor_name(node.name, slot);
-    // A consumer may treat a constant differently from a computed tensor, so it keeps the constant as its input. In a
-    // branch of a session's graph no node could wait for the record op of a constant, and it would be removed.
+    // A consumer may treat a constant differently from a computed tensor, so the consumer keeps the constant as its
+    // input. In a branch of a session's graph, no node could wait for the record op of a constant, and TensorFlow would
+    // remove the op.
     const bool is_constant = node.op == "Const" && (!run_.is_found() || run_.is_unconditional(i));
-    // A tensor on another device that is not summarized there is copied to the host, and the copy is not passed on.
+    // A tensor on another device that is not summarized on its device is copied to the host. The consumers do not get
+    // this copy.
     const bool is_aside = is_constant || how.is_reference || !is_host(node.device);
     std::string name;
     do {
@@ -480,7 +482,7 @@ class Editor {
     (is_aside ? beside_ : record_ops_).emplace(std::move(source), name);
   }
 
-  // Gives a record op the inputs of its node, so that they still exist when it sees a bad value.
+  // Gives a record op the inputs of its node, so that these inputs still exist when the op sees a bad value.
   void add_kept_inputs(size_t i, NodeBuilder* builder) const {
     const NodeView& node = graph_.nodes[i];
     if (is_plumbing(node.op) || is_call(node.op) || node.inputs.size() > kMaxKeptInputs) return;
@@ -580,7 +582,7 @@ class Editor {
   std::unordered_map<std::string, std::string> beside_;      // record ops without outputs, by recorded tensor
   std::vector<Summarised> summarised_;
   std::unordered_map<std::string, Reader> readers_;          // of tensors that are summarized on their devices, by name
-  std::unordered_map<std::string, std::string> handed_on_;   // nodes that hand such tensors on, by name of the tensor
+  std::unordered_map<std::string, std::string> handed_on_;   // nodes that forward such tensors, by name of the tensor
   std::unordered_set<size_t> watched_;  // nodes with a watched output
   std::unordered_map<size_t, std::vector<std::string>> waits_for_;  // control inputs of nodes that can fail
   int64_t num_added_ = 0;

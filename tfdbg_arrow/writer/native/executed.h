@@ -1,8 +1,8 @@
 // Records the graphs that TensorFlow runs: adds record ops to the graphs that TensorFlow has optimized.
 //
 // optimizer_plugin.cc gets each graph that TensorFlow is about to run, after TensorFlow's own passes. node_matcher.h
-// finds the op of the program that each node stands for. Each record op passes its input through to all consumers, so
-// that the tensor and its reference count are the same as without a recording.
+// finds for each node the op of the program that the node stands for. Each record op passes its input to all consumers,
+// so that the tensor and its reference count are the same as without a recording.
 #pragma once
 
 #include <atomic>
@@ -21,7 +21,7 @@ namespace tfdbg_arrow {
 constexpr std::string_view kGraphAttr = "_tfdbg_arrow_graph";
 
 // Attributes of the op that stands for a run of a session: the ops and tensors that the run needs, and the tensors that
-// it is fed, one per line. An op is given by its name, and a tensor as `name:slot`.
+// are fed to the run, one per line. An op is written as its name, and a tensor as `name:slot`.
 constexpr std::string_view kNeedsAttr = "_tfdbg_arrow_needs";
 constexpr std::string_view kFeedsAttr = "_tfdbg_arrow_feeds";
 
@@ -40,8 +40,8 @@ struct ProgramOp {
 struct ProgramGraph {
   std::unordered_map<std::string, ProgramOp> ops;  // by node name
   std::vector<std::string> arguments;              // node name of each argument
-  std::unordered_map<std::string, int64_t> calls;  // called graph, by the path that its nodes get when it is inlined
-  bool is_used_by_graph = false;  // whether its results go to another graph, which decides about bad ones
+  std::unordered_map<std::string, int64_t> calls;  // called graph, by the path that inlining gives its nodes
+  bool is_used_by_graph = false;  // whether its results go to another graph, which judges bad results
 };
 
 struct ExecutedInput {
@@ -62,10 +62,10 @@ struct ExecutedNode {
   std::vector<ExecutedInput> inputs;
   std::vector<int> output_types;  // dtype numbers, negative for references
   bool has_output_types = false;
-  int64_t interface_index = -1;  // index of the graph's argument or result that it stands for; -1 for none
+  int64_t interface_index = -1;  // index of the graph's argument or result that the node stands for; -1: none
 };
 
-// An output that does not stop the program if it is bad, because of the ops that take it.
+// An output that does not stop the program if it is bad, because the ops that take it are harmless.
 struct MaskedOutput {
   int32_t key = 0;
   std::string op_name;
@@ -94,7 +94,7 @@ class ExecutedGraphs {
   std::vector<MaskedOutput> take_masked();
   // Counts a graph that is not recorded because it could not be read, unless the calling thread only tries to optimize.
   void count_unreadable();
-  // Sets whether the calling thread only tries to optimize: what TensorFlow optimizes meanwhile may never run.
+  // Sets whether the calling thread only tries to optimize. Graphs that TensorFlow optimizes meanwhile may never run.
   static void set_trying(bool is_trying);
   // Returns how many graphs were not recorded since the last call because they could not be read.
   int64_t take_unreadable();

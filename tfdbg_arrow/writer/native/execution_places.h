@@ -1,4 +1,4 @@
-// Finds which nodes of a graph run whenever another node does.
+// Finds the nodes of a graph that run whenever another node runs.
 #pragma once
 
 #include <algorithm>
@@ -18,11 +18,11 @@
 
 namespace tfdbg_arrow {
 
-// Where a tensor is computed. In a step, either all tensors of one place are computed, or none.
+// The place where a tensor is computed. In a step, either all tensors of one place are computed, or no tensor of it.
 struct Place {
   int frame = 0;       // the loop; 0: outside of loops
   int conditions = 0;  // ID of the set of branches that must be taken; 0: none
-  int stage = 0;       // the length of the longest chain of nodes before it that can fail
+  int stage = 0;       // length of the longest chain of earlier nodes that can fail
 
   bool operator<(const Place& other) const {
     return std::tie(frame, conditions, stage) < std::tie(other.frame, other.conditions, other.stage);
@@ -36,15 +36,15 @@ struct Place {
 // its output does not depend on a branch. Any other Merge is a condition of its own for the nodes that depend on it.
 class ExecutionPlaces {
  public:
-  // `can_fail`: for each node whether it can end the step with an error. A loop with such a node can fail as a whole,
-  // and then the nodes that pass values into it count as nodes that can fail.
+  // `can_fail`: for each node whether it can end the step with an error. A loop with such a node can fail as a whole.
+  // Then the nodes that pass values into the loop count as nodes that can fail.
   ExecutionPlaces(const GraphView& graph, std::vector<bool> can_fail) : graph_(graph), can_fail_(std::move(can_fail)) {
     for (size_t i = 0; i < graph.nodes.size(); ++i) index_of_.emplace(graph.nodes[i].name, i);
     visit_all();
     if (add_loops_that_can_fail()) visit_all();
   }
 
-  // Returns true if a node can end the step with an error, or begins a loop that can.
+  // Returns true if a node can end the step with an error, or begins a loop that can do so.
   bool can_fail(size_t i) const { return can_fail_[i]; }
 
   // Returns the place where a node runs; nullopt as for of().
@@ -58,8 +58,8 @@ class ExecutionPlaces {
   // Returns the index of a node in topological order.
   size_t order_of(size_t i) const { return order_[i]; }
 
-  // Returns true if a node that runs at one place can wait for tensors computed at another. These must not depend on a
-  // node that can fail and comes as late as the waiting node.
+  // Returns true if a node that runs at one place can wait for tensors that are computed at another place. These
+  // tensors must not depend on a node that can fail and that comes as late as the waiting node.
   bool can_wait(const Place& waiting, const Place& waited_for) const {
     const Set& all = sets_[static_cast<size_t>(waiting.conditions)];
     const Set& some = sets_[static_cast<size_t>(waited_for.conditions)];

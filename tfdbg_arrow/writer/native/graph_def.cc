@@ -18,7 +18,8 @@ class FieldReader {
  public:
   explicit FieldReader(std::string_view bytes) : at_(bytes.data()), end_(bytes.data() + bytes.size()) {}
 
-  // Moves to the next field. Returns false at the end, and for bytes that are not a field (then failed() is true).
+  // Moves to the next field. Returns false at the end. Also returns false for bytes that are not a field; then failed()
+  // is true.
   bool next() {
     if (at_ == end_ || failed_) return false;
     start_ = at_;
@@ -201,7 +202,7 @@ bool is_utf8(std::string_view text) {
     if ((first >= 0x80 && first < 0xc2) || first > 0xf4 || size > text.size() - i) return false;
     for (size_t k = 1; k < size; ++k) {
       const auto next = static_cast<unsigned char>(text[i + k]);
-      // After these first bytes, some continuation bytes are not valid: the character needs fewer bytes or does not
+      // After some first bytes, not all continuation bytes are valid: the character would need fewer bytes or does not
       // exist.
       const unsigned char least = k > 1 ? 0x80 : first == 0xe0 ? 0xa0 : first == 0xf0 ? 0x90 : 0x80;
       const unsigned char most = k > 1 ? 0xbf : first == 0xed ? 0x9f : first == 0xf4 ? 0x8f : 0xbf;

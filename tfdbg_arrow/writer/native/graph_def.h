@@ -68,7 +68,7 @@ void put_int_field(std::string* out, uint32_t field, uint64_t value);
 class NodeBuilder {
  public:
   NodeBuilder(std::string_view name, std::string_view op, std::string_view device);
-  // Adds to an existing NodeDef. An attribute that it already has gets the new value.
+  // Adds to an existing NodeDef. If the NodeDef already has an attribute, the attribute gets the new value.
   explicit NodeBuilder(std::string node_def) : bytes_(std::move(node_def)) {}
   NodeBuilder& input(std::string_view text);
   NodeBuilder& attr_int(std::string_view name, int64_t value);
@@ -94,7 +94,7 @@ class OpTable {
   // Returns false for bytes that are not an OpList; the table is then empty.
   bool read(std::string_view op_list);
   bool knows(std::string_view op) const { return ops_.find(std::string(op)) != ops_.end(); }
-  // Returns the dtype number of each output of a node, negative for a reference; nullopt if it is unknown.
+  // Returns the dtype number of each output of a node, negative for a reference; nullopt if the dtypes are unknown.
   std::optional<std::vector<int>> output_types(const NodeView& node) const;
 
  private:

@@ -16,8 +16,8 @@
 
 namespace tfdbg_arrow {
 
-// Decides which outputs of one graph stop the program if they are bad: those that an op computes with, that the graph
-// returns, or that an iteration of a loop passes to the next iteration.
+// Decides which outputs of one graph stop the program if they are bad. These are the outputs with which an op computes,
+// which the graph returns, or which an iteration of a loop passes to the next iteration.
 class GraphJudge {
  public:
   GraphJudge(const GraphView& graph, const NodeMatcher& matcher, const SessionRun& run, const Session& session)

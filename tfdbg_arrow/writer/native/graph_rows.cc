@@ -17,7 +17,7 @@ namespace nb = nanobind;
 namespace tfdbg_arrow {
 namespace {
 
-// Most ops of a graph have the same few attributes. Longer ones are rarely the same.
+// Most ops of a graph have the same few attributes. Longer attributes are rarely the same.
 constexpr size_t kMaxKeptTexts = 10'000;
 constexpr size_t kMaxKeptBytes = 64;
 
@@ -36,8 +36,9 @@ nb::object get(nb::handle object, const char* name) {
   return found;
 }
 
-// Returns the op of a loop's body that tf.vectorized_map or a jacobian made an op from; empty for other ops. The call of
-// tf.vectorized_map creates such an op. It gets the line, layer and forward op of the op in the body.
+// Returns the name of the op in a loop's body from which tf.vectorized_map or a jacobian made an op; empty for other
+// ops. The call of tf.vectorized_map creates the new op, which gets the line, layer and forward op of the op in the
+// body.
 std::string_view vectorized_from(std::string_view op_name) {
   const size_t at = op_name.rfind("/pfor/");
   return at == std::string_view::npos ? std::string_view() : op_name.substr(0, at);

@@ -13,7 +13,7 @@
 
 namespace tfdbg_arrow {
 
-// Where, when and in which scope the ops of a graph were created that have no rows yet, by name.
+// The place, time and scope of the creation of the ops of a graph that have no rows yet, by name.
 struct Creation {
   int64_t stack_id = -1;
   int64_t wall_time_ns = 0;
@@ -26,21 +26,22 @@ struct Creations {
 class GraphRows {
  public:
   // `state_of`: (graph) -> GraphState, whose `creations` are Creations. `current_scope`: () -> Scope of the calling
-  // thread. `attribute_json`: (serialized AttrValue) -> its JSON. They must not keep the owner of this object, because
-  // Python's garbage collector does not see what this object refers to.
+  // thread. `attribute_json`: (serialized AttrValue) -> its JSON. They must not refer to the owner of this object,
+  // because Python's garbage collector does not see the references of this object.
   GraphRows(nanobind::callable state_of, nanobind::callable current_scope, nanobind::callable attribute_json)
       : state_of_(std::move(state_of)), current_scope_(std::move(current_scope)), attribute_json_(std::move(attribute_json)) {}
 
   // Notes where, when and in which scope an op of a graph is created.
   void note_created(nanobind::handle op);
 
-  // Returns the rows of a graph, without our own ops, as (columns of graph_op, columns of graph_op_input, the ops whose
-  // outputs may need rows as (index, name, type), functions by the index of the calling op as (attribute, index in a
-  // list, function name)).
+  // Returns the rows of a graph, without our own ops, as a tuple of four: the columns of graph_op; the columns of
+  // graph_op_input; the ops whose outputs may need rows, as (index, name, type); and the functions by the index of the
+  // calling op, as (attribute, index in a list, function name).
   //
-  // `ops`: the operations in order of creation. Those from `first_new` on get rows. `known_inputs`: how many inputs have
-  // rows, by the name of each older op whose inputs may have become more. The column `stack_trace_id` is None for an op
-  // whose creation was not noted. Throws std::runtime_error if the graph cannot be read.
+  // `ops`: the operations in order of creation. The operations from `first_new` on get rows. `known_inputs`: the number
+  // of inputs that already have rows, by the name of each older op that may have more inputs now. The column
+  // `stack_trace_id` is None for an op whose creation was not noted. Throws std::runtime_error if the graph cannot be
+  // read.
   nanobind::tuple describe(Creations& creations, const nanobind::bytes& graph_def, const nanobind::list& ops,
                            size_t first_new, const nanobind::dict& known_inputs);
 

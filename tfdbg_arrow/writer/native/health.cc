@@ -11,9 +11,9 @@
 #include <immintrin.h>
 #endif
 
-// Without fused multiply-add, so that all instruction sets compute the same bits. Optimized also in a debug build. No
-// code traps floating-point exceptions here, so the compiler may compute both sides of a selection; otherwise it would
-// not vectorize loops with a selection.
+// These options turn off fused multiply-add, so that all instruction sets compute the same bits. They turn on
+// optimization also in a debug build. No code here traps floating-point exceptions, so the compiler may compute both
+// sides of a selection; otherwise it would not vectorize loops with a selection.
 #if defined(__clang__)
 #pragma clang fp contract(off)
 #elif defined(__GNUC__)
@@ -64,7 +64,8 @@
 namespace tfdbg_arrow {
 namespace {
 
-// Sets the default floating-point environment while it exists, because TensorFlow's threads flush subnormals to zero.
+// Sets the default floating-point environment while this object exists, because TensorFlow's threads flush subnormal
+// numbers to zero.
 class DefaultFloatingPoint {
  public:
 #if defined(__x86_64__) || defined(_M_X64)

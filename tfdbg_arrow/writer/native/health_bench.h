@@ -12,8 +12,9 @@ double time_measure(int dtype, const void* data, int64_t n, int64_t repeats);
 double time_count_histogram(int dtype, const void* data, int64_t n, int64_t repeats);
 double time_read_sum(const void* data, int64_t bytes, int64_t repeats);
 
-// Returns the time of the kernel `name` ("count_health", "count_histogram", "measure", "read_sum") over `bytes` bytes; NaN
-// if there is no such kernel, or if it does not support the dtype (which read_sum ignores).
+// Returns the time of the kernel `name` ("count_health", "count_histogram", "measure", "read_sum") over `bytes` bytes.
+// It is NaN if there is no such kernel, or if the kernel does not support the dtype. The kernel read_sum ignores the
+// dtype.
 double time_kernel(const char* name, int dtype, const void* data, int64_t bytes, int64_t repeats);
 
 }  // namespace tfdbg_arrow

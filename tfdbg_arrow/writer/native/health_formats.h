@@ -15,8 +15,8 @@ struct AnyFloat {};
 struct AnyInteger {};
 struct AnyComplex {};
 
-// A binary floating-point format in a signed integer lane: sign, exponent, `mantissa_bits` of mantissa. The magnitude
-// is the lane without its sign bit. The integer order of magnitudes is their numeric order.
+// A binary floating-point format in a signed integer lane: sign, exponent, and a mantissa of `mantissa_bits` bits. The
+// magnitude is the lane without its sign bit. The integer order of magnitudes is their numeric order.
 //
 // kTop: magnitude of the largest finite number; larger magnitudes are infinite (kInfinity) or NaN.
 // kInfinity: magnitude of infinity; -1, which is never a magnitude, in a format without infinity.
@@ -45,7 +45,7 @@ using Float8E4M3Fnuz = FloatFormat<int8_t, 3, 8, 0x7f, -1, true>;
 using Float8E4M3B11Fnuz = FloatFormat<int8_t, 3, 11, 0x7f, -1, true>;
 using Float8E5M2Fnuz = FloatFormat<int8_t, 2, 16, 0x7f, -1, true>;
 
-// An integer dtype. bool is also one: every byte except 0 is True.
+// An integer dtype. bool is also an integer dtype: every byte except 0 is True.
 template <class ValueT, bool boolean = false>
 struct IntegerFormat : AnyInteger {
   using Value = ValueT;

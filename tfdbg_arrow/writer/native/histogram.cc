@@ -1,10 +1,10 @@
 // The histogram kernel: counts finite elements by their sign and power of two.
 //
-// How counting works: the upper bits of a bit pattern, sign and exponent, are the index of a counter. There are several
-// copies of the counters, which neighboring elements take in turn, because an increment of a counter that was just
-// written has to wait for that write. Subnormal numbers share one exponent, so a second pass over the elements counts
-// them by their highest bit. It runs only if there are any. All instruction sets run the same code: they count no faster
-// with vectors.
+// How counting works: the upper bits of a bit pattern, sign and exponent, are the index of a counter. An increment of a
+// counter must wait for an earlier write to this counter. So there are several copies of the counters, which
+// neighboring elements use in turn. Subnormal numbers share one exponent, so a second pass over the elements counts
+// them by their highest bit. This pass runs only if there are subnormal numbers. All instruction sets run the same
+// code, because vectors do not make the counting faster.
 #include <algorithm>
 #include <cstring>
 
@@ -16,9 +16,9 @@ namespace {
 
 using namespace health;
 
-// With fewer elements, clearing and adding up copies takes longer than what they save.
+// With fewer elements, clearing the copies and adding them up takes longer than the time that the copies save.
 constexpr int64_t kFewElements = 512;
-// Elements that are counted before 32-bit counters are added up.
+// Number of elements that are counted before the 32-bit counters are added up.
 constexpr int64_t kMaxCounted = int64_t{1} << 31;
 
 template <class Format>
@@ -30,7 +30,7 @@ struct Layout {
   static constexpr int kShift = kIsWhole ? 0 : Format::kMantissaBits;
   static constexpr int kIndexes = 1 << (kBits - kShift);
   static constexpr int kCopies = kIndexes > 1024 ? 2 : 8;
-  // Buckets from the least subnormal number to the greatest number. Those of the subnormal numbers come first.
+  // Buckets from the least subnormal number to the greatest number. The buckets of subnormal numbers come first.
   static constexpr int kFirstExponent = 1 - Format::kBias - Format::kMantissaBits;
   static constexpr int kFields = static_cast<int>(Format::kTop >> Format::kMantissaBits) + 1;
   static constexpr int kBuckets = Format::kMantissaBits + kFields - 1;
@@ -100,7 +100,7 @@ void count_subnormal(const char* data, int64_t n, int64_t (*counts)[2]) {
     U patterns[kBlock] = {};
     const int64_t block = std::min(kBlock, n - done);
     std::memcpy(patterns, data + done * static_cast<int64_t>(sizeof(U)), static_cast<size_t>(block) * sizeof(U));
-    // Most blocks have none, and the compiler vectorizes this loop.
+    // Most blocks have no subnormal number, and the compiler vectorizes this loop.
     U any = 0;
     for (U pattern : patterns) any |= is_subnormal(pattern);
     if (any == 0) continue;
@@ -125,7 +125,7 @@ void count_format(const char* data, int64_t n, int64_t num_zero, Histogram* out)
   int64_t subnormal[Format::kMantissaBits][2] = {};
   const int64_t* sides[2] = {totals + L::kIndexes / 2, totals};
   if constexpr (L::kIsWhole) {
-    // Makes counters by the exponent of counters by the pattern, as the other formats have them.
+    // Turns the counters by pattern into counters by exponent, which the other formats have.
     for (int side = 0; side < 2; ++side) {
       for (int magnitude = 1; magnitude < Format::kMinNormal; ++magnitude) {
         subnormal[highest_bit(magnitude)][side] += sides[side][magnitude];

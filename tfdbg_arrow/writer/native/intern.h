@@ -36,7 +36,7 @@ class StringTable {
   }
 
   // Writes the existing strings to a journal, and from then on each new string. A descriptor of -1 means no journal.
-  // Returns false if one of them could not be written.
+  // Returns false if a string could not be written.
   bool set_journal(int fd) {
     std::unique_lock<std::shared_mutex> lock(mutex_);
     journal_ = fd;
@@ -45,10 +45,10 @@ class StringTable {
     return unwritten_.empty();
   }
 
-  // For a fork: hold the lock while the process forks, so that the child gets a whole table.
+  // For a fork: hold the lock while the process forks, so that the child gets a complete table.
   void lock() { mutex_.lock(); }
   void unlock() { mutex_.unlock(); }
-  // For the child. A lock belongs to a thread id, and the child's is another one, so the child makes a new lock.
+  // For the child. A lock belongs to a thread id. The child's thread has another id, so the child makes a new lock.
   void renew_lock() { new (&mutex_) std::shared_mutex; }
 
   // For a forked child. Points the child's descriptor to another file, so that only the parent holds the lock on the

@@ -46,8 +46,8 @@ class Recording {
     if (has_journal_) strings().set_journal(-1);
   }
 
-  // Writes the names that records refer to into a file. The caller must keep it open as long as this object exists.
-  // Returns false if a name could not be written.
+  // Writes the names that records refer to into a file. The caller must keep the file open as long as this object
+  // exists. Returns false if a name could not be written.
   bool set_journal(int fd) {
     has_journal_ = fd >= 0;
     return strings().set_journal(fd);
@@ -60,7 +60,7 @@ class Recording {
     published_ = true;
   }
 
-  // Afterwards no thread of TensorFlow uses the session. Its events can still be drained.
+  // After this call, no thread of TensorFlow uses the session. Its events can still be drained.
   void stop() {
     if (!published_) return;
     published_ = false;
@@ -132,7 +132,7 @@ class Recording {
       }
     }
     const auto* source = reinterpret_cast<const Record*>(records.data());
-    for (uint64_t i = count; i-- > 0;) {  // the first one last, so that a reader never finds it without the others
+    for (uint64_t i = count; i-- > 0;) {  // the first record last, so that readers never find it without its followers
       spool.fill(sequence + i, source[i]);
       if ((source[i].flags & kBad) != 0) spool.signal_urgent();
     }
@@ -147,7 +147,7 @@ class Recording {
 
   int64_t next_execution_index() { return session_->next_execution_index.fetch_add(1, std::memory_order_relaxed); }
 
-  // Sets what happens at a bad tensor that is not masked (OnNonFinite). Call it before start(). The error's text ends
+  // Sets the reaction (OnNonFinite) to a bad tensor that is not masked. Call it before start(). The error's text ends
   // with the run ID.
   void set_on_nonfinite(int reaction, const std::string& run_id) {
     session_->on_nonfinite = static_cast<OnNonFinite>(reaction);
@@ -179,7 +179,7 @@ class Recording {
   // Node name, op name, op type, key of each output or -1, whether the elements are kept.
   using NamedOp = std::tuple<std::string, std::string, std::string, std::vector<int32_t>, bool>;
 
-  // Makes the optimizer record a graph of the program.
+  // From then on, the optimizer records this graph of the program.
   void add_program_graph(int64_t graph_id, const std::vector<NamedOp>& ops, const std::vector<std::string>& arguments,
                          const std::unordered_map<std::string, int64_t>& calls, bool is_used_by_graph,
                          const std::unordered_map<std::string, bool>& failing_ops) {
@@ -197,9 +197,9 @@ class Recording {
 
   void set_records_others(bool records_others) { session_->executed.set_records_others(records_others); }
 
-  // Makes tensors on devices of a type be summarized there, by graphs for some dtypes. `graphs`: the number of classes
-  // and the serialized GraphDef of each dtype. `small_dtypes`: the dtypes whose small tensors are copied whole, with the
-  // size of an element in bytes.
+  // From then on, tensors on devices of these types are summarized on their device, by graphs for some dtypes.
+  // `graphs`: the number of classes and the serialized GraphDef of each dtype. `small_dtypes`: the dtypes whose small
+  // tensors are copied to the host with all elements, each with the size of an element in bytes.
   void set_summary_graphs(const std::vector<std::string>& device_types,
                           const std::unordered_map<int, std::tuple<int64_t, nb::bytes>>& graphs,
                           const std::unordered_map<int, int64_t>& small_dtypes) {
@@ -223,9 +223,10 @@ class Recording {
 
   void set_counting_on_devices(bool is_allowed) { session_->summaries.allow(is_allowed); }
 
-  // Returns the graphs that TensorFlow optimized since the last call: the number of each, and its nodes as (name, op type, device, graph ID,
-  // op name, path of calls or None, inputs as (node, slot, whether it is a control edge), dtype numbers of its outputs
-  // or None, index of the graph's argument or result that it stands for or None).
+  // Returns the graphs that TensorFlow optimized since the last call. Each graph has its number and its nodes. A node
+  // is (name, op type, device, graph ID, op name, path of calls or None, inputs as (node, slot, whether the input is a
+  // control edge), dtype numbers of the outputs or None, index of the graph's argument or result for which the node
+  // stands, or None).
   nb::list take_executed_graphs() {
     nb::list graphs;
     for (const auto& [number, nodes] : session_->executed.take()) {
@@ -246,8 +247,8 @@ class Recording {
     return graphs;
   }
 
-  // Returns the outputs that do not stop the program, noted since the last call, as (key, op name, op type, slot, types
-  // of users).
+  // Returns the outputs that were noted since the last call and do not stop the program, as (key, op name, op type,
+  // slot, types of users).
   nb::list take_masked_outputs() {
     nb::list outputs;
     for (const MaskedOutput& output : session_->executed.take_masked()) {
@@ -260,7 +261,7 @@ class Recording {
 
   int64_t take_unreadable_graphs() { return session_->executed.take_unreadable(); }
 
-  // Returns the GraphDef that the optimizer makes of another one; empty if it changes nothing. Throws RuntimeError.
+  // Returns the GraphDef that the optimizer makes from this GraphDef; empty if it changes nothing. Throws RuntimeError.
   nb::bytes with_record_ops(const nb::bytes& graph_def) {
     const std::string edited =
         tfdbg_arrow::with_record_ops(std::string_view(graph_def.c_str(), graph_def.size()), *session_);
@@ -340,7 +341,7 @@ nb::bytes as_bytes(const std::vector<T>& values) {
   return nb::bytes(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T));
 }
 
-// Raises the exception of the program that arrived while the calling thread recorded, if there is one.
+// Raises the exception of the program that was raised while the calling thread recorded, if there is such an exception.
 void throw_held() {
   if (raise_held()) throw nb::python_error();
 }
@@ -368,15 +369,15 @@ NB_MODULE(_core, m) {
   nb::set_leak_warnings(false);
   m.doc() = "The native core: health kernels, the event spool, TensorFlow's record ops, the eager path.";
 
-  // Also covers forks by C libraries: a forked child does not take part in the recording. After os.fork(), Python calls
-  // it again.
+  // A forked child does not take part in the recording. This handler also covers forks by C libraries. After os.fork(),
+  // Python calls the same function again.
   strings();
   pthread_atfork([] { strings().lock(); }, [] { strings().unlock(); }, [] {
     strings().renew_lock();
     forget_session();
   });
 
-  // Its constructor makes the Python class, so the object is not needed.
+  // The constructor makes the Python class, so the object itself is not needed.
   // NOLINTNEXTLINE(bugprone-unused-raii,bugprone-throw-keyword-missing)
   nb::exception<std::system_error>(m, "SpoolError", PyExc_OSError);
 

@@ -16,7 +16,7 @@ inline bool is_own_op(std::string_view op, std::string_view name) {
   return op.substr(0, kOpPrefix.size()) == kOpPrefix || name.substr(0, kNamePrefix.size()) == kNamePrefix;
 }
 
-// The same in an optimized graph, where a path of calls can precede the name.
+// Like is_own_op(), but in an optimized graph, where a path of calls can precede the name.
 inline bool is_own(const NodeView& node) {
   return is_own_op(node.op, node.name) || node.name.find("/tfdbg_arrow_") != std::string_view::npos;
 }

@@ -1,4 +1,4 @@
-// Finds the op of the program that each node of an optimized graph stands for.
+// Finds for each node of an optimized graph the op of the program that the node stands for.
 #pragma once
 
 #include <algorithm>
@@ -17,11 +17,13 @@
 
 namespace tfdbg_arrow {
 
-// At most this many components of a name, from its end, and this many original names are compared with names of ops.
-// Each comparison costs the length of the name, so a long name would take quadratic time without this limit.
+// Maximum number of components at the end of a name, and of original names, that are compared with names of ops. The
+// time of a comparison is proportional to the length of the name, so a long name would take quadratic time without this
+// limit.
 constexpr size_t kMaxLooks = 256;
 
-// Names that TensorFlow's passes give to their own nodes: the part before the op's name is not a path of calls.
+// Returns true if the part of a name before the op's name is not a path of calls, because a pass of TensorFlow named
+// the node.
 inline bool is_made_by_a_pass(std::string_view path) {
   return path.find("ConstantFolding") != std::string_view::npos || path.find("Optimizer") != std::string_view::npos;
 }
@@ -101,7 +103,7 @@ class NodeMatcher {
     }
     found_[i].graph_id = graph_id;
     if (is_argument(node.op)) {
-      // Inlining removes the arguments of called functions, so this one belongs to the outermost function.
+      // Inlining removes the arguments of called functions, so this argument belongs to the outermost function.
       place(graph_id, std::string_view());
       return;
     }
@@ -136,7 +138,7 @@ class NodeMatcher {
     if (std::find(ids.begin(), ids.end(), graph_id) == ids.end()) ids.push_back(graph_id);
   }
 
-  // A node that TensorFlow's passes made has no mark: a fused node has the name of the last op that it stands for.
+  // A node that TensorFlow's passes made has no mark. A fused node has the name of the last op for which it stands.
   void match_by_name(size_t i) {
     const NodeView& node = graph_.nodes[i];
     if (is_argument(node.op)) {

@@ -24,12 +24,13 @@ namespace {
 
 // TensorFlow's own passes run twice. Record ops that the first round added would hinder the second round.
 constexpr int kNumRounds = 2;
-// A smaller graph has one round. The record ops make it larger, so it gets a second one, which removes some of them.
+// TensorFlow runs only one round for a smaller graph. But the record ops make the graph larger, so TensorFlow runs a
+// second round, which removes some of the record ops.
 constexpr size_t kMinNodes = 4;
-// The devices of the graphs that TensorFlow calls the optimizer for, in the order in which it loads the library.
+// The types of devices for whose graphs TensorFlow calls the optimizer, in the order in which it loads the library.
 constexpr const char* kDeviceTypes[] = {"CPU", "GPU"};
 
-// TensorFlow makes one for each graph.
+// TensorFlow makes one State for each graph.
 struct State {
   int num_rounds = 0;
   std::string edited;  // the graph with record ops, if the first round added them
@@ -52,7 +53,8 @@ void hand_back(std::string_view bytes, TF_Buffer* out, TF_Status* status) {
   out->data_deallocator = free_buffer;
 }
 
-// TensorFlow calls this in any thread. The thread may hold locks of TensorFlow, so it must not wait for Python.
+// TensorFlow calls this function in any thread. The thread may hold locks of TensorFlow, so it must not wait for
+// Python.
 void optimize(void* optimizer, const TF_Buffer* in, const void*, TF_Buffer* out, TF_Status* status) {
   const std::string_view bytes(static_cast<const char*>(in->data), in->length);
   State* state = static_cast<State*>(optimizer);

@@ -41,13 +41,14 @@ enum Flag : int32_t {
   kPlaced = 4096,
   kScalar = 8192,
 };
-// The bits of `flags` from here on are the number of buckets of the histogram, whose counts follow in HISTOGRAM records.
+// The bits of `flags` from this bit on are the number of buckets of the histogram. Its counts follow in HISTOGRAM
+// records.
 constexpr int kBucketsShift = 16;
 
-// Which facts a tensor record holds besides the fields that all kinds share.
+// The facts that a tensor record holds besides the fields that all kinds share.
 struct TensorFacts {
   int64_t dims[kNumInlineDims];
-  int64_t first_bad_index;  // this and the next only with kPlaced
+  int64_t first_bad_index;  // this field and the next only with kPlaced
   int64_t num_bad_slices;   // kNoValue for a scalar
   int64_t num_neg_inf;
   int64_t num_pos_inf;
@@ -57,14 +58,14 @@ struct TensorFacts {
   int64_t num_pos_finite;
   int64_t num_subnormal;
   double min;
-  double max;  // with kScalar, the only element, also if it is not finite
+  double max;  // with kScalar, the only element, even if it is not finite
   double mean;
   double stddev;
   double max_abs;
   int64_t value_bytes;  // size of the kept elements
 };
 
-// Returns the bytes of one count of the histogram of a tensor with `size` elements.
+// Returns the size in bytes of one count in the histogram of a tensor with `size` elements.
 constexpr int64_t histogram_width(int64_t size) {
   return size < (int64_t{1} << 8) ? 1 : size < (int64_t{1} << 16) ? 2 : size < (int64_t{1} << 32) ? 4 : 8;
 }

@@ -31,26 +31,26 @@ class Status {
   TF_Status* status_;
 };
 
-// A large argument that a function gets in each call, but not from eager code: above all, the array that a function of
-// tf.data takes its batches from. Reading the whole array for each batch can take longer than the training step. So a
-// healthy argument is read again only after a pause, which is kPause times as long as reading it took. In the pause it is
-// held, so that no other tensor can have its address.
+// A large argument that a function gets in each call, but not from eager code. The main case is the array from which a
+// function of tf.data takes its batches. Reading the whole array for each batch can take longer than the training step.
+// So a healthy argument is read again only after a pause, which is kPause times as long as the reading took. During the
+// pause, the argument is held, so that no other tensor can have its address.
 class RepeatedArgument {
  public:
-  static constexpr int64_t kMinBytes = int64_t{1} << 20;  // of smaller tensors, every call is read
+  static constexpr int64_t kMinBytes = int64_t{1} << 20;  // smaller tensors are read in every call
 
   RepeatedArgument() = default;
   ~RepeatedArgument() { release(); }
   RepeatedArgument(const RepeatedArgument&) = delete;
   RepeatedArgument& operator=(const RepeatedArgument&) = delete;
 
-  // Returns true if the tensor is the one that was read last, and need not be read again yet.
+  // Returns true if this tensor was the last one read, and need not be read again yet.
   bool is_known(const void* data, int64_t num_bytes) {
     std::lock_guard<std::mutex> lock(mutex_);
     return held_ != nullptr && data == data_ && num_bytes == num_bytes_ && monotonic_ns() < next_ns_;
   }
 
-  // Notes that input 0 of the kernel was read. It is held once the same memory came twice in succession.
+  // Notes that input 0 of the kernel was read. The input is held if it had the same memory twice in succession.
   void note_read(TF_OpKernelContext* context, const void* data, int64_t num_bytes, int64_t begin_ns, bool is_bad) {
     std::lock_guard<std::mutex> lock(mutex_);
     if (is_other_each_time_) return;
@@ -83,15 +83,15 @@ class RepeatedArgument {
   const void* data_ = nullptr;
   int64_t num_bytes_ = 0;
   int64_t next_ns_ = 0;
-  bool is_other_each_time_ = false;  // then it is never held again
+  bool is_other_each_time_ = false;  // if true, the input is never held again
 };
 
 // The constant data of a kernel. There is one instance per node of an instantiated (inlined) graph.
 struct RecordKernel {
   std::vector<int64_t> nodes;   // key of each tensor in the Python registry
   std::vector<int64_t> dtypes;  // only for summaries: the dtypes of the tensors
-  // Only RecordDevice: the number of classes of each tensor, or how many bytes an element has; the earlier tensor with the
-  // same elements, or -1; its shape, as in SummaryNodes; and whether its call site is known.
+  // Only RecordDevice, for each tensor: the number of classes, or the size of an element in bytes; the earlier tensor
+  // with the same elements, or -1; the shape, as in SummaryNodes; and whether the call site is known.
   std::vector<int64_t> nums_classes, element_bytes, same_as, dims, has_call_sites;
   bool keep = false;            // only RecordThrough: whether the elements are kept
   std::vector<int64_t> decides;  // for each node whether it stops the program if it is bad
@@ -107,14 +107,14 @@ struct RecordKernel {
   std::vector<int64_t> kept_inputs;  // only RecordThrough: for each input after the first, its index at the recorded op
   std::vector<int32_t> call_sites;  // only RecordRows and RecordDevice: the call site of each tensor
   std::vector<int64_t> argument_indexes;  // only RecordRows: indexes of the arguments that it takes
-  // Only RecordRows: the loops that each tensor is computed in, from the outermost, as hashes of their names.
+  // Only RecordRows: the loops in which each tensor is computed, from the outermost loop, as hashes of their names.
   std::vector<std::vector<uint64_t>> loops;
 };
 
 // TF_UINT8, TF_INT64
 constexpr int kUint8 = 4, kInt64 = 9;
 
-// One per thread, so that a kernel does not allocate one for each input.
+// One status per thread, so that a kernel does not allocate a status for each input.
 inline Status& thread_status() {
   thread_local Status status;
   return status;
@@ -177,8 +177,8 @@ class Judge {
     is_bad_ = true;
   }
 
-  // Fails the step if the recording must stop the program; returns true if it did. The Python side parses the end of
-  // the text.
+  // Fails the step if the recording must stop the program; returns true if the step failed. The Python side parses the
+  // end of the error's text.
   bool decide(TF_OpKernelContext* context) const {
     if (!is_bad_ || session_.on_nonfinite != OnNonFinite::kFail) return false;
     constexpr int kInvalidArgument = 3;  // TF_INVALID_ARGUMENT, like TensorFlow's own CheckNumerics

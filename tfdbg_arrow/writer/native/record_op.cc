@@ -62,7 +62,7 @@ void* create_call_token(TF_OpKernelConstruction* construction) {
 
 void delete_kernel(void* opaque) { delete static_cast<RecordKernel*>(opaque); }
 
-// Notes which execution the step belongs to. The record is not covered, and does not become a row.
+// Notes the execution to which the step belongs. The record is not covered, and does not become a row.
 void compute_call_token(void* opaque, TF_OpKernelContext* context) {
   if (is_paused()) return;
   SessionGuard session;
@@ -120,8 +120,8 @@ bool record_tensor(RecordKernel* kernel, TF_OpKernelContext* context, TF_Tensor*
     record.execution_index = session->calls.find(static_cast<size_t>(kernel->argument), data);
   }
   const auto num_bytes = static_cast<int64_t>(tf.TF_TensorByteSize(tensor));
-  // What eager code passes is measured in each call, even if it is at the address of the call before: what TensorFlow
-  // does not write, the program can write through an array that shares the memory.
+  // An argument from eager code is measured in each call, even if it has the same address as in the previous call: the
+  // program can change it through an array that shares its memory.
   const bool may_repeat = kernel->argument >= 0 && num_bytes >= RepeatedArgument::kMinBytes &&
                           session->only_counts(kernel->keep) && !session->calls.has_argument(data);
   if (may_repeat && kernel->repeated.is_known(data, num_bytes)) {
@@ -173,7 +173,7 @@ struct ViewKernel {
   int type = 0;
   bool is_row = false;                    // whether a view has the shape [1, n], and not [n]
   int64_t num_views = 0;                  // 0, or the number of inputs
-  int64_t num_shapes = 0;                 // 0, or 1: a vector with the rank of each input, followed by its dimensions
+  int64_t num_shapes = 0;                 // 0, or 1: a vector; for each input, its rank and its dimensions
 };
 
 void* create_view(TF_OpKernelConstruction* construction) {
@@ -216,7 +216,7 @@ void set_shapes(TF_OpKernelContext* context, int output, const std::vector<int64
 
 void compute_view(void* opaque, TF_OpKernelContext* context) {
   const auto* kernel = static_cast<const ViewKernel*>(opaque);
-  if (kernel == nullptr) return;  // TensorFlow has the error of create_view()
+  if (kernel == nullptr) return;  // create_view() has reported the error to TensorFlow
   const TensorFlowApi& tf = tf_api();
   Status& status = thread_status();
   const int num_tensors = tf.TF_NumInputs(context);
@@ -259,7 +259,7 @@ void check(Status& status, const char* what) {
   if (!status.ok()) throw std::runtime_error(std::string("TensorFlow refused ") + what + ": " + status.message());
 }
 
-// Registers the op that returns views. It is not stateful: TensorFlow may remove it if nothing uses the views.
+// Registers the op that returns views. The op is not stateful: TensorFlow may remove it if no node uses the views.
 void register_view_op() {
   const TensorFlowApi& tf = tf_api();
   Status status;
@@ -276,7 +276,7 @@ void register_view_op() {
   check(status, "an op that returns views");
 }
 
-// Registers an op without outputs, which TensorFlow does not remove.
+// Registers a stateful op, which TensorFlow does not remove.
 void register_op(std::string_view name, std::initializer_list<const char*> inputs, std::initializer_list<const char*> attrs) {
   const TensorFlowApi& tf = tf_api();
   Status status;

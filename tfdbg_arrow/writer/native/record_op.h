@@ -1,13 +1,13 @@
 // The TensorFlow ops that record tensors inside graphs, registered over the C API.
 //
-// TfdbgArrowCallToken(execution_index): notes which run of a session the step belongs to.
-// TfdbgArrowRecordRows(summaries, arguments...): records the tensors of functions that XLA compiles, one row of the
-// float64 matrix for each tensor. The last columns are the iterations of the loops that the tensor is computed in. Rows
-// of branches that were not taken are omitted. The memory of the arguments identifies the call.
-// TfdbgArrowRecordDevice(parts, shapes...): records tensors whose elements were counted on their device, see
+// TfdbgArrowCallToken(execution_index): notes the run of a session to which the step belongs.
+// TfdbgArrowRecordRows(summaries, arguments...): records the tensors of functions that XLA compiles. `summaries` is a
+// float64 matrix with one row for each tensor. The last columns are the iterations of the loops in which the tensor is
+// computed. Rows of branches that were not taken are omitted. The memory of the arguments identifies the call.
+// TfdbgArrowRecordDevice(parts, shapes...): records tensors whose elements were counted on their device; see
 // device_summaries.h.
-// TfdbgArrowView(tensors...): returns views of tensors as another dtype, in the same memory, and their shapes on
-// the host. It copies nothing, also on a device.
+// TfdbgArrowView(tensors...): returns views of tensors as another dtype, in the same memory, and the shapes of the
+// tensors on the host. The op copies no elements, even on a device.
 // TfdbgArrowRecordThrough(tensor): records one tensor and passes it on. The optimizer of executed.h adds it to graphs.
 // TfdbgArrowRecordConstant(tensor): records one tensor, and has no output.
 #pragma once
@@ -22,7 +22,7 @@ constexpr std::string_view kRecordConstantOp = "TfdbgArrowRecordConstant";
 constexpr std::string_view kRecordRowsOp = "TfdbgArrowRecordRows";
 constexpr std::string_view kRecordDeviceOp = "TfdbgArrowRecordDevice";
 constexpr std::string_view kViewOp = "TfdbgArrowView";
-// Prefix of the names of these ops. A number, a slash and the name of the recorded node follow.
+// Prefix of the names of these ops. A number, a slash and the name of the recorded node follow the prefix.
 constexpr std::string_view kRecordNodePrefix = "tfdbg_arrow_record_";
 
 // Returns true if the optimizer of executed.h adds ops of this type to graphs.
@@ -41,7 +41,7 @@ constexpr int kNumSummaryDims = 6;
 enum SummaryColumn : int {
   kColumnRank = 0,  // -1: the shape was not measured
   kColumnSize,
-  kColumnDim0,  // the last dimensions if there are more
+  kColumnDim0,  // the last dimensions if the rank is higher
   kColumnNumNegInf = kColumnDim0 + kNumSummaryDims,
   kColumnNumPosInf,
   kColumnNumNan,
@@ -56,10 +56,10 @@ enum SummaryColumn : int {
   kColumnMaxAbs,
   kColumnNumFinite,
   kColumnFirstBad,      // the index of the first bad element, plus 1; 0 if it is not known
-  kColumnNumBadSlices,  // the number of bad slices, plus 1; 0 if it is not known, and for a scalar
+  kColumnNumBadSlices,  // the number of bad slices, plus 1; 0 for a scalar, or if the number is not known
   kNumSummaryColumns,
   // Only for TfdbgArrowRecordRows.
-  kColumnIteration = kNumSummaryColumns,  // of the innermost loop, then of the outer loops
+  kColumnIteration = kNumSummaryColumns,  // the iteration of the innermost loop, then of the outer loops
   kNumCompiledColumns = kColumnIteration + 6,
 };
 // The rank in the rows of tensors that were not computed.

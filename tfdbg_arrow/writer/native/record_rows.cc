@@ -1,4 +1,4 @@
-// Records summaries of tensors that other nodes computed.
+// Records the tensors whose summaries other nodes computed.
 #include <algorithm>
 #include <cstddef>
 #include <limits>
@@ -25,7 +25,7 @@ std::vector<std::string> split(const std::string& text, char separator) {
   return parts;
 }
 
-// Returns the same as Hash64Combine of TensorFlow.
+// Returns the result of TensorFlow's Hash64Combine.
 // Source: tensorflow/core/lib/hash/hash.h.
 uint64_t combined(uint64_t a, uint64_t b) { return a ^ (b + 0x9E3779B97F4A7800u + (a << 10) + (a >> 4)); }
 
@@ -51,10 +51,10 @@ bool is_real_float(int dtype) {
   return read_scalar(dtype, &zero, &value);
 }
 
-// Records the value of a tensor with one element, if the row has it, or the counts tell it.
+// Records the value of a tensor with one element, if the row contains the value or the counts determine it.
 void set_scalar(const Health& health, const double* row, Record* record) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
-  if (row[kColumnNumFinite] > 0) {  // otherwise, what counted the element may not have read its value
+  if (row[kColumnNumFinite] > 0) {  // otherwise, the row may not contain the value
     record->tensor.max = row[kColumnMax];
   } else if (health.num_nan != 0) {
     record->tensor.max = std::numeric_limits<double>::quiet_NaN();
@@ -95,7 +95,7 @@ void record_whole(Session& session, const RecordKernel& kernel, size_t i, const 
   append_judged(session, i, shape, record, judge);
 }
 
-// Returns the call that has the tensors of a RecordRows op as arguments; kNoValue if it is not certain.
+// Returns the call that has the tensors of a RecordRows op as arguments; kNoValue if the call is not certain.
 int64_t call_with_arguments(const RecordKernel& kernel, TF_OpKernelContext* context, const Session& session) {
   const TensorFlowApi& tf = tf_api();
   int64_t found = kNoValue;
@@ -163,7 +163,7 @@ void fill_from_summary(const Session& session, int dtype, const Shape& shape, co
   }
 }
 
-// A kernel that takes the rows that a compiled function returns for its tensors.
+// Creates a kernel whose input holds the rows that a compiled function returns for its tensors.
 void* create_record_rows(TF_OpKernelConstruction* construction) {
   auto kernel = std::make_unique<RecordKernel>();
   Status status;
@@ -238,7 +238,7 @@ void compute_record_rows(void* opaque, TF_OpKernelContext* context) {
   judge.decide(context);
 }
 
-// A kernel that takes the counts of nodes on a device.
+// Creates a kernel whose inputs hold the counts that nodes on a device computed.
 void* create_record_device(TF_OpKernelConstruction* construction) {
   auto kernel = std::make_unique<RecordKernel>();
   Status status;
@@ -265,7 +265,7 @@ void* create_record_device(TF_OpKernelConstruction* construction) {
 
 namespace {
 
-// The shapes of the tensors of a RecordDevice op, and where the bytes of each are in its first input.
+// The shapes of the tensors of a RecordDevice op, and the positions of their bytes in the op's first input.
 struct Layout {
   std::vector<Shape> shapes;
   std::vector<int64_t> begins, sizes;
@@ -341,7 +341,7 @@ void compute_record_device(void* opaque, TF_OpKernelContext* context) {
   Judge judge(*kernel, *session);
   for (size_t i = 0; i < num_tensors; ++i) {
     const int64_t source = kernel->same_as[i];
-    if (source >= 0 && found.sizes[i] != found.sizes[static_cast<size_t>(source)]) {  // its shape is not what it said
+    if (source >= 0 && found.sizes[i] != found.sizes[static_cast<size_t>(source)]) {  // the claimed shape is wrong
       session->spool.count_dropped(1);
       continue;
     }

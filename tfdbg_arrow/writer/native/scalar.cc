@@ -28,7 +28,7 @@ bool read(const void* data, double* out) {
   } else if constexpr (sizeof(U) == sizeof(double)) {
     std::memcpy(&value, &magnitude, sizeof(value));  // arithmetic could flush a subnormal number to zero
   } else if (magnitude != 0) {
-    // In float64, no such number is subnormal.
+    // In float64, no number of these formats is subnormal.
     const int exponent = static_cast<int>(magnitude >> Format::kMantissaBits);
     const int fraction = static_cast<int>(magnitude & static_cast<U>(Format::kMinNormal - 1));
     const int mantissa = exponent == 0 ? fraction : fraction + static_cast<int>(Format::kMinNormal);

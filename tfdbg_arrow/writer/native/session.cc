@@ -31,14 +31,14 @@ std::array<Shard, kShards> g_shards;
 std::atomic<Session*> g_session{nullptr};
 std::atomic<int> g_next_shard{0};
 
-// Null if not connected to other processes. An old value is never freed, because threads of TensorFlow read it at any
-// time.
+// Null if this process is not connected to other processes. An old value is never freed, because threads of TensorFlow
+// may read it at any time.
 std::atomic<const std::string*> g_local_task{nullptr};
 
 thread_local int64_t t_last_event_index = kNoValue;
-// The histogram that the calling thread counted last; null before the first one. It takes 33 kB.
+// The histogram that the calling thread counted last; null before its first histogram. A histogram takes 33 kB.
 thread_local std::unique_ptr<Histogram> t_histogram;
-// How many guards the calling thread holds.
+// Number of guards that the calling thread holds.
 thread_local int64_t t_num_guards = 0;
 
 int own_shard() {
@@ -62,7 +62,8 @@ bool is_remote(std::string_view device) {
 }
 
 SessionGuard::SessionGuard() {
-  // Sequentially consistent, like retract_session(): either that function sees this user, or this user sees null.
+  // Sequentially consistent, like the operations in retract_session(): either that function sees this user, or this
+  // user sees null.
   g_shards[own_shard()].users.fetch_add(1, std::memory_order_seq_cst);
   ++t_num_guards;
   session_ = g_session.load(std::memory_order_seq_cst);
@@ -145,7 +146,7 @@ bool ValueSpool::read(int64_t offset, int64_t size, void* out) const {
 void ValueSpool::release(int64_t offset) {
   if (offset <= released_) return;
 #ifdef FALLOC_FL_PUNCH_HOLE
-  // Best effort: if the file system does not support it, the blocks are freed when the file is removed.
+  // If the file system does not support this, the blocks are freed only when the file is removed.
   (void)::fallocate(fd_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, released_, offset - released_);
 #endif
   released_ = offset;
@@ -155,7 +156,8 @@ bool Session::has_elements(int dtype) { return element_size(dtype) > 0 || dtype 
 
 namespace {
 
-// Appends the elements of a tensor of strings in the encoding of tfdbg_arrow.schema.dtypes; kNoValue if that failed.
+// Appends the elements of a tensor of strings in the encoding of tfdbg_arrow.schema.dtypes. Returns their offset, or
+// kNoValue on failure.
 int64_t append_strings(ValueSpool& values, const void* data, int64_t size, int64_t* num_bytes) {
   const auto* elements = static_cast<const TF_TString*>(data);
   const TensorFlowApi& tf = tf_api();
@@ -320,8 +322,8 @@ uint64_t num_histogram_records(const Record& record) {
   return static_cast<uint64_t>((bytes + kPayloadBytes - 1) / kPayloadBytes);
 }
 
-// Writes counts of `histogram`, from the one with index `first` on, as integers of `width` bytes. The processor must be
-// little-endian, as it must be for all fields of a record.
+// Writes counts of `histogram`, from the count with index `first` on, as integers of `width` bytes. The processor must
+// be little-endian, as for all fields of a record.
 void fill_counts(const Histogram& histogram, int64_t first, int64_t width, Record* record) {
   const int64_t* counts = &histogram.counts[0][0];
   const int64_t end = std::min(first + kPayloadBytes / width, 2 * int64_t{histogram.num_buckets});
@@ -373,7 +375,7 @@ bool append_tensor(Session& session, const Record& record, int rank, const int64
     fill_counts(*t_histogram, static_cast<int64_t>(i) * (kPayloadBytes / width), width, more);
     spool.commit(sequence + 1 + num_dims + i);
   }
-  spool.fill(sequence, record);  // last, so that a reader never finds it without the others
+  spool.fill(sequence, record);  // last, so that a reader never finds it without its followers
   if ((record.flags & kBad) != 0) spool.signal_urgent();
   return true;
 }

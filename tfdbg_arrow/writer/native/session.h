@@ -1,6 +1,6 @@
-// The active recording, at most one per process. Kernels and eager callbacks enter it through a SessionGuard. stop()
-// unpublishes it and waits until the last of them has left. Functions with record ops can still run later; their
-// kernels find no session and return.
+// The active recording; a process has at most one. Kernels and eager callbacks enter the session through a
+// SessionGuard. stop() unpublishes the session and waits until all kernels and callbacks have left it. Functions with
+// record ops can still run later; their kernels find no session and return.
 #pragma once
 
 #include <algorithm>
@@ -38,19 +38,19 @@ enum class Mode : int {
   kFullTensor = 6,
 };
 
-// The kept elements of tensors: an append-only file next to the spool, written with pwrite so that it outlives the
-// process too. Any thread appends; the drain reads and releases.
+// The kept elements of tensors: an append-only file next to the spool. It is written with pwrite, so that it too
+// outlives the process. Any thread may append; the drain reads and releases.
 class ValueSpool {
  public:
   explicit ValueSpool(const std::string& path);  // throws std::system_error
   ~ValueSpool();
   // Returns the offset, or kNoValue if the bytes could not be written.
   int64_t append(const void* data, int64_t size);
-  // Returns false if there are not that many bytes. Throws std::system_error if they cannot be read.
+  // Returns false if the file has fewer bytes. Throws std::system_error if the bytes cannot be read.
   bool read(int64_t offset, int64_t size, void* out) const;
   // Frees the disk blocks before `offset`.
   void release(int64_t offset);
-  // Returns how often bytes could not be written.
+  // Returns the number of failed writes.
   int64_t num_failed() const { return num_failed_.load(std::memory_order_relaxed); }
 
  private:
@@ -60,7 +60,7 @@ class ValueSpool {
   int64_t released_ = 0;
 };
 
-// What happens at a bad tensor in a graph that is not masked.
+// The reaction to a bad tensor in a graph, if the tensor is not masked.
 enum class OnNonFinite : int { kRecord = 0, kNote = 1, kFail = 2 };
 
 // The bad tensors of graphs that wait for the Python side: one event for each node.
@@ -93,7 +93,7 @@ class BadEvents {
     std::lock_guard<std::mutex> lock(mutex_);
     events_[record.node] = {record.step_id, event_index};
   }
-  // Returns the last event of these nodes in a step; kNoValue if there is none.
+  // Returns the last event of these nodes in a step; kNoValue if there is no such event.
   int64_t last_of(const std::vector<int64_t>& nodes, int64_t step_id) const {
     std::lock_guard<std::mutex> lock(mutex_);
     int64_t last = kNoValue;
@@ -120,11 +120,11 @@ struct HostTensor {
 // Describes a tensor, which must outlive the result.
 HostTensor host_tensor(TF_Tensor* tensor);
 
-// Limits how many bytes of inputs are kept, and counts the rest.
+// Limits the number of bytes of inputs that are kept, and counts the bad values whose inputs are not kept.
 class InputBudget {
  public:
-  // Returns true if the inputs of a bad value may be kept. The first inputs of each op may take all that is left, later
-  // ones a sixteenth of the limit, so that no op takes the room of the others.
+  // Returns true if the inputs of a bad value may be kept. The first inputs of each op may use all of the remaining
+  // room. Later inputs of an op may use a sixteenth of the limit, so that no op takes the room of other ops.
   bool admit(const Record& bad, int64_t num_bytes) {
     std::lock_guard<std::mutex> lock(mutex_);
     int64_t& own = bytes_of_[{bad.kind, bad.node}];
@@ -214,8 +214,8 @@ class SessionGuard {
   Session* session_;
 };
 
-// Sets the address of this process in its cluster, such as `/job:chief/replica:0/task:0`; empty if it is not connected.
-// Other processes have no kernels for our ops, and tensors on their devices are not fetched.
+// Sets the address of this process in its cluster, such as `/job:chief/replica:0/task:0`; empty if the process is not
+// connected. Other processes have no kernels for our ops, and tensors on their devices are not fetched.
 void set_local_task(const std::string& task);
 bool is_connected();
 // Returns true if the device with this full name belongs to another process.
@@ -230,43 +230,44 @@ bool is_in_session();
 
 // Publishes a session; the caller still owns it.
 void publish_session(Session* session);
-// Unpublishes it, and waits until no thread uses it. The calling thread must not hold a guard.
+// Unpublishes the session, and waits until no thread uses it. The calling thread must not hold a guard.
 void retract_session();
 // For a forked child: forgets the session without touching its memory, which the parent uses.
 void forget_session();
 bool has_session();
 
-// The process-wide names that the IDs in records refer to.
+// The process-wide names to which the IDs in records refer.
 StringTable& strings();
 
 int64_t wall_time_ns();
 
 int64_t num_elements(int rank, const int64_t* dims);
 
-// Keeps the elements of the inputs of an op that made a bad value. Does nothing if the inputs are as bad as the value:
-// if they hold a NaN, or an infinity while the value holds no NaN. Call it without the GIL.
+// Keeps the elements of the inputs of an op that made a bad value. Does nothing if the inputs are as bad as the value.
+// This is the case if they hold a NaN, or if they hold an infinity and the value holds no NaN. Call it without the GIL.
 //
 // Args:
 //   bad: the record of the value.
 //   event_index: the event index of that record.
 //   inputs: the inputs whose elements are on the host.
-//   indexes: the index of each of them among all inputs of the op.
+//   indexes: the index of each of these inputs among all inputs of the op.
 void keep_inputs(Session& session, const Record& bad, int64_t event_index, const std::vector<HostTensor>& inputs,
                  const std::vector<int64_t>& indexes);
 
-// Fills counts and magnitudes, and the flags that say which of them a mode has. `numerics` may be null.
+// Fills the counts and magnitudes that a mode has, and the flags that state which are filled. `numerics` may be null.
 void set_health(Mode mode, const Health& health, const Numerics* numerics, Record* record);
 
 // Measures a tensor in the session's mode, and fills dtype, shape, flags, counts and magnitudes. `data` may be null
-// only if size is 0 or the mode reads no elements. Keeps the elements in mode FULL_TENSOR, or if `keep` is true. With the setting `histograms`, the
-// histogram of the tensor stays with the calling thread, until this thread appends the record or describes another one.
+// only if size is 0 or the mode reads no elements. Keeps the elements in mode FULL_TENSOR, or if `keep` is true. With
+// the setting `histograms`, the calling thread holds the histogram of the tensor until the thread appends the record or
+// describes another tensor.
 void describe_tensor(Session& session, int dtype, int rank, const int64_t* dims, const void* data, bool keep,
                      Record* record);
 
 // Returns how many records a tensor needs: one, DIMS records for a rank above kNumInlineDims, and HISTOGRAM records.
 uint64_t num_records(const Record& record, int rank);
-// Writes a tensor's record, its DIMS records and its HISTOGRAM records, with the histogram that the calling thread counted
-// last. Returns false if the spool has no room.
+// Writes a tensor's record, its DIMS records and its HISTOGRAM records. The histogram is the one that the calling
+// thread counted last. Returns false if the spool has no room.
 bool append_tensor(Session& session, const Record& record, int rank, const int64_t* dims);
 // Returns the event index of the tensor that the calling thread appended last; kNoValue if there was no room.
 int64_t last_event_index();

@@ -16,7 +16,7 @@
 namespace tfdbg_arrow {
 
 // The nodes that a run of a session computes. After the optimizer, TensorFlow removes all nodes that the fetches and
-// targets do not need. So a record op that no node needs stays only if the run's own op waits for it.
+// targets do not need. So if no node needs a record op, the record op stays only if the run's own op waits for it.
 class SessionRun {
  public:
   // `generation`: the number of the recording.

@@ -139,7 +139,7 @@ void Spool::release(uint64_t upto, int64_t rows_upto) {
   uint64_t tail = header_->tail.load(std::memory_order_relaxed);
   upto = std::min(upto, read_.load(std::memory_order_relaxed));
   if (upto > tail) {
-    // A slot's old commit never equals that of its next use, so it need not be cleared.
+    // A slot's old commit never equals the commit of the slot's next use, so it need not be cleared.
     unmap(tail, upto);
     header_->tail.store(upto, std::memory_order_release);
     stalled_.store(false, std::memory_order_relaxed);
@@ -148,13 +148,14 @@ void Spool::release(uint64_t upto, int64_t rows_upto) {
 }
 
 void Spool::unmap(uint64_t from, uint64_t upto) {
-  // Otherwise a long run would have touched every page of the ring, and the process would seem to need all of it.
+  // Otherwise a long run would touch every page of the ring, and the process would seem to need the memory of the whole
+  // ring.
   static const uintptr_t page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
   while (from < upto) {
-    uint64_t end = std::min(upto, (from | mask_) + 1);  // the end of the ring at most
+    uint64_t end = std::min(upto, (from | mask_) + 1);  // at most the end of the ring
     uintptr_t first = (reinterpret_cast<uintptr_t>(slot(from)) + page - 1) / page * page;
     uintptr_t last = reinterpret_cast<uintptr_t>(slot(end - 1) + 1) / page * page;
-    // The pages keep their content in the file. If the call fails, they only stay in memory.
+    // The file keeps the content of the pages. If the call fails, the pages only stay in memory.
     if (first < last) ::madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
     from = end;
   }
@@ -162,7 +163,7 @@ void Spool::unmap(uint64_t from, uint64_t upto) {
 
 bool Spool::wait(double timeout_s, uint64_t pending_records) {
   std::unique_lock<std::mutex> lock(mutex_);
-  // Records that were drained but not released yet take room too.
+  // Records that were drained but not yet released take room too.
   uint64_t read = read_.load(std::memory_order_relaxed);
   uint64_t room = capacity_ - (read - header_->tail.load(std::memory_order_relaxed));
   uint64_t limit = std::min<uint64_t>(pending_records, room / 2);

@@ -1,10 +1,10 @@
 // The event spool: a ring of records in a memory-mapped, preallocated file.
 //
-// Ownership: the session owns it. Threads: any number of threads append, one drains. No lock is held while a record is
-// written: a thread reserves slots with one compare-and-swap, fills them, and commits each by storing its sequence
-// number. The file outlives the process, so that events committed before a kill can be read afterwards. For this, a
-// slot is reused only when its event is in sealed parts. Disk blocks are allocated when the file is created, so that a
-// full disk is an error there and never a signal later.
+// Ownership: the session owns the spool. Threads: any number of threads append, and one thread drains. No lock is held
+// while a record is written: a thread reserves slots with one compare-and-swap, fills them, and commits each slot by
+// storing its sequence number. The file outlives the process, so that events committed before a kill can be read
+// afterwards. For this purpose, a slot is reused only when its event is in sealed parts. Disk blocks are allocated when
+// the file is created, so that a full disk causes an error at that time and never a signal later.
 #pragma once
 
 #include <atomic>
@@ -28,7 +28,7 @@ struct SpoolHeader {
   uint64_t capacity;  // records, a power of two
   int64_t pid;
   alignas(64) std::atomic<uint64_t> head;  // sequence number of the next record to reserve
-  alignas(64) std::atomic<uint64_t> tail;  // everything before this sequence number is in sealed parts
+  alignas(64) std::atomic<uint64_t> tail;  // all events before this sequence number are in sealed parts
   alignas(64) std::atomic<int64_t> values_tail;  // the same for an offset in the value spool
   std::atomic<int64_t> rows_tail;                // the same for an offset in the journal of rows
 };
@@ -47,8 +47,8 @@ class Spool {
 
   // Reserves `count` consecutive slots without waiting. Returns false if there is no room.
   bool try_reserve(uint64_t count, uint64_t* sequence);
-  // Waits until `count` slots are free. Returns false if nothing was drained for `kStallTimeout`; from then on it does
-  // not wait until something is drained. Never waits if the spool was created without waiting.
+  // Waits until `count` slots are free. Returns false if no record was drained for `kStallTimeout`. After that, it
+  // returns without waiting until the next record is drained. Never waits if the spool was created without waiting.
   bool wait_for_room(uint64_t count);
   // Returns the slot of a reserved sequence number; its `commit` is 0.
   Record* slot(uint64_t sequence) { return &records_[sequence & mask_]; }
@@ -64,7 +64,7 @@ class Spool {
   // Frees the slots before a drained sequence number, and notes which rows are in sealed parts.
   void release(uint64_t upto, int64_t rows_upto);
   void note_released_values(int64_t upto) { header_->values_tail.store(upto, std::memory_order_release); }
-  // Waits until a bad value is signaled (returns true), `pending` records wait, or the timeout expires.
+  // Waits until a bad value is signaled (returns true), `pending` records are waiting, or the timeout expires.
   bool wait(double timeout_s, uint64_t pending);
 
   // Returns the number of records that wait to be drained.
@@ -77,7 +77,7 @@ class Spool {
   uint64_t num_dropped() const { return dropped_.load(std::memory_order_relaxed); }
 
  private:
-  // Takes the pages of released slots out of the memory of the process.
+  // Removes the pages of released slots from the memory of the process.
   void unmap(uint64_t from, uint64_t upto);
 
   std::string path_;

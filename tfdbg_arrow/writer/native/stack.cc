@@ -32,15 +32,15 @@ PyObject* g_on_new_stack = nullptr;
 
 enum class Told { kYes, kFailed, kInterrupted };
 
-// Passes a new stack to the handler, which writes its rows, and replaces the ID by the one that it has there. Returns
-// kInterrupted if an exception of the program came up.
+// Passes a new stack to the handler, which writes the stack's rows, and replaces the ID by the ID that the handler
+// returns. Returns kInterrupted if an exception of the program was raised meanwhile.
 Told tell(int64_t& id, const Frames& frames) {
   if (g_on_new_stack == nullptr) return Told::kYes;
   PyObject *type, *value, *traceback;
   PyErr_Fetch(&type, &value, &traceback);
   PyObject* handler = g_on_new_stack;
   Py_INCREF(handler);
-  // A pair for each frame would be a hundred objects that Python's garbage collector examines.
+  // With a pair for each frame, Python's garbage collector would have to examine a hundred objects.
   PyObject* codes = PyList_New(static_cast<Py_ssize_t>(frames.size()));
   PyObject* instructions = PyList_New(static_cast<Py_ssize_t>(frames.size()));
   bool is_complete = codes != nullptr && instructions != nullptr;
@@ -87,7 +87,7 @@ int64_t intern_stack(int skip) {
   auto found = ids().find(frames);
   if (found != ids().end()) return found->second;
   for (auto& entry : frames) Py_INCREF(entry.first);
-  Frames own = frames;  // while the handler runs, other threads walk their stacks, and this one may walk another
+  Frames own = frames;  // while the handler runs, any thread may walk another stack
   int64_t id = g_next_id++;
   const Told told = tell(id, own);
   if (told == Told::kInterrupted) {  // its rows may be missing: write them, with another ID, the next time
@@ -109,7 +109,7 @@ void set_stack_handler(PyObject* on_new_stack) {
 }
 
 void forget_stacks() {
-  // Releasing a code object can run callbacks of weak references, so none of our data may point to it by then.
+  // Releasing a code object can run callbacks of weak references, so first remove all pointers to it from our data.
   std::vector<PyObject*> codes;
   for (const auto& [frames, id] : ids()) {
     for (const auto& entry : frames) codes.push_back(entry.first);

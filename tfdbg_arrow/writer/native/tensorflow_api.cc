@@ -44,7 +44,7 @@ const TensorFlowApi& tf_api() { return g_api; }
 void load_tensorflow_api(const std::string& framework_path, const std::string& cc_path,
                          const std::string& python_path) {
   const TensorFlowApi found = found_api(framework_path, cc_path, python_path);
-  // Only once: threads of TensorFlow may still run kernels of an earlier recording.
+  // The functions are stored only once, because threads of TensorFlow may still run kernels of an earlier recording.
   static std::once_flag is_stored;
   std::call_once(is_stored, [&] { g_api = found; });
 }

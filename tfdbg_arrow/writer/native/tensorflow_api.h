@@ -27,7 +27,7 @@ struct TF_Buffer {
   size_t length;
   void (*data_deallocator)(void* data, size_t length);
 };
-// One element of a tensor of strings. TensorFlow defines its layout, and its size has not changed since 2.4.
+// One element of a tensor of strings. TensorFlow defines its layout; its size has not changed since TensorFlow 2.4.
 struct TF_TString {
   uint64_t opaque[3];
 };

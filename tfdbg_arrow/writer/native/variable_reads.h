@@ -13,8 +13,8 @@
 
 namespace tfdbg_arrow {
 
-// The ReadVariableOps of one graph. Two of them return the same value if each write to the variable runs before both, or
-// after both. Writes by other graphs at the same time are not considered.
+// The ReadVariableOps of one graph. Two reads of a variable return the same value if each write to the variable runs
+// before both reads, or after both reads. Writes by other graphs at the same time are not considered.
 class VariableReads {
  public:
   // `index_of`: the index of each node, by name. Both must outlive this object.
@@ -48,7 +48,7 @@ class VariableReads {
  private:
   struct Variable {
     std::vector<size_t> reads;
-    std::vector<size_t> others;  // nodes that may write to it
+    std::vector<size_t> others;  // nodes that may write to the variable
   };
 
   static bool is_read(const NodeView& node) { return node.op == "ReadVariableOp" && !node.inputs.empty(); }
@@ -61,7 +61,7 @@ class VariableReads {
   bool are_equal(size_t a, size_t b, const Variable& variable) {
     for (size_t other : variable.others) {
       if (runs_before(a, other) && runs_before(b, other)) continue;
-      // A node that hands the variable on runs before the write.
+      // A node that forwards the variable runs before the write.
       const NodeView& node = graph_.nodes[other];
       const bool writes_itself = !is_plumbing(node.op) && !passes_on(node.op);
       if (!writes_itself || !runs_before(other, a) || !runs_before(other, b)) return false;
@@ -69,7 +69,8 @@ class VariableReads {
     return true;
   }
 
-  // Returns true if a node depends on another one. A Merge runs once one of its inputs is there, so it does not count.
+  // Returns true if node `second` depends on node `first`. A path through a Merge does not count, because a Merge runs
+  // when one of its inputs is computed.
   bool runs_before(size_t first, size_t second) {
     const auto [entry, is_new] = before_.try_emplace(second);
     std::vector<bool>& before = entry->second;

@@ -1,1 +1,1 @@
-"""One recording: its parts, its observer for the hooks, and the rows that it passes to the sink."""
+"""One recording: the objects that it consists of, its observer for the hooks, and the rows that go to the sink."""

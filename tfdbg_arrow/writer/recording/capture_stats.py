@@ -90,7 +90,7 @@ class FunctionNotes:
 
         Args:
             function_name: The function.
-            is_defun: Whether TensorFlow made it with Defun. Otherwise, it was created before the recording.
+            is_defun: Whether the function was made with Defun. Otherwise, it was created before the recording.
         """
         if function_name.encode() in self.settled:
             return
@@ -165,13 +165,13 @@ class FunctionNotes:
             self._stats.add("unobservable", function_name, reason, reason_code="other_process")
 
     def connected(self, local_task: str) -> None:
-        """Reports that the process is connected to others, whose devices it can use."""
+        """Reports that the process is connected to other processes, whose devices it can use."""
         reason = "tensors and ops on devices of other processes are not recorded; this process is " + local_task
         self._stats.add("unobservable", "other processes", reason, reason_code="other_devices")
 
 
 def _stacklevel() -> int:
-    """Returns the stacklevel of the innermost frame of the program for warn(), or else of one outside this package."""
+    """Returns the stacklevel for warn() of the innermost frame of the program, or else outside this package."""
     owners = FrameOwners()
     paths = [frame.f_code.co_filename for frame, _ in traceback.walk_stack(sys._getframe(2))]
     outside = [
@@ -186,7 +186,7 @@ def _stacklevel() -> int:
 def warn(message: str) -> None:
     """Issues a warning for the line of the program that runs, or writes it to stderr if the warning raises an error.
 
-    It can raise an error if the program turns warnings into errors or shows them itself.
+    A warning can raise an error if the program turns warnings into errors or shows them itself.
 
     Args:
         message: The warning, as a sentence.
@@ -201,10 +201,10 @@ def warn(message: str) -> None:
 def pass_on(error: object) -> None:
     """Raises an error again if it belongs to the program; otherwise does nothing.
 
-    Python runs the program's signal handlers wherever the main thread is, also in the recorder. What a handler raises
-    there must reach the program: KeyboardInterrupt, the TimeoutError of an alarm, or an exception of its own. An
-    exception that another thread sends comes without frames of a handler; of these, TimeoutError is recognized, because
-    one that the system raises has an errno.
+    Python runs the program's signal handlers wherever the main thread is, also in the recorder. Errors that a handler
+    raises there must reach the program: KeyboardInterrupt, the TimeoutError of an alarm, or an exception of its own. If
+    another thread sends an exception, its traceback has no frame of a handler. Of these exceptions, TimeoutError is
+    recognized: it has no errno, unlike a TimeoutError that the system raises.
 
     Args:
         error: An exception that the recorder caught; anything else is ignored.

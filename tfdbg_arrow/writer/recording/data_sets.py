@@ -25,8 +25,8 @@ class DataSets:
 
         Args:
             tensor_id: The tensor of the data set.
-            paths: For each tensor of an element the indexes and keys that lead to it.
-            is_deterministic: Whether its elements come in the same order in each run.
+            paths: For each tensor of an element, the indexes and keys that lead to the tensor.
+            is_deterministic: Whether the elements come in the same order in each run.
         """
         if tensor_id in self._noted:
             return

@@ -33,10 +33,10 @@ class FunctionObserver:
     Args:
         backend: Records the calls.
         registry: Stores the functions and their graphs.
-        describer: Turns their graphs into rows.
+        describer: Turns the graphs of functions into rows.
         plain: Returns the copies of functions that run in steps that are not recorded.
-        gate: Decides which steps are recorded; None means that all are.
-        stop: Stops the program at bad values; None means that nothing does.
+        gate: Decides which steps are recorded; None means that all steps are.
+        stop: Stops the program at bad values; None means that bad values do not stop it.
         judge: Decides which tensors stop the program.
         notes: Reports functions that are not recorded.
         scopes: The scopes of the ops of each thread.
@@ -113,12 +113,12 @@ class FunctionObserver:
         return function_name if gate is None or gate.is_open else self._plain.name_of(function_name)
 
     def call_options(self, function_name: bytes, options: Any, /) -> Any:
-        """Returns the FunctionCallOptions to call a function with; None if the program's own can be used."""
+        """Returns the FunctionCallOptions to call a function with; None if the program's own options can be used."""
         keeps_ops = self._executed.keeps_ops(function_name)
         return call_options(options.config_proto_serialized, options.executor_type, keeps_ops=keeps_ops)
 
     def is_untried(self, function_name: bytes, /) -> bool:
-        """Returns True if TensorFlow's optimizer may break a function and has not tried it yet."""
+        """Returns True if TensorFlow's optimizer may break a function and has not tried the function yet."""
         return self._executed.is_untried(function_name)
 
     def trying(self, function_name: bytes, /) -> AbstractContextManager[None]:
@@ -201,7 +201,7 @@ class FunctionObserver:
         self._describer.note_taped(attrs, outputs)
 
     def note_connected(self) -> None:
-        """Notes that the process is connected to others, whose devices it can use."""
+        """Notes that the process is connected to other processes, whose devices it can use."""
         task = local_task()
         self._backend.set_local_task(task)
         self._notes.connected(task)

@@ -24,7 +24,7 @@ AddMark = Callable[[int | None, dict[str, object]], None]
 
 
 class StepGate:
-    """Tracks the training's steps: whether the current one is recorded, and how many were not recorded.
+    """Tracks the training's steps: whether the current step is recorded, and how many steps were not recorded.
 
     Args:
         schedule: The schedule.
@@ -50,7 +50,7 @@ class StepGate:
         return self.is_open
 
     def leave(self) -> None:
-        """Ends a step; what follows is recorded, like everything before the first step."""
+        """Ends a step; the following events are recorded, like all events before the first step."""
         self.is_open = True
 
     @property
@@ -71,10 +71,10 @@ class Marks:
     """The labels of one recording, and the schedule that depends on them.
 
     Args:
-        gate: Decides which steps are recorded; None means that all are.
+        gate: Decides which steps are recorded; None means that all steps are.
         backend: Stores the step with each event.
         append: Takes rows for a table.
-        set_paused: Stops recording ops, or resumes it.
+        set_paused: Pauses the recording of ops, or resumes it.
         stats: Reports the steps that are not recorded.
     """
 
@@ -101,7 +101,7 @@ class Marks:
         return NO_STEP if self._step is None else self._step
 
     def add(self, step: int | None, labels: dict[str, object]) -> None:
-        """Labels the following events for the program."""
+        """Labels the following events as the program asks."""
         self._has_own_steps = self._has_own_steps or step is not None
         self._add(step, labels)
 
@@ -111,7 +111,7 @@ class Marks:
             self._add(step, labels)
 
     def end_step(self) -> None:
-        """Ends the training step: the following events have none, until the next mark."""
+        """Ends the training step: the following events have no step until the next mark."""
         self._step = None
         self._backend.set_step(NO_STEP)
         if self._gate is not None:
@@ -159,7 +159,7 @@ def as_step(step: Any) -> int:
     """Converts the program's step to an integer.
 
     Raises:
-        SettingError: It is not an integer.
+        SettingError: The step is not an integer.
     """
     try:
         number = int(step)
@@ -182,7 +182,7 @@ class FitLabels:
     """Labels the batches, epochs and phases that Keras reports to a callback.
 
     `step` counts the training batches of all epochs, from 0. If `steps_per_execution` is above 1, Keras reports several
-    batches at once, and they share the label of the first.
+    batches at once, and they share the label of the first batch.
 
     Args:
         mark: Labels the events.
@@ -216,7 +216,7 @@ class FitLabels:
         self._mark(None, {"epoch": epoch, "phase": "train"})
 
     def epoch_ends(self, logs: object) -> None:
-        """Labels the metrics of the epoch that no batch has labeled, such as those of the validation."""
+        """Labels the metrics of the epoch that no batch has labeled, such as the metrics of the validation."""
         self._log({name: value for name, value in _log_items(logs) if name not in self._logged})
 
     def batch_begins(self, batch: int) -> None:
@@ -225,7 +225,7 @@ class FitLabels:
         self._mark(self._step, {})
 
     def batch_ends(self, batch: int, params: Mapping[str, Any] | None, logs: object) -> None:
-        """Counts the steps of the call, from its first batch to this one, but not beyond the last of the epoch.
+        """Counts the steps of a call: from its first batch to `batch`, but not beyond the last batch of the epoch.
 
         Also labels the metrics whose values are on the host.
         """
@@ -280,7 +280,7 @@ def _is_on_host(value: Any) -> bool:
 class FitMarks:
     """Labels every fit of a recording that no MarkCallback labels; the step count continues from one fit to the next.
 
-    A fit that begins while another fit runs, in the same or another thread, counts as part of the first.
+    A fit that begins while another fit runs, in the same or another thread, counts as part of the first fit.
 
     Args:
         mark: Labels the events.

@@ -1,4 +1,4 @@
-"""One recording: creates, starts and ends the hooks, the backend, the sink and the parts between them."""
+"""One recording: creates, starts and ends the hooks, the backend, the sink and the objects between them."""
 
 from __future__ import annotations
 
@@ -56,17 +56,18 @@ _generations = itertools.count(1)
 class Recording:
     """One recording, from enable() to disable().
 
-    A part refers to a part that it is made for, and to this object, only weakly. So no part is in a reference cycle,
-    and the memory of a recording is free when it ends, not when Python's collector runs.
+    The objects of a recording refer only weakly to this object, and to an object that they are made for. So no object
+    is in a reference cycle, and the memory of a recording is free when it ends, not when Python's garbage collector
+    runs.
 
     Args:
         settings: The settings.
-        undo: Takes what undoes each step of the creation and of start(), if the recording cannot begin.
+        undo: Takes callbacks that undo each step of the creation and of start(), if the recording cannot begin.
 
     Attributes:
         settings: As given.
         run_id: The ID of the recorded run.
-        stop: Stops the program at bad values; None means that nothing does.
+        stop: Stops the program at bad values; None means that bad values do not stop it.
     """
 
     def __init__(self, settings: Settings, undo: ExitStack) -> None:
@@ -218,7 +219,7 @@ class Recording:
         return self._backend.is_recording()
 
     def observe_thread(self) -> None:
-        """Observes the calling thread, so that remove_hooks() keeps the op callbacks that others have added in it."""
+        """Observes the calling thread, so that remove_hooks() keeps op callbacks that other code has added there."""
         self._hooks.observe_thread()
 
     def remove_hooks(self) -> None:
@@ -227,7 +228,7 @@ class Recording:
         self._hooks.remove()
 
     def stop_recording(self) -> None:
-        """Stops recording in all threads; waits for what the core records at the moment."""
+        """Stops recording in all threads; waits until the core has recorded the events that it is recording now."""
         self._session_runs.stop()
         self._backend.stop()
 
@@ -268,7 +269,7 @@ class Recording:
             self._close_uploader(self._uploader)
 
     def note_fork(self) -> None:
-        """Reports once that a child was forked, which is not recorded."""
+        """Reports once that the program forked a child process, which is not recorded."""
         if not self._has_forked:
             self._has_forked = True
             reason = "a fork of this process records nothing, unless it calls enable() for itself"
@@ -295,7 +296,7 @@ class Recording:
         self._marks.add(step, labels)
 
     def end_step(self) -> None:
-        """Ends the training step: the following events have none, until the next mark with a step."""
+        """Ends the training step: the following events have no step until the next mark with a step."""
         self._marks.end_step()
 
     def _choose_xla(self) -> str:
@@ -424,7 +425,7 @@ class Recording:
 
 
 def _weakly(method: Callable[..., object]) -> Callable[..., None]:
-    """Returns a function that calls a bound method, but does not keep its object; later calls do nothing."""
+    """Returns a function that calls a bound method, but does not keep the object alive; later calls do nothing."""
     reference = weakref.WeakMethod(method)
 
     def call(*args: Any, **kwargs: Any) -> None:
@@ -464,10 +465,10 @@ class Coverage:
             return False
 
     def reason_not_recorded(self, op_type: str, dtype_number: int, *, is_chosen: bool) -> str | None:
-        """Returns None for a tensor to record, otherwise a `not_recorded_reason`."""
+        """Returns a `not_recorded_reason` for a tensor; None if the tensor is recorded."""
         return self._settings.reason_not_recorded(op_type, dtype_number, is_chosen=is_chosen)
 
     def level_of_op(self, op_type: str | bytes) -> int:
-        """Returns what is recorded of the tensors of eager ops of a type: 0 nothing, 1 facts, 2 also their elements."""
+        """Returns what to record of the tensors of eager ops of a type: 0 nothing, 1 facts, 2 facts and elements."""
         text = op_type.decode() if isinstance(op_type, bytes) else op_type
         return 2 if self.is_chosen(text, None) else int(self._settings.covers_op(text))

@@ -30,7 +30,7 @@ def run_row(
     Args:
         settings: The settings of the recording.
         run_id: The ID of the run.
-        start_ns: The time of its start, in nanoseconds since the epoch.
+        start_ns: The time when the run started, in nanoseconds since the epoch.
         health_backend: The backend that measures health.
         xla: How to treat functions with jit_compile=True: `inside`, `observe` or `keep`.
         local_task: The address of this process in the cluster that it is connected to; empty if there is none.
@@ -89,7 +89,7 @@ def run_row(
 
 
 def _worker_of(tf_config: str | None) -> str | None:
-    """Returns task type and index from the value of TF_CONFIG; None if it has none."""
+    """Returns task type and index from the value of TF_CONFIG; None if the value has no task."""
     try:
         task = json.loads(tf_config or "{}").get("task", {})
         return f"{task['type']}:{task['index']}"
@@ -98,7 +98,7 @@ def _worker_of(tf_config: str | None) -> str | None:
 
 
 def _worker_at(task: str) -> str | None:
-    """Returns task type and index from an address such as `/job:chief/replica:0/task:0`; None if it has none."""
+    """Returns task type and index from an address such as `/job:chief/replica:0/task:0`; None for other addresses."""
     parts = dict(part.split(":", 1) for part in task.split("/") if ":" in part)
     return f"{parts['job']}:{parts['task']}" if "job" in parts and "task" in parts else None
 

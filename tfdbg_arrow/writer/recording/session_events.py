@@ -1,4 +1,4 @@
-"""Records runs of sessions with their feeds and fetches, which are arrays, as `native/eager.cc` records eager ops.
+"""Records runs of sessions as `native/eager.cc` records eager ops. The feeds and fetches of a run are arrays.
 
 A run becomes an EXECUTION record. Its fetches become EXECUTION_TENSOR records, and its feeds EXTERNAL_TENSOR records.
 Errors go to the handlers and never to the program.
@@ -63,12 +63,12 @@ def add_followers(
     shapes: Sequence[Sequence[int]],
     histograms: Sequence[reference.HistogramSummary | None] | None,
 ) -> Records:
-    """Adds what does not fit in the records of tensors: the dimensions above NUM_INLINE_DIMS, and histograms.
+    """Adds records for dimensions above NUM_INLINE_DIMS and for histograms, which do not fit in the tensors' records.
 
     Args:
         records: One record for each tensor.
-        shapes: The tensors' shapes; an empty one if the record already holds the shape.
-        histograms: The tensors' histograms. None stands for no histogram, or none of any tensor.
+        shapes: The shape of each tensor; empty if the tensor's record already holds the shape.
+        histograms: The histogram of each tensor, or None for no histogram. None means that no tensor has a histogram.
 
     Returns:
         The records. DIMS and HISTOGRAM records follow their tensor.
@@ -116,10 +116,10 @@ class FedArray:
     """A value that is fed to a run or fetched from it.
 
     Attributes:
-        value: The array, or what NumPy can make one of.
+        value: The array, or a value that NumPy can convert to an array.
         dtype: The dtype of the feed or fetch.
         tensor_id: The ID of the tensor.
-        device: The name of the device whose memory holds it.
+        device: The name of the device whose memory holds the value.
     """
 
     value: Any
@@ -318,7 +318,7 @@ def _histogram(tensor: Any) -> reference.HistogramSummary | None:
 
 
 def _place_bad(records: Records, tensors: Sequence[FedArray]) -> None:
-    """Stores where the bad elements of tensors are, in the records of those that have some."""
+    """Stores where the bad elements of tensors are, in the records of the tensors that have bad elements."""
     for index in np.flatnonzero(records["flags"] & Flag.BAD).tolist():
         bad = reference.find_bad(np.asarray(tensors[index].numpy()))
         if bad is not None:

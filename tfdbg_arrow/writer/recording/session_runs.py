@@ -1,11 +1,11 @@
 """Records the runs of TensorFlow's sessions and the graphs that they run.
 
 A run computes only the part of its graph that its fetches and targets need. Our graph optimizer records this part,
-after TensorFlow's own optimizer. Each run gets one more target, an op that stands for the run
+after TensorFlow's own optimizer has changed it. Each run gets one more target, an op that stands for the run
 (`create_run_op`).
 
-In the tables, all runs of one session with the same feeds, fetches and targets are the calls of one function: the feeds
-are its arguments, the fetches its results.
+In the tables, all runs of one session with the same feeds, fetches and targets are the calls of one function. The feeds
+are the function's arguments, and the fetches are its results.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class _GraphRecord:
     Attributes:
         graph_id: The ID of the graph.
         to_record: The tensors to record.
-        references: The tensors that are, or may share, the memory of a reference variable.
+        references: The tensors that refer to the memory of a reference variable, or that may share this memory.
         token: The Placeholder for an execution's index, and the op that takes it; None before the first run.
     """
 
@@ -88,11 +88,11 @@ class _GraphRecord:
                 (source.op.name, source.value_index) in self.references for source in op.inputs
             )
         if shares_memory:
-            # Other ops may write to the memory before a record op reads it, or it may not be initialized yet.
+            # Another op may write to the memory before a record op reads it, or the memory may not be initialized yet.
             self.references.add((op.name, tensor.value_index))
             return "reference"
         if op_type in _ENTERS and op.get_attr("is_constant"):
-            # It is computed once, but appears in every iteration.
+            # The value is computed once, but appears in every iteration.
             return "control_flow"
         return None
 
@@ -161,7 +161,7 @@ class SessionRuns:
         self._events.stop()
 
     def set_paused(self, paused: bool) -> None:
-        """Stops recording runs, or resumes it."""
+        """Pauses the recording of runs, or resumes it."""
         self._events.is_paused = paused
 
     def session_config(self, config: Any) -> Any:
@@ -231,7 +231,7 @@ class SessionRuns:
 
     def _array(self, value: Any, dtype: Any) -> FedArray:
         array = np.asarray(value)
-        # The value may be a handle to a tensor that the session holds: an object, although the feed has another dtype.
+        # The value may be a handle to a tensor in the session: an object, although the feed has another dtype.
         if array.dtype.hasobject and dtype.is_numpy_compatible and dtype.name != "string":
             return FedArray(value, STRING, new_tensor_id())
         return FedArray(array, dtype, new_tensor_id())

@@ -1,9 +1,9 @@
-"""The state of a run's remote copy, and what updates the copy, one request at a time.
+"""The state of a run's remote copy, and the class that updates the copy, one request at a time.
 
 The remote manifest names only parts that are complete at the URL. Each line of the local manifest is one change, which
-the remote manifest applies completely or not yet. Rows that a reader found therefore do not vanish while their merged
-part is being sent. Changes of parts that were replaced before they were sent are combined, so that only live parts are
-sent.
+the remote manifest has applied completely or not at all. Rows that a reader found therefore do not vanish while their
+merged part is being sent. Changes of parts that were replaced before they were sent are combined, so that only live
+parts are sent.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from tfdbg_arrow.storage.manifest import ManifestEntry, add_line, checksummed
 from tfdbg_arrow.storage.marker import marker_text, parse_marker
 
 _PUBLISH_S = 5.0
-"""While there are always more parts to send, a manifest is written this often."""
+"""Seconds after which a manifest is written, even if there are always more parts to send."""
 
 
 def mark_remote(remote: RemoteDirectory) -> None:
     """Marks a URL as a logdir, or checks the marker that is already there.
 
     Raises:
-        LogdirError: The marker is not that of a logdir.
+        LogdirError: The marker at the URL is not the marker of a logdir.
         FormatVersionError: The URL holds a logdir of another MAJOR version.
-        Exception: The file system's own error, if it cannot be reached.
+        Exception: The file system's own error, if the URL cannot be reached.
     """
     try:
         marker = remote.read_bytes(MARKER_NAME)
@@ -144,7 +144,7 @@ class Drop:
 
     Attributes:
         removed: Parts that were not sent.
-        restored: The remote parts that these had replaced, which become live again.
+        restored: The remote parts that the removed parts had replaced. They become live again.
     """
 
     removed: tuple[ManifestEntry, ...]
@@ -218,7 +218,7 @@ class RemoteRun:
             self._condemn(entry.path)
 
     def postpone(self, entry: ManifestEntry) -> None:
-        """Postpones a part that cannot be sent until all others have been sent."""
+        """Moves a part that cannot be sent behind all other parts."""
         self._pending.sort(key=lambda change: entry.path in change.adds)
 
     def holds(self, entry: ManifestEntry) -> bool:
@@ -236,7 +236,7 @@ class RemoteRun:
         """Registers that the remote manifest was written; parts that it does not name can be removed.
 
         Args:
-            named: The parts that `manifest` returned with it.
+            named: The parts that `manifest` returned together with this manifest.
         """
         self._published = named
         for path in [path for path in self._condemned if path not in named]:
@@ -295,7 +295,7 @@ class RemoteRun:
                 self._is_dirty = True
 
     def _condemn(self, path: str) -> None:
-        """Schedules the removal of a file after a remote manifest without it was written."""
+        """Schedules the removal of a file for the time after a remote manifest without the file is written."""
         self._tried.discard(path)
         self._condemned[path] = None
         self._is_dirty = True

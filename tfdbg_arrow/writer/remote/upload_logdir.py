@@ -1,4 +1,4 @@
-"""Sends complete runs of a local logdir to a URL, for example those of an interrupted recording."""
+"""Sends complete runs of a local logdir to a URL, for example the runs of an interrupted recording."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ def upload_logdir(
     Args:
         local: The local logdir.
         remote: The remote logdir; it is created if missing, and may hold other runs.
-        remove: Whether to remove the local runs once they are at the URL, and then the logdir if nothing else is in it.
+        remove: Whether to remove the local runs once they are at the URL, and also the logdir if nothing else is in it.
         on_part: Called for each part that was sent.
 
     Raises:
         LogdirError: The path is not a logdir, is in use, or the URL cannot be written.
         FormatVersionError: One of the logdirs has another MAJOR version.
-        BrokenPartError: A part does not match its manifest, or is missing in both places.
+        BrokenPartError: A part does not match its manifest, or is missing both locally and at the URL.
     """
     _check_local(local)
     with locked_directory(local):
@@ -78,7 +78,7 @@ def upload_logdir(
 
 
 def remove_run_if_empty(remote: RemoteDirectory, *, run_id: str) -> bool:
-    """Removes a run from a URL if no table but `run` has rows; returns whether it did.
+    """Removes a run from a URL if no table but `run` has rows; returns whether the run was removed.
 
     Raises:
         LogdirError: The URL cannot be read or written.

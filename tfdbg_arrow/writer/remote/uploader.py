@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 
 
 START_TIMEOUT_S = 10.0
-"""How long the start of a recording waits for the store; without an answer it continues, and retries later."""
+"""How many seconds the start of a recording waits for the store. Without an answer, it goes on and retries later."""
 
 _GATHER_S = 1.0
-"""How long parts are collected before they are sent, so that one manifest names many of them."""
+"""How many seconds parts are collected before they are sent, so that one manifest names many of them."""
 
 _BACKOFF_S = (0.5, 30.0)
 
@@ -48,7 +48,7 @@ _TELL_AGAIN_S = 60.0
 LOCAL_DIR_VARIABLE = "TFDBG_ARROW_LOCAL_DIR"
 LOCAL_FLUSH_INTERVAL_S = 1.0
 REMOTE_FLUSH_INTERVAL_S = 5.0
-"""Longer than for a local logdir, because stores charge for each request and each part takes at least one."""
+"""Longer than for a local logdir, because stores charge for each request, and each part takes at least one request."""
 DEFAULT_UPLOAD_TIMEOUT_S = 60.0
 DEFAULT_MAX_LOCAL_BYTES = 1 << 30
 
@@ -126,7 +126,7 @@ class Uploader:
 
     Args:
         settings: The remote directory and the limits.
-        local: The local logdir, which belongs to the uploader: it creates it, and removes it when everything was sent.
+        local: The local logdir. The uploader creates it, and removes it when everything was sent.
         run_id: The run.
         on_trouble: Called when the store becomes unreachable, at most once a minute.
     """
@@ -216,11 +216,11 @@ class Uploader:
                     self._dropped[table] = self._dropped.get(table, 0) + rows
 
     def take_dropped(self, *, last: bool = False) -> dict[str, int]:
-        """Returns the number of dropped rows by table, since the last call that returned any.
+        """Returns the number of dropped rows by table, since the last call that returned any numbers.
 
         Args:
-            last: Whether to return them now. Otherwise the result is empty until the store answers again, because a
-                report would add to the waiting parts.
+            last: Whether to return the numbers now. Otherwise the result is empty until the store answers again,
+                because a report would add to the waiting parts.
         """
         with self._condition:
             if not last and self._error is not None:
@@ -241,7 +241,7 @@ class Uploader:
 
         Args:
             on_wait: Called after some seconds with the number of remaining parts and the maximum number of seconds that
-                this will still wait.
+                close() will still wait.
 
         Returns:
             The parts that were not sent and remain local; None if everything was sent.
@@ -317,7 +317,7 @@ class Uploader:
         return self._transfer.step()
 
     def _wait_for_work(self) -> bool:
-        """Waits until there is something to do; returns False if there will be nothing more."""
+        """Waits until there is something to do; returns False if there will be no more work."""
         with self._condition:
             while self._run.is_complete:
                 if self._is_closing or self._is_stopped:

@@ -1,4 +1,4 @@
-"""What waits between the spool and the parts: rows that describe the run, rows to be written, and slots to be freed."""
+"""The data between the spool and the parts: rows that describe the run, rows to be written, and slots to be freed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tfdbg_arrow.writer.rows import Columns
 from tfdbg_arrow.writer.sink.parts import PartWriter
 
 _COLUMN_BYTES = 2048
-"""Memory that a column takes in addition to its values, which matters because long backlogs are many small tables."""
+"""Memory that a column takes in addition to its values, which matters because a long backlog is many small tables."""
 Redact = Callable[[str, Sequence[Mapping[str, object]]], Sequence[Mapping[str, object]]]
 """A function of (table, rows) that returns the rows after redaction."""
 OnWritten = Callable[[ManifestEntry], None]
@@ -51,15 +51,15 @@ class _Waiting:
 
 
 class Backlog:
-    """The rows of one run that wait, in order. Not thread-safe; the caller must serialise calls.
+    """The waiting rows of one run, in order. Not thread-safe; the caller must serialise calls.
 
     Rows that could not be written stay for the next attempt. Beyond a limit, the oldest rows are dropped, and the loss
     is recorded in capture_stat.
 
     Args:
         parts: The run's parts.
-        failures: Collects what went wrong.
-        max_bytes: Maximum bytes of waiting events, and of other waiting rows. Beyond it, the oldest are dropped.
+        failures: Collects the failures.
+        max_bytes: Maximum bytes of waiting events, and of other waiting rows. Beyond this, the oldest rows are dropped.
     """
 
     def __init__(self, parts: PartWriter, *, failures: Failures, max_bytes: int) -> None:
@@ -80,13 +80,13 @@ class Backlog:
         return bool(self._evicted)
 
     def add_metadata(self, table: str, data: pa.Table, *, spool_upto: int) -> None:
-        """Adds rows that describe the run; `spool_upto` is the offset in the journal of rows up to which they come."""
+        """Adds rows that describe the run; `spool_upto` is the offset in the journal of rows where these rows end."""
         self._waiting.append(_Waiting(table=table, data=data, is_event=False, spool_upto=spool_upto))
 
     def add_events(
         self, tables: Mapping[str, pa.Table], *, spool_upto: int, on_written: OnWritten | None = None
     ) -> None:
-        """Adds the rows of a batch of events, by table; `spool_upto` is the event index up to which they come."""
+        """Adds the rows of a batch of events, by table; `spool_upto` is the event index where the batch ends."""
         for table, data in tables.items():
             item = _Waiting(table=table, data=data, is_event=True, spool_upto=spool_upto, on_written=on_written)
             self._waiting.append(item)
@@ -111,7 +111,7 @@ class Backlog:
         return tables
 
     def bound(self) -> None:
-        """Drops the oldest events and the oldest metadata beyond the limit, which applies to each of them."""
+        """Drops the oldest events and the oldest metadata beyond the limit, which applies to each kind separately."""
         for is_event in (True, False):
             waiting = [item for item in self._waiting if item.is_event is is_event]
             size = sum(item.size_bytes for item in waiting)
@@ -137,7 +137,7 @@ class MetadataQueue:
     Args:
         run_id: The run.
         failures: Supplies rows of capture_stat, and counts rows that are not valid in their table.
-        journal: The journal in which the rows outlive the process.
+        journal: The journal, which keeps the rows if the process dies.
         redact: Changes the rows before anything is written; None means no change.
 
     Attributes:
@@ -225,7 +225,7 @@ class SpoolUse:
 
     Args:
         recorder: The recorder that owns the slots.
-        rows: The journal of rows, which stores the state that later events need from events that were freed.
+        rows: The journal of rows, which also stores the state that later events need from events that were freed.
         values: Frees the elements of tensors.
         is_lazy: Whether events may stay in memory long before they are in parts, as with a circular buffer. Then as
             many slots as possible are kept, so that the last events are in the spool if the process dies.
@@ -248,7 +248,7 @@ class SpoolUse:
         self._taken.append((upto, state))
 
     def release(self, *, rows_upto: int, is_all_written: bool) -> None:
-        """Frees what is no longer needed.
+        """Frees slots and space that are no longer needed.
 
         Args:
             rows_upto: Offset in the journal up to which the rows have been taken.

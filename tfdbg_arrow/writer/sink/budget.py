@@ -1,4 +1,4 @@
-"""The limit `max_bytes` of what is kept: a number of bytes on disk."""
+"""The limit `max_bytes`: how many bytes of events a run keeps on disk."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ class _Segment:
 class Budget:
     """Keeps the parts of events of one run within a number of bytes.
 
-    A segment consists of the parts of one batch of events. The first segments, up to half of the budget, are kept, and
-    so are the last ones. If the sum grows too large, the oldest segment between them is dropped, with its parts of all
+    A segment consists of the parts of one batch of events. The first segments, up to half of the budget, and the last
+    segments are kept. If the sum grows too large, the oldest segment between them is dropped, with its parts of all
     tables at once. Segments that hold a first bad value are also kept. Neighbouring small segments are merged.
 
-    A circular buffer cannot do this, and a budget cannot replace the buffer: the buffer counts events before they are
-    written and holds them in memory, whereas the compressed size of events is known only once their parts are on disk,
-    and these may be too large for memory.
+    A budget and a circular buffer cannot replace each other. The buffer counts events before they are written, and
+    holds them in memory. The compressed size of events is known only once their parts are on disk, and the parts may be
+    too large for memory.
 
     Args:
         parts: The run's parts.
@@ -66,7 +66,7 @@ class Budget:
         return bool(sum(table.nbytes for table in tables.values()) > self._grain)
 
     def segment(self, batch: Batch) -> OnWritten:
-        """Returns what to call with each part of a batch of events; call this once for each batch, in order."""
+        """Returns the function to call with each part of a batch of events; call this once for each batch, in order."""
         kinds = {kind for kind, positions in bad_positions(batch).items() if len(positions)}
         is_pinned = bool(kinds - self._seen_kinds)
         self._seen_kinds |= kinds
@@ -143,7 +143,7 @@ class Budget:
                 self._merge(group)
 
     def _merge(self, group: Sequence[_Segment]) -> None:
-        """Merges the parts of segments into the first one."""
+        """Merges the parts of segments into the first segment."""
         first, *others = group
         first.last_event = group[-1].last_event
         for table in EVENT_TABLES:

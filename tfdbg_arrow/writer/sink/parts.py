@@ -1,4 +1,4 @@
-"""Writes the parts of a run, adds them to the manifest, and merges them into few large ones.
+"""Writes the parts of a run, adds them to the manifest, and merges them into few large parts.
 
 Source: spec/README.md, "Layout of a logdir" and "Manifest".
 """
@@ -44,14 +44,14 @@ MERGE_PARTS = 64
 
 _LARGE = -1
 _LARGE_AS_WRITTEN = 32
-"""A part that no merge made is not merged if it has at least the target bytes of a merged part divided by this."""
+"""A part as first written is not merged if it has at least the target bytes of a merged part divided by this number."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Part:
     entry: ManifestEntry
     level: int
-    """How often its rows were merged; _LARGE means that it is not merged again."""
+    """How often its rows were merged; _LARGE means that the part is not merged again."""
 
 
 class PartWriter:
@@ -86,7 +86,7 @@ class PartWriter:
         self._parts: dict[str, list[_Part]] = {}
         self._next_number: dict[str, int] = {}
         self._leftovers: set[str] = set()
-        """Files to remove, because no line of the manifest names them, or soon none will."""
+        """Files to remove, because the manifest does not name them, or will not name them soon."""
 
     def start(self) -> None:
         """Creates the manifest.
@@ -137,7 +137,7 @@ class PartWriter:
         return tuple(part.entry for part in self._parts.get(table, ()))
 
     def write(self, table: str, data: pa.Table, *, spool_upto: int | None = None) -> ManifestEntry:
-        """Seals one part with these rows, even if there are none.
+        """Seals one part with these rows, even if there are no rows.
 
         Args:
             table: Name of the table.
@@ -163,7 +163,7 @@ class PartWriter:
         spool_upto: int | None = None,
         is_recovery: bool = False,
     ) -> tuple[ManifestEntry, ...]:
-        """Seals one part per table; one manifest line replaces other parts with them.
+        """Seals one part per table; one manifest line replaces the removed parts by the new parts.
 
         Args:
             removed: Paths of live parts.
@@ -172,7 +172,7 @@ class PartWriter:
             is_recovery: Whether this completes the recovery of a killed process's spool.
 
         Raises:
-            OSError: The parts cannot be written; then the other parts remain live.
+            OSError: The parts cannot be written; then the removed parts remain live.
         """
         made: list[_Part] = []
         try:
@@ -206,7 +206,7 @@ class PartWriter:
 
         Args:
             removed: Paths of live parts.
-            restored: Parts that these had replaced and that are stored elsewhere; they become live again.
+            restored: Parts that the removed parts had replaced and that are stored elsewhere; they become live again.
 
         Raises:
             OSError: The manifest cannot be written; then the parts remain live.
@@ -232,11 +232,11 @@ class PartWriter:
             merged, level = True, level + 1
 
     def merge(self, table: str, paths: Sequence[str]) -> tuple[ManifestEntry, ...]:
-        """Merges parts of a table and returns the parts that replace them, rarely more than one.
+        """Merges parts of a table and returns the parts that replace them, rarely more than one part.
 
         Raises:
-            OSError: The merged part cannot be written; then the other parts remain live.
-            BrokenPartError: A part was changed after it was written; then the other parts remain live.
+            OSError: The merged part cannot be written; then the given parts remain live.
+            BrokenPartError: A part was changed after it was written; then the given parts remain live.
         """
         wanted = set(paths)
         parts = [part for part in self._parts[table] if part.entry.path in wanted]
@@ -252,7 +252,7 @@ class PartWriter:
         return sum(part.entry.rows for parts in self._compactable(table) for part in parts)
 
     def compact(self, table: str, *, on_rows: Callable[[int], None] = lambda num_rows: None) -> None:
-        """Merges the parts of a table into few large ones.
+        """Merges the parts of a table into few large parts.
 
         Args:
             table: The table.
@@ -269,7 +269,7 @@ class PartWriter:
             self._merge(table, parts, _LARGE, on_rows=on_rows)
 
     def _compactable(self, table: str) -> list[list[_Part]]:
-        """Returns the neighbours among the parts that are merged with each other: parts with rows, if there are any."""
+        """Returns groups of neighbouring parts to merge. Parts without rows are left out, unless no part has rows."""
         parts = [part for part in self._parts[table] if part.entry.rows] or self._parts[table]
         runs: list[list[_Part]] = []
         run: list[_Part] = []
@@ -284,7 +284,7 @@ class PartWriter:
 
     def _is_large(self, *entries: ManifestEntry) -> bool:
         rows, size = sum(entry.rows for entry in entries), sum(entry.bytes for entry in entries)
-        return rows >= self._target_rows // 2 or size >= self._target_bytes // 16  # the size is for parts of elements
+        return rows >= self._target_rows // 2 or size >= self._target_bytes // 16  # size matters for parts of elements
 
     def _merge(
         self,
@@ -322,7 +322,7 @@ class PartWriter:
     def _swap(
         self, removed: Sequence[str], made: Sequence[_Part], *, spool_upto: int | None = None, is_recovery: bool = False
     ) -> None:
-        """Updates the manifest, then unlinks: a process killed in between leaves extra files, but misses none."""
+        """Updates the manifest, then removes files: a process killed in between leaves extra files, but lacks none."""
         entries = [part.entry for part in made]
         line = replace_line(removed, added=entries, spool_upto=spool_upto, is_recovery=is_recovery)
         self._publish(removed, entries, line)

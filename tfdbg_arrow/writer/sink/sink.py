@@ -45,9 +45,9 @@ _END_ATTEMPTS = 3
 _END_PAUSE_S = 0.1
 _PAUSE_S = 0.05
 _MAX_FLUSH_INTERVAL_S = 5.0
-"""How long a reader of a recording that runs may wait for healthy events. Bad values are written at once."""
+"""How many seconds a reader of a running recording may wait for healthy events. Bad values are written at once."""
 _INTERVAL_GROWTH = 1.5
-"""A program of ten seconds is written four times, not ten."""
+"""With this growth, a program of ten seconds is written four times, not ten times."""
 _WAIT_SLICE_S = 0.2
 
 
@@ -61,13 +61,14 @@ class Sink:
         logdir: The logdir; it is created if missing.
         run_id: The run.
         recorder: The source of the events. It reuses slots once their events are in sealed parts.
-        files: The journals, in which the data that events refer to outlives the process.
+        files: The journals, which keep the data that events refer to if the process dies.
         nodes: Resolves the keys of graph tensors.
         call_graph: The functions, and which graphs run inline in which.
         retention: Which events a circular buffer keeps; None means that all events are kept.
         max_bytes: Maximum disk space of the parts of events; None means no limit.
         flush_interval_s: Seconds after which waiting events are written.
-        flush_rows: Number of records after which they are written earlier; None means as many as fit into `memory`.
+        flush_rows: Number of waiting records at which they are written earlier; None means as many as fit into
+            `memory`.
         memory: The limits on memory.
         on_failure: Called once for each kind of failure, with a sentence.
         uploader: Copies the parts to a URL; None if the logdir is local.
@@ -165,9 +166,9 @@ class Sink:
         self._thread.start()
 
     def flush(self) -> None:
-        """Writes everything recorded before this call; on return it is in sealed parts, unless a write failed.
+        """Writes everything recorded before this call; on return, it is all in sealed parts, unless a write failed.
 
-        A circular buffer is emptied: what it keeps of the last events is written.
+        A circular buffer is emptied: the last events that it keeps are written.
         """
         with self._lock:
             if not self._closed:
@@ -312,7 +313,7 @@ class Sink:
         self._keep(batch, values)
 
     def _take_rest(self) -> None:
-        """Moves what the circular buffer keeps of the last events to the backlog."""
+        """Moves the last events that the circular buffer keeps to the backlog."""
         if self._buffer is None:
             return
         batch, values = self._buffer.rest()
@@ -381,7 +382,7 @@ class Sink:
         return not self._backlog and not self._metadata
 
     def _bound_parts(self, *, last: bool = False) -> None:
-        """Keeps the parts that wait for their upload within their limit, and reports the rows dropped for it."""
+        """Keeps the parts that wait for their upload within their limit, and reports the rows that were dropped."""
         if self._uploader is None:
             return
         with self._failures.caught("local parts"):
@@ -394,9 +395,9 @@ class Sink:
     def _end_run(self, run_row: Mapping[str, object]) -> bool:
         """Replaces the run's first row with its final one; returns whether that succeeded."""
         try:
-            self._write()  # reports of merging, or of an earlier attempt at this
+            self._write()  # also writes reports of merging, or of an earlier attempt
             if self._failures.has_notes:
-                self._write()  # reports of the attempt
+                self._write()  # writes reports of this attempt
             row = dict(run_row if self._redact is None else self._redact("run", [run_row])[0])
             if self._num_lost or self._losses.num_dropped or self._backlog.num_lost or not self._has_nothing_left():
                 row["is_clean_end"] = False
@@ -429,7 +430,7 @@ class SpoolLosses:
     Args:
         recorder: The recorder that owns the spool.
         files: The journals of the spool.
-        failures: Collects what went wrong.
+        failures: Collects the failures.
 
     Attributes:
         num_dropped: Number of records that did not fit and have been reported.
@@ -471,7 +472,7 @@ class SpoolLosses:
         self._note_unwritten()
 
     def _note_unwritten(self) -> None:
-        """Reports names and rows that exist only in the memory of this process; writing names is retried first."""
+        """Reports names and rows that exist only in the memory of this process, after it retried to write the names."""
         names, rows = self._files.names, self._files.rows
         names.write_kept()
         unwritten = names.num_unwritten + rows.num_unwritten + self._recorder.write_names()
@@ -492,7 +493,7 @@ class Pace:
         stop: Set when the sink is closed.
         flush_interval_s: Seconds after which waiting events are written. The interval grows up to
             _MAX_FLUSH_INTERVAL_S, because each write makes a part of each table, and the parts are merged later.
-        flush_rows: Number of waiting records after which they are written earlier.
+        flush_rows: Number of waiting records at which they are written earlier.
     """
 
     def __init__(self, recorder: Backend, *, stop: threading.Event, flush_interval_s: float, flush_rows: int) -> None:

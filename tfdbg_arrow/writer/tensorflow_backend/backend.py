@@ -12,7 +12,7 @@ from tfdbg_arrow.writer.tensorflow_backend.summary import count_on_device, devic
 
 
 class TensorFlowBackend(Backend):
-    """Counts the tensors of graphs, and large eager tensors, on their devices; all other tensors as Backend."""
+    """Counts the tensors of graphs, and large eager tensors, on their devices; counts other tensors as Backend does."""
 
     name = "tensorflow"
     counts_on_device = True

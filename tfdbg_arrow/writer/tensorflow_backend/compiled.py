@@ -79,8 +79,9 @@ class CompiledSummaries(RuntimeFunctions):
     def row_node(self, dtype_number: int, rank: int | None) -> Any:
         """Returns a node that makes the row of a tensor, of shape [1, NUM_COLUMNS]; None for a dtype without rows.
 
-        It is a NodeDef without name and inputs. The inputs of a call are the tensor. The inputs of another op are the
-        tensor and its shape as int64; the shape replaces the tensor if the first operand has another dtype.
+        The node is a NodeDef without name and inputs. The inputs of a call are the tensor. The inputs of another op are
+        the tensor and its shape as int64. If the first operand has another dtype than the tensor, the shape replaces
+        the tensor.
         """
         dtype = tf.as_dtype(dtype_number)
         if not summary.can_measure(dtype):
@@ -99,8 +100,8 @@ class CompiledSummaries(RuntimeFunctions):
     def same_values_node(self, rank: int | None) -> Any:
         """Returns a node that makes the row of a tensor from the row of another tensor with the same elements.
 
-        Each element of the other tensor occurs equally often. The node is a NodeDef without name and inputs, of an op
-        that takes the row and the shape as int64. None means that there is no such op.
+        In the tensor, each element of the other tensor occurs equally often. The node is a NodeDef without name and
+        inputs, and its op takes the row and the shape as int64. None means that there is no such op.
         """
         if self._host_calls is None or rank is None:
             return None
@@ -109,7 +110,7 @@ class CompiledSummaries(RuntimeFunctions):
     def join_node(self, nums_rows: Sequence[int]) -> Any:
         """Returns a node that concatenates matrices with these numbers of rows; None means to use ConcatV2.
 
-        It is a NodeDef without name and inputs.
+        The node is a NodeDef without name and inputs.
         """
         if self._host_calls is None:
             return None
@@ -131,9 +132,9 @@ class CompiledSummaries(RuntimeFunctions):
     def next_iteration_function(self) -> str:
         """Returns the function that ends an iteration of a loop.
 
-        It returns the state of the loop: the number of iterations, the rows of the last iteration, the rows of the
-        first bad iteration, whether there was a bad one, and its index. Its arguments are the index and the rows of the
-        iteration, followed by the rest of the previous state.
+        The function returns the state of the loop: the number of iterations, the rows of the last iteration, the rows
+        of the first bad iteration, whether there was a bad iteration, and its index. The arguments of the function are
+        the index and the rows of the iteration, followed by the rest of the previous state.
         """
         return self._function("next", _next_iteration, _INDEX, _ROWS, _ROWS, _ROWS, _FLAG, _INDEX)
 
@@ -233,7 +234,7 @@ def _count_all(masks: Sequence[Any]) -> Any:
 
 
 def _labelled(rows: Any, iteration: Any) -> Any:
-    """Returns the rows with the iteration of a loop added after those of the loops inside it."""
+    """Returns the rows with the iteration of a loop added after the iterations of the loops inside it."""
     inner_labels = rows[:, summary.NUM_COLUMNS :]
     is_next = tf.concat([tf.fill([tf.shape(rows)[0], 1], True), inner_labels[:, :-1] >= 0], axis=1) & (inner_labels < 0)
     labels = tf.where(is_next, tf.cast(iteration, tf.float64), inner_labels)
@@ -241,7 +242,7 @@ def _labelled(rows: Any, iteration: Any) -> Any:
 
 
 def _next_iteration(iteration: Any, rows: Any, last: Any, first_bad: Any, has_bad: Any, bad_iteration: Any) -> Any:
-    del last  # the name is that of a Placeholder, and TensorFlow warns of one that is `_`
+    del last  # a Placeholder gets the argument's name, and TensorFlow warns if that is `_`
     labelled = _labelled(rows, iteration)
     is_bad = tf.reduce_any(rows[:, summary.COUNT_COLUMNS][:, :3] > 0)
     return (

@@ -80,8 +80,8 @@ def measure_array(array: npt.NDArray[Any], *, mode: TensorDebugMode) -> npt.NDAr
 
     Args:
         array: An array of a dtype that has a health, or of strings, which only have a shape.
-        mode: The mode to measure in. Columns that the mode does not cover are 0, but the row of a floating-point number
-            has its value in any mode that reads elements.
+        mode: The mode to measure in. Columns that the mode does not cover are 0. But the row of a single floating-point
+            number has its value in any mode that reads elements.
     """
     row = shape_row(array.shape)
     if mode.measures_health and array.dtype != np.object_:
@@ -140,8 +140,8 @@ def fill_records(records: npt.NDArray[np.void], rows: npt.NDArray[np.float64], *
 
 
 def _fill_scalars(records: npt.NDArray[np.void], rows: npt.NDArray[np.float64], flags: npt.NDArray[np.int64]) -> None:
-    """Writes the values of floating-point numbers into their records, and sets their flags."""
-    # There are few of them. NumPy's functions for sets and selections take longer than a loop.
+    """Writes the values of single floating-point numbers into their records, and sets their flags."""
+    # There are few such numbers. NumPy's functions for sets and selections take longer than a loop.
     for index in np.flatnonzero(rows[:, 1] == 1).tolist():
         if records["dtype"][index] in _FLOAT_NUMBERS:
             num_bad = rows[index, COUNT_COLUMNS][:3].tolist()
@@ -169,13 +169,13 @@ def device_graphs(
         mode: The mode to count for.
         dtype_mask: Bit i stands for the dtype with number i.
         device_types: The types of the devices, such as `GPU`.
-        is_exact: Whether subnormal numbers are not counted as zeros. FULL_NUMERICS always counts them exactly.
+        is_exact: Whether subnormal numbers do not count as zeros. FULL_NUMERICS always counts them exactly.
 
     Returns:
         For each dtype, the number of classes, and a serialized GraphDef that computes the node `part` from the node
-        `tensor`. They are 0 and no such node if the mode only needs shapes. In CURT_HEALTH, the classes of dtypes in
-        CHECKED_DTYPES are those of bad_kinds(). The dtype of `tensor` is that of the
-        elements, or of their bits as unsigned integers. Its shape is [1, n].
+        `tensor`. If the mode only needs shapes, the number is 0, and the GraphDef has no such node. In CURT_HEALTH, the
+        classes of dtypes in CHECKED_DTYPES are those of bad_kinds(). The shape of `tensor` is [1, n]. Its dtype is the
+        dtype of the elements, or the unsigned integer dtype of their bits.
     """
     graphs = {}
     for dtype in _DTYPES:
@@ -203,7 +203,7 @@ def count_on_device(tensor: Any, *, mode: TensorDebugMode, is_exact: bool) -> by
     Args:
         tensor: An eager tensor of a dtype for which device_graphs() has a graph.
         mode: The mode to count for, which is not FULL_NUMERICS.
-        is_exact: Whether subnormal numbers are not counted as zeros.
+        is_exact: Whether subnormal numbers do not count as zeros.
     """
     with unobserved(), tf.device(tensor.device):
         counted: bytes = _counting_function(mode, tensor.dtype, is_exact)(tensor).numpy().tobytes()
@@ -249,7 +249,7 @@ def small_dtypes(mode: TensorDebugMode, *, device_types: Sequence[str]) -> dict[
     Dtypes that TensorFlow cannot copy on all of these devices are omitted.
 
     Args:
-        mode: The mode. There are no dtypes if it only needs shapes.
+        mode: The mode. There are no dtypes if the mode only needs shapes.
         device_types: The types of the devices, such as `GPU`.
     """
     return {
