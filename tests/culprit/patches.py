@@ -10,7 +10,8 @@ class Patch:
     """A repair, as changes of the text of a program.
 
     Attributes:
-        repair: The beginning of the repair that the changes apply. With another answer, the patch is not applied.
+        repair: The beginning of the repair that the changes apply. If the answer names another repair, the patch is not
+            applied.
         changes: Pairs of a text and its replacement. The text occurs once in the program, or else once in its file.
     """
 

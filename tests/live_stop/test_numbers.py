@@ -1,6 +1,6 @@
 """A recording with `on_nonfinite` changes no number of a healthy program.
 
-With graphs="traced", TensorFlow's passes that fuse and reorder ops are off, so they are off in the unrecorded training.
+graphs="traced" turns off TensorFlow's passes that fuse and reorder ops, so the unrecorded training turns them off, too.
 """
 
 from __future__ import annotations

@@ -475,7 +475,8 @@ def test_a_tensor_with_the_elements_of_another_one_is_not_counted_again(is_small
 
 
 def summarized(edited: Any) -> tuple[list[str], dict[str, str]]:
-    """Returns the nodes whose outputs are counted or copied, and the nodes that reuse counts, each with its source."""
+    """Returns the nodes whose outputs are counted or copied, and for each node that reuses the counts of another node,
+    that node."""
     (record_op,) = (node for node in edited.node if node.op == "TfdbgArrowRecordDevice")
     given = [node.name for node in edited.node if not node.name.startswith("tfdbg_arrow_record_")]
     names = [given[key] for key in record_op.attr["nodes"].list.i]

@@ -270,7 +270,7 @@ def test_a_shape_with_many_dimensions_is_complete(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mode", ["SHAPE", "FULL_HEALTH", LONG_MODE])
 def test_any_rank_can_be_measured(mode: str, tmp_path: Path) -> None:
-    """TensorFlow's element-wise ops accept ranks up to 8. A failing summary would fail the user's function."""
+    """TensorFlow's element-wise ops accept ranks up to 8. If a summary failed, the user's function would fail, too."""
     tensors = [tf.reshape(tf.constant(elements(name, 60)), [1] * 27 + [3, 4, 5]) for name in DTYPES]
 
     @tf.function(input_signature=[[tf.TensorSpec(None, tensor.dtype) for tensor in tensors]])

@@ -236,8 +236,8 @@ class NativeScanner:
         is_end = False
         while True:
             if not is_end:
-                # The number of held bytes doubles, so that a record that claims gigabytes is not scanned in many small
-                # steps.
+                # The number of held bytes doubles each time, so that a record whose header says gigabytes takes few
+                # scans.
                 piece = self._file.read(max(self._max_bytes, len(held)))
                 is_end = not piece
                 held = held + piece if held else piece

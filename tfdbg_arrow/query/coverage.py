@@ -103,7 +103,7 @@ class ChangedOps:
         graph_id: The graph.
         graph_name: The name of the graph; None if unknown.
         num_ops: Number of ops in the program's graph.
-        num_replaced: Number of these ops whose results an op of a different type computes.
+        num_replaced: Number of these ops whose results are computed by an op of a different type.
         num_folded: Number of these ops that were computed in advance, as a constant.
         num_absorbed: Number of these ops that were removed: other ops compute their results, or nothing needs them.
     """

@@ -309,7 +309,7 @@ class Backend:
         self.recording.set_step(step)
 
     def set_paused(self, paused: bool) -> None:
-        """Pauses the recording of ops, which then costs almost nothing, or resumes it."""
+        """Pauses or resumes the recording of ops. A paused recording costs almost nothing."""
         self.recording.set_paused(paused)
 
     def set_on_nonfinite(self, reaction: OnNonFinite, run_id: str) -> None:

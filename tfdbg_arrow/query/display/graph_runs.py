@@ -249,7 +249,7 @@ def graph_list(logdir: Engine, *, run_id: str, name: str | None = None, limit: i
 
 
 def graph_path(logdir: Engine, graph_id: int, *, run_id: str) -> tuple[GraphName, ...]:
-    """Returns the graphs in which a graph was traced, outermost first, then the graph.
+    """Returns the graphs in which a graph was traced, outermost first, and last the graph itself.
 
     Empty if the graph is unknown.
     """

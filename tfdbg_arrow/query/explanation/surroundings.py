@@ -430,7 +430,7 @@ class Surroundings(BadTensorFacts):
         return None if module is None else name_of_keras_ops(module)
 
     def shows_root(self) -> bool:
-        """Returns whether the user's line of the op, or of the op whose gradient it computes, names a root."""
+        """Returns whether the user's line has `sqrt`. For a gradient op, this is the line of the forward op."""
         frame = user_source(self.op_to_change()[0])
         return frame is not None and "sqrt" in (frame.code or "")
 

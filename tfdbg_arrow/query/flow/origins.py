@@ -144,7 +144,7 @@ class Origins:
         return Verdict(causes, is_origin=False)
 
     def _brought_by(self, event: TensorEvent) -> tuple[TensorEvent, ...]:
-        """Returns the bad inputs of a bad tensor, or none if one of its kinds of bad values came from no input."""
+        """Returns the bad inputs of a bad tensor, or nothing if a kind of its bad values is in none of its inputs."""
         own = event.bad_kinds(self.kinds)
         causes = tuple(source for source in self._flow.recent_sources_of(event) if source.bad_kinds(own))
         brought = frozenset(kind for cause in causes for kind in cause.bad_kinds(own))

@@ -580,7 +580,7 @@ def _by_execution(rows: Iterable[TensorEvent]) -> Iterator[_Batch]:
 
 
 def effect_of_write(role: str | None) -> str:
-    """Returns the effect if an op with this role writes a bad tensor to a variable."""
+    """Returns the effect of a bad tensor that an op with this role writes to a variable."""
     return {"metric": "metric", "loss": "result"}.get(role or "", "variable")
 
 

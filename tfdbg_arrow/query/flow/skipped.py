@@ -63,7 +63,7 @@ class SkippedUses:
         self._asks_in_loop = lru_cache(maxsize=64)(self._find_question)
 
     def is_skipped(self, row: TensorEvent, *, is_taken: bool = True) -> bool:
-        """Returns whether the program skipped its usual use of a tensor, only this time, and continued.
+        """Returns whether the program usually uses a tensor, but skipped this use once and continued.
 
         The same line of code must have returned such a tensor in another call, and something must have been computed
         from that tensor. The program continued if that call came later, or if an optimizer wrote to a variable

@@ -100,7 +100,7 @@ def diff(
         growth: The factor by which the relative difference of an op's output may exceed the relative difference of its
             inputs.
         known: A regular expression that matches the whole name or type of ops that are known to diverge, for example an
-            op that scales the loss. The search skips these ops and continues behind them.
+            op that scales the loss. The search skips these ops and continues after them.
         last_step: Compares only executions and tensors up to this training step, or without a step; None means all. For
             long runs that diverge early, this finds the same divergence in less time.
         limit: Maximum number of entries in `Diff.unaligned`.

@@ -147,7 +147,7 @@ def read_graph(
         view: The requested view; None lists the graphs of the run.
         filter_: The filter for the list of ops; its name also filters the list of graphs.
         run_id: The run; None if the logdir has no run.
-        first: The list of ops starts at the first matching op from this op_index on.
+        first: The list of ops starts at the first matching op whose op_index is at least this number.
         before: Instead, the list ends directly before this op_index.
         limit: Maximum number of listed ops.
 

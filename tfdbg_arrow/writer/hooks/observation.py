@@ -110,7 +110,7 @@ class Observer(Protocol):
         """Notes that an op was created in a graph."""
 
     def note_taped(self, attrs: object, outputs: Sequence[Any]) -> None:
-        """Notes that a gradient tape keeps an op of a graph with these attributes and outputs."""
+        """Notes that a gradient tape keeps the op of a graph that has these attributes and outputs."""
 
     def note_data_set(self, tensor_id: int, paths: Sequence[tuple[int | str, ...]], is_deterministic: bool, /) -> None:
         """Notes a data set: its tensor, the paths to the components of an element, and whether the order is fixed."""
