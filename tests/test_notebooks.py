@@ -158,7 +158,7 @@ def test_every_public_answer_in_a_kernel(tmp_path: Path, monkeypatch: pytest.Mon
     (first,) = (shown(cell) for cell in cells if cell.source.startswith("first = "))
     line = f"Cell In[{cells[0].execution_count}], line 7"
     assert line in first["text/html"]
-    assert f"` at {line} made -Inf in step 2." in first["text/plain"]
+    assert f"` at {line} made -Inf in step 2: from " in first["text/plain"]
     (history,) = (shown(cell) for cell in cells if cell.source == "logdir.show()")
     assert line in history["text/html"]
 
