@@ -552,7 +552,7 @@ def test_rows_are_followed_through_calls_eager_ops_and_split_tensors(tmp_path: P
         lambda x, _: tf.concat([x[1:], x[:1]], axis=0),
         lambda x, _: tf.sort(x, axis=0),
     ],
-    ids=["sum", "product", "two", "concat", "sort"],
+    ids=["minimum", "product", "two arguments", "concat", "sort"],
 )
 def test_other_axes_and_several_arguments_are_no_rows_of_an_argument(
     tmp_path: Path, function: Callable[[Any, Any], Any]

@@ -357,10 +357,8 @@ def _texts(layers: LayerMap, compared: LayerDifferences | None, measure: Measure
 
 def _is_zero(layers: LayerMap, measure: Measure) -> bool:
     """Returns whether a measure is 0 in all cells without bad tensors. The share of bad tensors is such a measure."""
-    values = (
-        pair for row in zip(layers.values[measure.name], layers.bad, strict=True) for pair in zip(*row, strict=True)
-    )
-    return all(num_bad or not value for value, num_bad in values)
+    rows = zip(layers.values[measure.name], layers.bad, strict=True)
+    return all(num_bad or not value for row in rows for value, num_bad in zip(*row, strict=True))
 
 
 def _zero_colour(scale: ColourScale) -> Markup:

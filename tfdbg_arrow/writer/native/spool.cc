@@ -140,14 +140,14 @@ void Spool::release(uint64_t upto, int64_t rows_upto) {
   upto = std::min(upto, read_.load(std::memory_order_relaxed));
   if (upto > tail) {
     // A slot's old commit never equals the commit of the slot's next use, so it need not be cleared.
-    unmap(tail, upto);
+    drop_pages(tail, upto);
     header_->tail.store(upto, std::memory_order_release);
     stalled_.store(false, std::memory_order_relaxed);
   }
   header_->rows_tail.store(rows_upto, std::memory_order_release);
 }
 
-void Spool::unmap(uint64_t from, uint64_t upto) {
+void Spool::drop_pages(uint64_t from, uint64_t upto) {
   // Otherwise a long run would touch every page of the ring, and the process would seem to need the memory of the whole
   // ring.
   static const uintptr_t page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));

@@ -78,7 +78,7 @@ class Spool {
 
  private:
   // Removes the pages of released slots from the memory of the process.
-  void unmap(uint64_t from, uint64_t upto);
+  void drop_pages(uint64_t from, uint64_t upto);
 
   std::string path_;
   SpoolHeader* header_ = nullptr;
