@@ -12,7 +12,9 @@ import pytest
 import tensorflow as tf
 
 import tfdbg_arrow
-from tfdbg_arrow.query import NonFinite
+from tfdbg_arrow.query import BadSamples, NonFinite
+from tfdbg_arrow.query.bad_samples import SampleFinder
+from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.wording import facts_text, place_facts
 
 NUM_ROWS, BAD_ROW, BATCH = 100, 53, 20
@@ -541,6 +543,29 @@ def test_rows_are_followed_through_calls_eager_ops_and_split_tensors(tmp_path: P
         ("data", "the argument images of model itself has no NaN and no infinity"),
     ]
     assert found.headline.endswith(" in call 1 of loss: from row 13 of the argument images of model.")
+
+
+def test_the_rows_of_an_argument_do_not_depend_on_earlier_questions(tmp_path: Path) -> None:
+    function = tf.function(lambda y: tf.exp(y) + 1.0)
+    matrix = np.ones((8, 3), "float32")
+    matrix[5, 1] = np.inf
+    with tfdbg_arrow.capture(tmp_path):
+        function(tf.constant(matrix) * 0.0)  # the product is bad, and a call takes it
+
+    def samples(*, is_reversed: bool) -> dict[str | None, BadSamples | None]:
+        with tfdbg_arrow.open_logdir(tmp_path) as logdir:
+            (run,) = logdir.runs()
+            flow = DataFlow(logdir, run_id=run.run_id)
+            finder = SampleFinder(logdir, flow, run_id=run.run_id)
+            bad = flow.events.bad_events(("nan",), limit=10)
+            return {row.op_type: finder.of(row) for row in (reversed(bad) if is_reversed else bad)}
+
+    found = samples(is_reversed=False)
+    assert found == samples(is_reversed=True)
+    assert found["Mul"] is None
+    in_call = found["Exp"]
+    assert in_call is not None
+    assert (in_call.whole, in_call.unit, in_call.first) == ("the argument y of <lambda>", "row", 5)
 
 
 @pytest.mark.parametrize(

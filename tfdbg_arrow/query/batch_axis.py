@@ -99,7 +99,6 @@ class BatchAxis:
         self._outside = OutsideTensors(flow)
         self._sources: dict[int, frozenset[int]] = {}
         self._source_of: dict[int, BatchSource] = {}
-        self._arguments_behind: dict[int, BatchSource] = {}
         self._static_shapes = lru_cache(maxsize=100)(self._read_static_shapes)
         self._cached_arguments = lru_cache(maxsize=100)(self._read_arguments)
         self._attributes = lru_cache(maxsize=1000)(self._read_attributes)
@@ -130,34 +129,37 @@ class BatchAxis:
                     self._sources[index] = frozenset([index])
                     continue
                 carriers[index] = self._carriers(row)
-                self._note_arguments(row)
                 to_follow += [carrier.row for carrier in carriers[index] if carrier.row.event_index not in carriers]
                 continue
             to_follow.pop()
-            self._sources[index] = self._sources_behind(index, carriers[index])
+            self._sources[index] = self._sources_behind(row, carriers[index])
         sources = [self._source_of[index] for index in sorted(self._sources[event.event_index])]
-        return [source for source in sources if source.argument is None] or sources
+        of_batch = [source for source in sources if source.argument is None]
+        if of_batch or event.scope == "external":
+            return of_batch or sources
+        return [source for source in sources if source.row.event_index != event.event_index]  # a call took it later
 
-    def _note_arguments(self, row: TensorEvent) -> None:
-        """Notes the arguments of the call in which a tensor was computed, or which first took a tensor from outside.
-
-        They are the sources if the tensor's first axis comes from no batch.
-        """
-        if row.scope in ("graph", "external"):
-            for index, (name, argument) in self.arguments(row.execution_index).items():
-                self._arguments_behind.setdefault(index, BatchSource(argument, None, name, row.execution_index))
-
-    def _sources_behind(self, index: int, carriers: list[_Carrier]) -> frozenset[int]:
+    def _sources_behind(self, row: TensorEvent, carriers: list[_Carrier]) -> frozenset[int]:
+        """Returns the sources of a tensor's carriers; without any, the tensor itself if it is an argument."""
         behind: set[int] = set()
         for carrier in carriers:
             of_carrier = self._sources.get(carrier.row.event_index, frozenset())
             behind.update(
                 source for source in of_carrier if carrier.is_certain or self._source_of[source].argument is None
             )
-        if not behind and index in self._arguments_behind:
-            self._source_of[index] = self._arguments_behind[index]
-            behind.add(index)
+        if not behind and (argument := self._as_argument(row)) is not None:
+            self._source_of[row.event_index] = argument
+            behind.add(row.event_index)
         return frozenset(behind)
+
+    def _as_argument(self, row: TensorEvent) -> BatchSource | None:
+        """Returns an eager tensor as an argument of the first call that took it, or None if no call did."""
+        uses = () if row.scope == "graph" or row.tensor_id is None else self._flow.events.uses(row.tensor_id)
+        for use in uses:
+            name = self._outside.argument(use.execution, use.input_index)
+            if name is not None:
+                return BatchSource(row, None, name, use.execution.execution_index)
+        return None
 
     def _carriers(self, row: TensorEvent) -> list[_Carrier]:
         """Returns the inputs of a tensor's op that its first axis may come from; empty if that is not certain."""
