@@ -14,14 +14,14 @@ DIGESTS = {
     "2.0": "cb4f50b35c5d558a9c631e1f96ad4668b3f23cda2de2c4e851acec4241acc856",
     "2.1": "16f1e298dc2ed1cdee3647d18bd57870b3ba44a876365a92b7625025c59e61be",
     "2.2": "f35dfa5a95fcdc003c11622668d99b4d6cbf592b4e484e9d0d7377c68c1f38d0",
-    "2.3": "b4d3316d92bd479509e646036769bb3465f6011dcb23111059f5b2cc0a0846b6",
+    "2.3": "3e40b75a97fc8c47025a400152067ae98e96124b17d7e2431b6b61847a503c6d",
 }
 """The digest of every released format version, and of the next one."""
 
 COLUMNS = [
     pytest.param(table_, column, id=f"{table_.name}.{column.name}") for table_ in TABLES for column in table_.columns
 ]
-BLOBS = {("tensor_value", "value"), ("input_value", "value")}
+BLOBS = {("tensor_value", "value"), ("input_value", "value"), ("step_input", "value")}
 LISTS = {"shape", "static_shape", "histogram_negative", "histogram_positive"}
 EVERY_TABLE = pytest.mark.parametrize("table_", TABLES, ids=lambda table_: table_.name)
 EVERY_COLUMN = pytest.mark.parametrize(("table_", "column"), COLUMNS)

@@ -174,7 +174,7 @@ def test_the_bytes_are_limited_and_the_rest_is_counted(tmp_path: Path) -> None:
         stats = opened.rows(
             "SELECT subject, sum(num_events) FROM capture_stat WHERE reason_code = 'input_budget' GROUP BY subject"
         )
-    assert stats == [("table input_value", 2)]
+    assert stats == [("the inputs of a bad value", 4)]  # two inputs of the op, and the arguments of two calls
 
 
 def test_inputs_survive_a_kill(tmp_path: Path) -> None:

@@ -79,6 +79,7 @@ if TYPE_CHECKING:
         diff,
     )
     from tfdbg_arrow.query.stacks import Frame, SourceLine, source_lines, user_source
+    from tfdbg_arrow.query.step_inputs import SampleInput
     from tfdbg_arrow.query.tensor_history import HistoryRow, history
     from tfdbg_arrow.query.trace_back import Hop, Provenance, TensorHop, provenance
     from tfdbg_arrow.query.trace_forward import Spread, SpreadHop, spread
@@ -89,6 +90,7 @@ _NAMES_OF = {
     "tfdbg_arrow.query.alert_rules.rules": ["Parameter", "Rule", "builtin_rules"],
     "tfdbg_arrow.query.asked_runs": ["AboutRuns"],
     "tfdbg_arrow.query.bad_samples": ["BadSamples", "StepInput"],
+    "tfdbg_arrow.query.step_inputs": ["SampleInput"],
     "tfdbg_arrow.query.nonfinite_tensor": ["FunctionCall", "InputTensor", "NonFinite", "Producer"],
     "tfdbg_arrow.query.capture_stats": ["CaptureStat"],
     "tfdbg_arrow.query.coverage": ["Coverage", "UnobservedOp", "UnobservedOps"],
@@ -192,6 +194,7 @@ __all__ = [
     "RuleSummary",
     "Run",
     "RunEvents",
+    "SampleInput",
     "Setting",
     "SourceLine",
     "Spread",

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tfdbg_arrow.query.batch_axis import METHODS_OF_KERAS, BatchAxis, BatchSource
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.data_flow import DataFlow
+from tfdbg_arrow.query.outside_tensors import OutsideTensors
 from tfdbg_arrow.query.recorded import (
+    GraphTensor,
     TensorEvent,
     TensorHealth,
     health_facts,
@@ -15,6 +18,7 @@ from tfdbg_arrow.query.recorded import (
 )
 from tfdbg_arrow.query.source_arrays import GETS_ELEMENT, SourceArrays, SourceRow
 from tfdbg_arrow.query.stacks import StackReader
+from tfdbg_arrow.query.step_inputs import KeptInput, SampleInput, StepInputs
 
 _ARGUMENTS_OF_KERAS = ("x", "y", "sample_weight")
 """Keras's names for the components of an element that it takes from a data set."""
@@ -55,6 +59,8 @@ class BadSamples:
         is_row_of_arrays: Whether `row` is a row of the program's arrays. Otherwise, the records come from files, a
             generator or a range, or follow skipped records. False if `row` is None.
         follows_skipped: Whether `row` is counted after records that the data set left out with `skip`.
+        first_sample: What the inputs of the step hold for the first bad sample; empty unless the recording kept the
+            inputs of the step, as with `on_nonfinite='keep'`.
     """
 
     first: int
@@ -67,6 +73,7 @@ class BadSamples:
     row: int | None
     is_row_of_arrays: bool
     follows_skipped: bool
+    first_sample: tuple[SampleInput, ...] = ()
 
 
 class SampleFinder:
@@ -79,6 +86,8 @@ class SampleFinder:
         self._stacks = StackReader(logdir, run_id=run_id)
         self._arrays = SourceArrays(logdir, flow, run_id=run_id)
         self._axis = BatchAxis(logdir, flow, self._arrays, self._stacks, run_id=run_id)
+        self._outside = OutsideTensors(flow)
+        self._step_inputs = StepInputs(logdir, run_id=run_id)
 
     def of(self, event: TensorEvent) -> BadSamples | None:
         """Returns the bad samples of a tensor, or None if the recording shows no samples along its first axis."""
@@ -114,7 +123,42 @@ class SampleFinder:
             row=None if row is None else row.number,
             is_row_of_arrays=row is not None and row.is_of_arrays,
             follows_skipped=row is not None and row.follows_skipped,
+            first_sample=tuple(
+                self._step_inputs.sample(kept, first_bad[0], name=name)
+                for name, kept in (self._kept_inputs(sources[0], call) if sources else ())
+                if kept.shape[:1] == event.shape[:1] and first_bad[0] < event.shape[0]
+            ),
         )
+
+    def _kept_inputs(self, source: BatchSource, call: int | None) -> Iterator[tuple[str, KeptInput]]:
+        """Yields the kept inputs of the step that took a source, with their names, in order.
+
+        Args:
+            source: The source.
+            call: The execution that took it as an argument, if it is not a component of a data set's element.
+        """
+        events = self._flow.events
+        component = source.component
+        if component is None:
+            execution = events.execution(call)
+            arguments = {} if execution is None else events.execution_inputs(execution.execution_index)
+            kept = self._step_inputs.of_tensors(arguments.values())
+            for index, tensor_id in arguments.items():
+                name = None if execution is None else self._outside.argument_name(execution, index)
+                if name is not None and tensor_id in kept:
+                    yield name, kept[tensor_id]
+            return
+        if isinstance(component, GraphTensor):
+            taken_in, by_slot = source.row.execution_index, self._step_inputs.of_element(component)
+        else:
+            taken_in = events.eager(component.tensor_id).execution_index
+            outputs = {} if taken_in is None else events.execution_outputs(taken_in)
+            kept = self._step_inputs.of_tensors(tensor_id for tensor_id, _ in outputs.values())
+            by_slot = {slot: kept[tensor_id] for slot, (tensor_id, _) in outputs.items() if tensor_id in kept}
+        is_of_keras = not self._library_functions(source.row).isdisjoint(METHODS_OF_KERAS)
+        for slot, input_ in sorted(by_slot.items()):
+            path = self._arrays.element_component(taken_in, slot) or (slot,)
+            yield _short_name(path, is_of_keras=is_of_keras), input_
 
     def _row_of(self, source: BatchSource, sample: int) -> SourceRow | None:
         return None if source.taken_in is None else self._arrays.row(source.row, sample, taken_in=source.taken_in)
@@ -134,15 +178,16 @@ class SampleFinder:
         is_of_keras = not self._library_functions(source).isdisjoint(METHODS_OF_KERAS)
         return {
             row.event_index: StepInput(
-                name=f"{self._component(row, is_of_keras=is_of_keras)} of the batch", health=_health(row)
+                name=f"{self._component(row.execution_index, row.output_slot, is_of_keras=is_of_keras)} of the batch",
+                health=_health(row),
             )
             for row in self._axis.siblings(source)
         }
 
-    def _component(self, row: TensorEvent, *, is_of_keras: bool) -> str:
+    def _component(self, taken_in: int | None, output_slot: int | None, *, is_of_keras: bool) -> str:
         """Returns what a component of a data set's element is in the program, such as `the component age`."""
-        path = self._arrays.element_component(row)
-        return _component_name(path or (row.output_slot or 0,), is_of_keras=is_of_keras)
+        path = self._arrays.element_component(taken_in, output_slot)
+        return _component_name(path or (output_slot or 0,), is_of_keras=is_of_keras)
 
     def _data_name(self, event: TensorEvent) -> str | None:
         """Returns which component of a data set consists of the rows of an array; None for other tensors."""
@@ -192,11 +237,25 @@ def _component_name(path: tuple[int | str, ...], *, is_of_keras: bool) -> str:
     if names:
         return f"the component {names[-1]}"
     index, *inner = path
-    if is_of_keras and isinstance(index, int) and index < len(_ARGUMENTS_OF_KERAS) and not inner:
-        return _ARGUMENTS_OF_KERAS[index]
+    if is_of_keras and index in range(len(_ARGUMENTS_OF_KERAS)):
+        return _short_name(path, is_of_keras=True)
     if isinstance(index, int) and index < len(_ORDINALS) and not inner:
         return f"the {_ORDINALS[index]} component"
     return "the component " + "".join(f"[{key}]" for key in path)
+
+
+def _short_name(path: tuple[int | str, ...], *, is_of_keras: bool) -> str:
+    """Returns the name of a tensor among the components of an element, such as `age`, `x[0]` or `component 1`.
+
+    The arguments are those of `_component_name`.
+    """
+    names = [key for key in path if isinstance(key, str)]
+    if names:
+        return names[-1]
+    index, *inner = path
+    is_argument = is_of_keras and isinstance(index, int) and index < len(_ARGUMENTS_OF_KERAS)
+    name = _ARGUMENTS_OF_KERAS[int(index)] if is_argument else f"component {index}"
+    return name + "".join(f"[{key}]" for key in inner)
 
 
 def _health(row: TensorEvent) -> TensorHealth:

@@ -57,12 +57,14 @@ class BatchSource(NamedTuple):
         argument: What the tensor is in the program, such as `the argument x of step`; None if it is known to be a
             batch.
         call: The execution that took this argument.
+        component: The component of the data set's element that the samples come from; None for an argument.
     """
 
     row: TensorEvent
     taken_in: int | None
     argument: str | None = None
     call: int | None = None
+    component: GraphTensor | EagerValue | None = None
 
 
 class _Carrier(NamedTuple):
@@ -298,7 +300,10 @@ class BatchAxis:
     def _source(self, row: TensorEvent) -> BatchSource | None:
         """Returns a tensor as a source if it is an input of the step, or is computed from an input that has no row."""
         if self._is_batch_input(row):
-            return BatchSource(row, row.execution_index if row.op_type in GETS_ELEMENT else None)
+            if row.op_type not in GETS_ELEMENT:
+                return BatchSource(row, None)
+            eager = None if row.tensor_id is None else EagerValue(row.tensor_id)
+            return BatchSource(row, row.execution_index, component=row.graph_tensor or eager)
         own = row.graph_tensor
         if row.op_type in _LOOKUPS:
             start = self._indices(row)
@@ -313,7 +318,8 @@ class BatchAxis:
         taken_in = row.execution_index
         if isinstance(component, EagerValue):
             taken_in = self._flow.events.eager(component.tensor_id).execution_index
-        return BatchSource(row, taken_in) if taken_in is not None and self._has_batches(taken_in) else None
+        has_batches = taken_in is not None and self._has_batches(taken_in)
+        return BatchSource(row, taken_in, component=component) if has_batches else None
 
     def _has_batches(self, execution_index: int | None) -> bool:
         """Returns whether the elements that an execution took from a data set are batches."""

@@ -64,6 +64,7 @@ STAT_KINDS: Mapping[str, StatKind] = {
         "No action is needed, unless code outside TensorFlow writes into that memory: for example, through DLPack.",
         is_asked=True,
     ),
+    "unkept": StatKind("were not kept", "All tensors were recorded. Only the elements of these inputs are missing."),
     "masked": StatKind(
         "was bad and did not stop the program",
         "No action is needed, unless that value should have stopped it: see docs/live_stop.md.",

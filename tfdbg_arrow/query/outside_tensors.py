@@ -44,16 +44,25 @@ class OutsideTensors:
 
         The result is None for a tensor that a function captured, and for an op.
         """
+        name = self.argument_name(execution, index)
+        if name is None:
+            return None
+        if execution.op_type in self._flow.graphs.feeds:
+            return f"the feed of {name}"
+        function = self._flow.graphs.names.get(execution.graph_id or 0, execution.op_type)
+        return f"the argument {name} of {function}"
+
+    def argument_name(self, execution: Execution, index: int) -> str | None:
+        """Returns the name of an argument without its function, or the fed op's name; otherwise as `argument`."""
         graphs, graph_id = self._flow.graphs, execution.graph_id
         feeds = graphs.feeds.get(execution.op_type)
         if feeds is not None:
-            return next((f"the feed of {op_name}" for (op_name, _), fed in feeds.items() if fed == index), None)
+            return next((op_name for (op_name, _), fed in feeds.items() if fed == index), None)
         name = graphs.placeholder(execution.op_type, index)
         if graph_id is None or name is None:
             return None
         argument = graphs.argument(graph_id, name, function_name=execution.op_type)
-        function = graphs.names.get(graph_id, execution.op_type)
-        return None if argument is None or argument.is_capture else f"the argument {name} of {function}"
+        return None if argument is None or argument.is_capture else name
 
     def _assigned(self, event: TensorEvent) -> str:
         handle = self._flow.events.execution_inputs(event.execution_index or 0).get(0)

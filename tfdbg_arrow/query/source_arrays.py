@@ -97,11 +97,16 @@ class SourceArrays:
             dataset_id = inputs.get(0)
         return False
 
-    def element_component(self, source: TensorEvent) -> tuple[int | str, ...] | None:
-        """Returns the path of a component, which is an output of an op that gets an element; None without names."""
-        made = None if source.execution_index is None else self._maker(source.execution_index)
+    def element_component(self, taken_in: int | None, output_slot: int | None) -> tuple[int | str, ...] | None:
+        """Returns the path of a component of an element; None without names.
+
+        Args:
+            taken_in: The execution that took the element from a data set.
+            output_slot: The component: an output of the op that took the element.
+        """
+        made = None if taken_in is None else self._maker(taken_in)
         dataset_id = None if made is None else self._flow.events.execution_inputs(made).get(0)
-        return self._component(dataset_id, source.output_slot)
+        return self._component(dataset_id, output_slot)
 
     def array_component(self, tensor_id: int, input_index: int) -> tuple[int | str, ...] | None:
         """Returns the path of an array in the elements of the data set made from it; None without names."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import unicodedata
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Protocol
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from tfdbg_arrow.query.nonfinite_tensor import FunctionCall, InputTensor, NonFinite
     from tfdbg_arrow.query.recorded import TensorHealth
     from tfdbg_arrow.query.stacks import Frame
+    from tfdbg_arrow.query.step_inputs import SampleInput
     from tfdbg_arrow.query.trace_back import Provenance
     from tfdbg_arrow.query.trace_forward import Spread
     from tfdbg_arrow.query.user_places import CallSite, Forward
@@ -30,6 +32,8 @@ _COUNTS = (
     ("num_pos_finite", "positive"),
 )
 _NUM_SIMILAR = 3
+_MAX_TEXT = 40
+"""Maximum number of characters of a text in a sample."""
 HOW: Mapping[str, str] = {
     "argument": "passed as an argument",
     "capture": "captured by the function",
@@ -178,7 +182,9 @@ def place_facts(health: TensorHealth, samples: BadSamples | None) -> tuple[tuple
     """
     name = [] if samples is None or samples.name in (None, samples.whole) else [f"this is {samples.name}"]
     data = [] if samples is None else [*name, *data_texts(samples)]
-    facts = (("where", slices_text(health, samples)), ("data", "; ".join(data)))
+    facts = [("where", slices_text(health, samples)), ("data", "; ".join(data))]
+    if samples is not None:
+        facts += [(f"{samples.unit} {samples.first:,}", f"{name} = {text}") for name, text in sample_texts(samples)]
     return tuple((name, text) for name, text in facts if text)
 
 
@@ -204,6 +210,33 @@ def slices_text(health: TensorHealth, samples: BadSamples | None) -> str | None:
     if bad == 1:
         return f"slice {first_bad[0]:,} along the first axis, the only bad one of {health.shape[0]:,}"
     return f"{bad:,} of {health.shape[0]:,} slices along the first axis are bad, the first is slice {first_bad[0]:,}"
+
+
+def sample_texts(samples: BadSamples) -> tuple[tuple[str, str], ...]:
+    """Returns what each input of the step holds for the first bad sample, as pairs of a name and a text.
+
+    An example is `x`, `[0.5, 0, 0, …] (784 elements)`.
+    """
+    return tuple((input_.name, _sample_text(input_)) for input_ in samples.first_sample)
+
+
+def _sample_text(input_: SampleInput) -> str:
+    if not input_.elements:
+        return f"{input_.dtype} {list(input_.shape)}"
+    shown = list(map(_element_text, input_.elements))
+    size = math.prod(input_.shape)
+    if not input_.shape:
+        return shown[0]
+    if size > len(shown):
+        return f"[{', '.join(shown)}, …] ({size:,} elements)"
+    return f"[{', '.join(shown)}]"
+
+
+def _element_text(element: object) -> str:
+    if isinstance(element, str):
+        text = printable_line(element)
+        return f'"{text[:_MAX_TEXT]}…"' if len(text) > _MAX_TEXT else f'"{text}"'
+    return f"{element:.6g}" if isinstance(element, (float, complex)) else str(element)
 
 
 def data_texts(samples: BadSamples) -> list[str]:

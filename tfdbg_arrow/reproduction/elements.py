@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,9 +15,13 @@ from tfdbg_arrow.errors import BrokenPartError
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.values import NUMPY_DTYPES
 from tfdbg_arrow.safe_text import printable
-from tfdbg_arrow.schema.dtypes import decode_strings, itemsize_of
+from tfdbg_arrow.schema.dtypes import decode_strings, encode_strings, itemsize_of
+
+if TYPE_CHECKING:
+    from tfdbg_arrow.query.bad_samples import BadSamples
 
 Array = npt.NDArray[Any]
+_NO_WORD = re.compile(r"\W+")
 
 
 @dataclass(frozen=True)
@@ -32,6 +37,32 @@ class Elements:
     dtype: str
     shape: tuple[int, ...]
     value: bytes
+
+    def slice(self, number: int) -> Elements:
+        """Returns one slice along the first axis. The slice keeps this axis, with the size 1.
+
+        Args:
+            number: The slice. It must exist.
+        """
+        shape = (1, *self.shape[1:])
+        size = math.prod(shape)
+        if self.dtype == "string":
+            texts = decode_strings(self.value, math.prod(self.shape))[number * size : (number + 1) * size]
+            value = encode_strings(texts)
+        else:
+            num_bytes = size * (itemsize_of(self.dtype) or 1)
+            value = self.value[number * num_bytes : (number + 1) * num_bytes]
+        return Elements(self.dtype, shape, value)
+
+    @property
+    def plain_array(self) -> Array:
+        """The elements as a program would write them, if NumPy has such an array; otherwise the same as `array`."""
+        if self.dtype != "string":
+            return self.array
+        texts = decode_strings(self.value, math.prod(self.shape))
+        if not texts or any(text.endswith(b"\0") for text in texts):  # NumPy would cut off zero bytes at the end
+            return self.array
+        return np.array(texts).reshape(self.shape)
 
     @property
     def array(self) -> Array:
@@ -71,6 +102,24 @@ class ElementReader:
             [self._run_id, *wanted],
         )
         return _elements(*rows[0], table="tensor_value") if rows else None
+
+    def sample(self, samples: BadSamples) -> dict[str, Elements]:
+        """Returns the first bad sample: for each kept input of its step, a batch of this one sample, by name.
+
+        Raises:
+            BrokenPartError: A row does not hold a valid tensor.
+        """
+        made: dict[str, Elements] = {}
+        for input_ in samples.first_sample:
+            ((dtype, shape, value),) = self._logdir.rows(
+                "SELECT dtype, shape, value FROM step_input WHERE run_id = ? AND event_index = ?",
+                [self._run_id, input_.event_index],
+            )
+            name = _NO_WORD.sub("_", input_.name).strip("_")
+            made[name if name not in made else f"{name}_{len(made)}"] = _elements(
+                dtype, shape, value, table="step_input"
+            ).slice(samples.first)
+        return made
 
     def inputs_of(self, event_index: int) -> dict[int, Elements]:
         """Returns the kept inputs of the op that made a bad tensor, by index; empty if no inputs were kept.

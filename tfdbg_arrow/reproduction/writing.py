@@ -26,7 +26,7 @@ from tfdbg_arrow.query.recorded import KINDS
 from tfdbg_arrow.query.stacks import Frame, source_lines
 from tfdbg_arrow.query.trace_back import bad_start
 from tfdbg_arrow.query.wording import call_lines, gradient_text, nonfinite_facts
-from tfdbg_arrow.reproduction.elements import Elements
+from tfdbg_arrow.reproduction.elements import Array, ElementReader, Elements
 from tfdbg_arrow.reproduction.fixes import (
     Fix,
     argument_texts,
@@ -114,6 +114,8 @@ class Repro:
         has_gradient: Whether the script also runs the forward op under a gradient tape.
         advice: How to fix the cause, in a sentence; None if the counts do not prove the cause.
         fixes: The repairs that were tried; empty if no repairs were requested, or if the op has no standard repairs.
+        sample_path: The .npz file with the first bad sample of the batch; None if the inputs of the step were not kept.
+        sample: The inputs of the step in this file, each a batch of this one sample.
         shapes_before: The shapes of the inputs before they were shrunk, by name; None if shrinking was not requested.
         is_cut: Whether the time limit ended the search for smaller inputs.
     """
@@ -126,6 +128,8 @@ class Repro:
     has_gradient: bool
     advice: str | None
     fixes: tuple[TriedFix, ...] = ()
+    sample_path: str | None = None
+    sample: tuple[ReproInput, ...] = ()
     shapes_before: Mapping[str, tuple[int, ...]] | None = None
     is_cut: bool = False
 
@@ -143,7 +147,9 @@ def write_repro(
 ) -> Repro:
     """Writes a script that runs the op that made a bad value with its recorded inputs, and asserts the bad result.
 
-    The script needs TensorFlow and NumPy. An .npz file of the same name contains the inputs. Existing files are
+    The script needs TensorFlow and NumPy. An .npz file of the same name contains the inputs. If the recording kept the
+    inputs of the step, as `on_nonfinite="keep"` does, and if the bad sample of the batch is known, a second .npz file,
+    `NAME_sample.npz`, contains this sample: what the program passed to the step, as a batch of one. Existing files are
     replaced. Writing the script does not need TensorFlow. But `fix` and `minimise` need TensorFlow, because they run
     the op in a separate process.
 
@@ -186,6 +192,9 @@ def write_repro(
             content, is_cut = trials.minimised(content, time_limit_s)
     data = target.with_suffix(".npz")
     _write(content, target, data)
+    sample_path = target.with_name(f"{target.stem}_sample.npz") if read.sample else None
+    if sample_path is not None:
+        _write_arrays(sample_path, {name: elements.plain_array for name, elements in read.sample.items()})
     ops = content.piece.ops if content.piece is not None else content.gradient.forward.ops if content.gradient else ()
     return Repro(
         path=str(target),
@@ -199,6 +208,11 @@ def write_repro(
         has_gradient=content.gradient is not None,
         advice=read.advice,
         fixes=fixes,
+        sample_path=None if sample_path is None else str(sample_path),
+        sample=tuple(
+            ReproInput(name=name, dtype=elements.dtype, shape=elements.shape, made_by=None)
+            for name, elements in read.sample.items()
+        ),
         shapes_before=before,
         is_cut=is_cut,
     )
@@ -214,12 +228,14 @@ class _Read:
         deeper: The script with earlier ops and with fused ops separated, for repairs that replace one or two ops; None
             if no repairs are tried.
         advice: How to fix the cause.
+        sample: The first bad sample of the batch, by input of the step; empty if it is not known.
     """
 
     nonfinite: NonFinite
     content: ScriptContent
     deeper: ScriptContent | None
     advice: str | None
+    sample: Mapping[str, Elements]
 
 
 def _read(logdir: Engine, *, event_index: int | None, run_id: str | None, depth: int, is_fixed: bool) -> _Read:
@@ -260,6 +276,7 @@ def _read(logdir: Engine, *, event_index: int | None, run_id: str | None, depth:
         content=content,
         deeper=None if deeper is None else replace(content, piece=deeper),
         advice=None if reasons.explanation is None else reasons.explanation.repair,
+        sample={} if tensor.samples is None else ElementReader(logdir, run_id=run).sample(tensor.samples),
     )
 
 
@@ -287,11 +304,18 @@ def _facts(logdir: Engine, tensor: NonFinite, reasons: Reasons) -> Facts:
 
 
 def _write(content: ScriptContent, path: Path, data: Path) -> None:
+    _write_arrays(data, {name: input_.elements.array for name, input_ in content.inputs.items()})
     try:
-        write_npz(data, {name: input_.elements.array for name, input_ in content.inputs.items()})
         path.write_text(render(content, npz_name=data.name), encoding="utf-8")
     except OSError as error:
         raise ReproError(f"the script cannot be written to {path}: {error.strerror or error}.") from error
+
+
+def _write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
+    try:
+        write_npz(path, arrays)
+    except OSError as error:
+        raise ReproError(f"the arrays cannot be written to {path}: {error.strerror or error}.") from error
 
 
 class _Trials:

@@ -614,6 +614,29 @@ INPUT_VALUE = Table(
     ),
 )
 
+STEP_INPUT = Table(
+    name="step_input",
+    row="The elements of one input of a training step in which a bad value came up.",
+    key=("run_id", "event_index"),
+    columns=(
+        _RUN_ID,
+        Column(2, "event_index", _BIGINT, "Position among all events."),
+        _nullable(3, "tensor_id", _BIGINT,
+            "The eager tensor that a call took as an argument or a feed, or that an eager op took from a data set; "
+            "NULL for a component that a graph took from a data set."),
+        _nullable(4, "step_id", _BIGINT, "As in tensor_health; NULL for an eager tensor."),
+        _nullable(5, "frame_id", _BIGINT, "As in tensor_health; NULL for an eager tensor."),
+        _nullable(6, "iteration", _BIGINT, "As in tensor_health; NULL for an eager tensor."),
+        _nullable(7, "graph_id", _BIGINT, "The graph that took the component; NULL for an eager tensor.",
+            references="graph.graph_id"),
+        _nullable(8, "op_name", _VARCHAR, "The op that took it; NULL for an eager tensor."),
+        _nullable(9, "output_slot", _INTEGER, "Index of the component, from 0; NULL for an eager tensor."),
+        Column(10, "dtype", _VARCHAR, "TensorFlow's name of the dtype."),
+        Column(11, "shape", _BIGINT_LIST, "Dimensions."),
+        Column(12, "value", _BLOB, "The elements, as in tensor_value."),
+    ),
+)
+
 MARK = Table(
     name="mark",
     row="One label that the program set with mark(): a training step, an epoch, a phase.",
@@ -637,8 +660,8 @@ CAPTURE_STAT = Table(
         Column(2, "event_index", _BIGINT, "Number of events that the process had recorded when this was noted."),
         *_wall_time(3, 4, "When it was noted"),
         Column(5, "stat", _VARCHAR,
-            "What happened: `dropped`, `disabled`, `unobservable`, `failed`, `changed`, `unchanged`, `masked` or "
-            "`recovered`."),
+            "What happened: `dropped`, `disabled`, `unobservable`, `failed`, `changed`, `unchanged`, `unkept`, "
+            "`masked` or `recovered`."),
         Column(6, "subject", _VARCHAR, "What it happened to, such as an op, a function or a table."),
         Column(7, "reason", _VARCHAR, "The reason, as a sentence."),
         _nullable(8, "num_events", _BIGINT,
@@ -675,6 +698,7 @@ TABLES: tuple[Table, ...] = (
     TENSOR_HEALTH,
     TENSOR_VALUE,
     INPUT_VALUE,
+    STEP_INPUT,
     MARK,
     CAPTURE_STAT,
 )

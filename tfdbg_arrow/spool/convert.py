@@ -39,7 +39,7 @@ from tfdbg_arrow.spool.records import (
 
 EVENT_TABLES = (
     *("execution", "execution_input", "execution_output", "execution_error"),
-    *("tensor_health", "tensor_value", "input_value"),
+    *("tensor_health", "tensor_value", "input_value", "step_input"),
 )
 """The tables that contain events. They grow with each executed op, while the other tables describe the program."""
 _MAX_DTYPE = 256
@@ -89,6 +89,9 @@ class Converter:
         inputs = np.flatnonzero(batch.kind == Kind.INPUT_VALUE)
         if len(inputs) and values:
             made["input_value"] = self._input_values(batch, inputs, values)
+        inputs = np.flatnonzero(batch.kind == Kind.STEP_INPUT)
+        if len(inputs) and values:
+            made["step_input"] = self._step_inputs(batch, inputs, values)
         return {name: table for name, table in made.items() if table.num_rows}
 
     def devices(self, batch: Batch) -> dict[int, str]:
@@ -229,6 +232,21 @@ class Converter:
         columns["event_index"] = pa.array(batch.field("execution_index", rows))
         columns["input_index"] = pa.array(batch.field("slot", rows))
         return self._table("input_value", len(rows), columns)
+
+    def _step_inputs(self, batch: Batch, rows: Ints, values: Mapping[int, bytes]) -> pa.Table:
+        rows, columns = self._elements(batch, rows, _shapes(batch, rows), values)
+        get = partial(batch.field, rows=rows)
+        tensor_id = get("tensor_id")
+        is_eager = tensor_id >= 0
+        graph_ids, op_names, _, slots = self._names.of_nodes(np.where(is_eager, -1, get("node")))
+        columns["event_index"] = pa.array(batch.event_index[rows])
+        columns["tensor_id"] = _nullable(tensor_id, is_eager)
+        columns["graph_id"] = _nullable(graph_ids, graph_ids >= 0)
+        columns["op_name"] = _strings(op_names, self._names.texts)
+        columns["output_slot"] = _nullable(slots, slots >= 0)
+        for name in ("step_id", "frame_id", "iteration"):
+            columns[name] = _nullable(get(name), ~is_eager)
+        return self._table("step_input", len(rows), columns)
 
     def _elements(
         self, batch: Batch, rows: Ints, shapes: pa.ListArray, values: Mapping[int, bytes]

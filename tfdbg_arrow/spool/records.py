@@ -22,14 +22,16 @@ The fields that each kind uses:
 * EXECUTION_ERROR: the execution `execution_index` has raised. `node` is the interned class name of the error.
 * INPUT_VALUE: the elements of an input of an op that made a bad value. `execution_index` is the event index of the bad
   value, and `slot` is the index of the input.
+* STEP_INPUT: the elements of an input of a training step with a bad value. Either `tensor_id` identifies an eager
+  tensor, or `tensor_id` is -1, and `node`, `step_id`, `frame_id` and `iteration` mean the same as in a GRAPH_TENSOR.
 * DIMS: dimensions 4 and up of the preceding tensor, in the payload.
 * HISTOGRAM: the histogram of the preceding tensor. `slot` is the exponent of the first bucket. The payload holds counts
   as unsigned integers of `histogram_width` bytes. Each bucket has two counts: first the number of negative elements,
   then the number of positive elements. The tensor's record holds the number of buckets in its `flags`, from bit
   BUCKETS_SHIFT on.
 
-An `EXECUTION` and its `INPUTS` are adjacent. A tensor or an `INPUT_VALUE`, its `DIMS` and its `HISTOGRAM` records are
-adjacent too, in this order.
+An `EXECUTION` and its `INPUTS` are adjacent. A tensor, an `INPUT_VALUE` or a `STEP_INPUT`, its `DIMS` and its
+`HISTOGRAM` records are adjacent too, in this order.
 
 Copy records with `pick` and `join_records`. NumPy's own functions copy the fields one by one. This is slow and loses
 the bytes that belong to no field, such as the last integer of a payload.
@@ -141,9 +143,10 @@ class Kind(IntEnum):
     EXECUTION_ERROR = 8
     INPUT_VALUE = 9
     HISTOGRAM = 10
+    STEP_INPUT = 11
 
 
-_SHAPED = (Kind.GRAPH_TENSOR, Kind.EXECUTION_TENSOR, Kind.EXTERNAL_TENSOR, Kind.INPUT_VALUE)
+_SHAPED = (Kind.GRAPH_TENSOR, Kind.EXECUTION_TENSOR, Kind.EXTERNAL_TENSOR, Kind.INPUT_VALUE, Kind.STEP_INPUT)
 """The kinds of records that have a shape, and that have elements if the elements are kept."""
 
 

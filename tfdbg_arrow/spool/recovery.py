@@ -274,8 +274,11 @@ class _Recovery:
         if self._retention is not None:  # a buffer reads the elements into memory when it adds the events
             has_value &= batch.field("value_offset") >= header.values_tail
         has_value = (heads >= 0) & has_value[heads]
-        is_input = batch.kind[heads] == Kind.INPUT_VALUE
-        for table, rows in (("tensor_value", has_value & ~is_input), ("input_value", has_value & is_input)):
+        kind = batch.kind[heads]
+        tables = {"input_value": kind == Kind.INPUT_VALUE, "step_input": kind == Kind.STEP_INPUT}
+        tables["tensor_value"] = ~(tables["input_value"] | tables["step_input"])
+        for table, is_of_table in tables.items():
+            rows = has_value & is_of_table
             start = max(self._progress.events, self._progress.by_table.get(table, 0))
             records = _since(pick(batch.records, np.flatnonzero(rows)), start)
             if len(records):

@@ -167,8 +167,9 @@ def enable(
         dump_after: With a circular buffer, how many executions and graph tensors to keep after a bad value. None means
             as many as the buffer holds.
         on_nonfinite: What happens at a NaN or an infinity. "record" only records it. "keep" also keeps the inputs of
-            the op that created it (in the table `input_value`; at most 256 MiB, only for ops on a CPU). From these
-            inputs, `tfdbg-arrow repro` writes a script that shows the bad value. "raise" stops the program with a
+            the op that created it (in the table `input_value`; only for ops on a CPU), and the inputs of the training
+            step (in the table `step_input`), at most 256 MiB in total. From these inputs, `tfdbg-arrow repro` writes a
+            script that shows the bad value, and the bad sample of the batch. "raise" stops the program with a
             NonFiniteError at the op that created the bad value. A callable is called with the NonFinite, in the thread
             that runs the program, once for each origin and at most 100 times. Errors that the callable raises go to the
             program. Values that no op computes with, such as those that `tf.where` does not select, do not count

@@ -18,6 +18,7 @@ import numpy as np
 
 from tfdbg_arrow._version import SUPPORTED_TENSORFLOW
 from tfdbg_arrow.errors import RecordingError
+from tfdbg_arrow.schema.op_traits import Trait, types_with
 from tfdbg_arrow.spool.journal import Journal
 from tfdbg_arrow.spool.records import RECORD_DTYPE, Records
 from tfdbg_arrow.storage.layout import SpoolPaths
@@ -150,7 +151,7 @@ class Backend:
             generation,
             settings.when_full == "wait",
         )
-        self.recording.set_keeps_inputs(settings.keeps_inputs)
+        self.recording.set_keeps_inputs(settings.keeps_inputs, sorted(types_with(Trait.GETS_ELEMENT)))
         self.recording.set_histograms(settings.histograms)
         self.op_callback = core.op_callback
         self.op_executor = core.op_executor
@@ -293,6 +294,27 @@ class Backend:
     def num_unkept_inputs(self) -> int:
         """Returns the number of bad values whose inputs were not kept for lack of room."""
         return int(self.recording.num_unkept_inputs())
+
+    def num_bad_steps(self) -> int:
+        """Returns how many bad values came up whose steps had their inputs kept."""
+        return int(self.recording.num_bad_steps())
+
+    def keep_step_inputs(self, name: str) -> None:
+        """Keeps the inputs of the running step, because a tensor is bad that Python measured.
+
+        Args:
+            name: What the tensor belongs to. The inputs of one name have a limited size.
+        """
+        self.recording.keep_step_inputs(self.intern_string(name))
+
+    def admit_step_input(self, num_bad_steps: int, num_bytes: int) -> bool:
+        """Returns whether an input of a step may be kept.
+
+        Args:
+            num_bad_steps: The result of `num_bad_steps` when the step began.
+            num_bytes: The size of the input.
+        """
+        return bool(self.recording.admit_step_input(num_bad_steps, num_bytes))
 
     def num_known_arguments(self) -> int:
         """Returns the number of calls in which a large argument was not measured again."""

@@ -247,6 +247,9 @@ def _samples(tensor: NonFinite) -> Iterator[Line]:
     )
     if text:
         yield Line(f"{text[0].upper()}{text[1:]}.")
+    if tensor.samples is not None and tensor.samples.first_sample:
+        inputs = ", ".join(f"{name} = {text}" for name, text in wording.sample_texts(tensor.samples))
+        yield Line(f"{tensor.samples.unit.capitalize()} {tensor.samples.first:,}: {inputs}.")
 
 
 def _stack(stack: Sequence[Frame]) -> Iterator[Line]:

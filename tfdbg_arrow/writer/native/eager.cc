@@ -147,6 +147,8 @@ struct CallInFlight {
   int32_t runs_as;  // the function that TensorFlow runs: the called function or a copy of it
   int64_t execution_index;
   PyObject* op_type;  // held
+  PyObject* inputs = nullptr;  // held; only if the recording keeps the inputs of steps with bad values
+  size_t num_bad_steps = 0;    // when the call began
   bool has_outputs = false;
 };
 thread_local std::vector<CallInFlight> t_calls;
@@ -285,6 +287,86 @@ void keep_eager_inputs(Session& session, PyObject* const* inputs, Py_ssize_t cou
   for (TF_Tensor* tensor : tensors) tf.TF_DeleteTensor(tensor);
 }
 
+// The tensors whose elements were kept as inputs of a step.
+std::unordered_set<int64_t> g_kept_step_inputs;
+
+// Keeps eager tensors that a step took, each of them once.
+void keep_eager_step_inputs(Session& session, PyObject* tensors, int32_t bad_node) {
+  const TensorFlowApi& tf = tf_api();
+  TF_Status* status = tf.TF_NewStatus();
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tensors); ++i) {
+    PyObject* tensor = PyTuple_GET_ITEM(tensors, i);
+    if (!tf.EagerTensor_CheckExact(tensor)) continue;
+    TFE_TensorHandle* handle = tf.EagerTensor_Handle(tensor);
+    if (!Session::has_elements(tf.TFE_TensorHandleDataType(handle))) continue;
+    const char* device = tf.TFE_TensorHandleDeviceName(handle, status);
+    if (device == nullptr || is_remote(device)) continue;
+    const int64_t id = tf.PyEagerTensor_ID(tensor);
+    if (!g_kept_step_inputs.insert(id).second) continue;
+    TF_Tensor* resolved = tf.TFE_TensorHandleResolve(handle, status);
+    if (resolved == nullptr) continue;
+    Record where = blank_record(kStepInput, session);
+    where.node = -1;
+    where.tensor_id = id;
+    const HostTensor input = host_tensor(resolved);
+    Py_BEGIN_ALLOW_THREADS;
+    keep_step_input(session, where, input, bad_node);
+    Py_END_ALLOW_THREADS;
+    tf.TF_DeleteTensor(resolved);
+  }
+  tf.TF_DeleteStatus(status);
+}
+
+// The outputs of the last ops that took elements of data sets eagerly, by iterator. They are kept if a bad value comes
+// up before the next element is taken.
+class EagerElements {
+ public:
+  void hold(PyObject* iterator, PyObject* const* outputs, Py_ssize_t count) {
+    const int64_t id = tf_api().EagerTensor_CheckExact(iterator) ? tf_api().PyEagerTensor_ID(iterator) : kNoValue;
+    PyObject* held = PyTuple_New(count);
+    if (held == nullptr) return PyErr_Clear();
+    for (Py_ssize_t i = 0; i < count; ++i) PyTuple_SET_ITEM(held, i, Py_NewRef(outputs[i]));
+    if (by_iterator_.size() >= kMaxIterators && by_iterator_.count(id) == 0) clear();
+    PyObject*& last = by_iterator_[id];
+    std::swap(last, held);
+    Py_XDECREF(held);
+  }
+
+  void keep(Session& session, int32_t bad_node) {
+    std::vector<PyObject*> elements;  // another thread can change the map while the GIL is released
+    for (const auto& [iterator, outputs] : by_iterator_) elements.push_back(Py_NewRef(outputs));
+    for (PyObject* outputs : elements) {
+      keep_eager_step_inputs(session, outputs, bad_node);
+      Py_DECREF(outputs);
+    }
+  }
+
+  void clear() {
+    for (const auto& [iterator, outputs] : std::exchange(by_iterator_, {})) Py_DECREF(outputs);
+  }
+
+ private:
+  static constexpr size_t kMaxIterators = 16;
+
+  std::unordered_map<int64_t, PyObject*> by_iterator_;
+};
+
+EagerElements g_elements;
+
+bool takes_element(const Session& session, PyObject* op_type) {
+  const char* text = PyUnicode_Check(op_type) ? PyUnicode_AsUTF8(op_type) : PyBytes_Check(op_type) ? PyBytes_AS_STRING(op_type) : nullptr;
+  if (text == nullptr) PyErr_Clear();
+  return text != nullptr && session.element_ops.count(text) != 0;
+}
+
+// Keeps the inputs of the step in which an eager tensor is bad.
+void keep_eager_step(Session& session, const Record& bad) {
+  const size_t begin = session.bad_steps.size();
+  keep_step_inputs(session, bad);
+  const int32_t bad_node = session.bad_steps.first_from(begin);
+  if (bad_node != BadSteps::kNoNode) g_elements.keep(session, bad_node);
+}
+
 Shape shape_of(TFE_TensorHandle* handle, TF_Status* status) {
   const TensorFlowApi& tf = tf_api();
   Shape shape;
@@ -414,6 +496,8 @@ void record_execution(Session& session, int32_t name, PyObject* const* inputs, P
 void record_outputs(Session& session, int32_t name, PyObject* op_type, PyObject* const* inputs, Py_ssize_t num_inputs,
                     PyObject* const* outputs, Py_ssize_t count, int64_t execution_index) {
   const Wanted wanted = wanted_of(name, op_type);
+  const bool is_element = session.keeps_inputs && num_inputs > 0 && takes_element(session, op_type);
+  if (is_element) g_elements.hold(inputs[0], outputs, count);
   for (Py_ssize_t slot = 0; slot < count; ++slot) {
     if (!tf_api().EagerTensor_CheckExact(outputs[slot])) continue;
     const int64_t id = tf_api().PyEagerTensor_ID(outputs[slot]);
@@ -424,9 +508,12 @@ void record_outputs(Session& session, int32_t name, PyObject* op_type, PyObject*
     record.slot = static_cast<int32_t>(slot);
     record.execution_index = execution_index;
     record = record_tensor(session, outputs[slot], record, wanted);
-    if (session.keeps_inputs && (record.flags & kBad) != 0 && num_inputs > 0) {
-      keep_eager_inputs(session, inputs, num_inputs, record, last_event_index());
-    }
+    if (!session.keeps_inputs || (record.flags & kBad) == 0 || num_inputs == 0) continue;
+    const size_t num_bad_steps = session.bad_steps.size();
+    keep_eager_inputs(session, inputs, num_inputs, record, last_event_index());
+    const int32_t bad_node = session.bad_steps.first_from(num_bad_steps);
+    if (bad_node != BadSteps::kNoNode) g_elements.keep(session, bad_node);
+    else if (is_element) keep_eager_step(session, record);
   }
 }
 
@@ -627,7 +714,13 @@ int64_t begin_call(PyObject* function_name, PyObject* inputs_object, int64_t num
   if (!session || !intern_unicode(function_name, &name) || !intern_unicode(runs_as, &copy)) return kNoValue;
   Items inputs(inputs_object);
   int64_t execution_index = session->next_execution_index.fetch_add(1, std::memory_order_relaxed);
-  t_calls.push_back({name, copy, execution_index, Py_NewRef(function_name)});
+  CallInFlight call{name, copy, execution_index, Py_NewRef(function_name)};
+  if (session->keeps_inputs) {
+    call.inputs = PySequence_Tuple(inputs_object);
+    call.num_bad_steps = session->bad_steps.size();
+    if (call.inputs == nullptr) PyErr_Clear();
+  }
+  t_calls.push_back(call);
   std::vector<const void*> arguments;
   arguments.reserve(static_cast<size_t>(inputs.size()));
   for (Py_ssize_t i = 0; i < inputs.size(); ++i) arguments.push_back(address_of(*session, inputs.data()[i]));
@@ -637,6 +730,7 @@ int64_t begin_call(PyObject* function_name, PyObject* inputs_object, int64_t num
   if (PyErr_Occurred() != nullptr) report_error("recording a call");
   if (t_held.type != nullptr) {  // the caller raises it, so the call never runs, and end_call() is not called
     Py_DECREF(t_calls.back().op_type);
+    Py_XDECREF(t_calls.back().inputs);
     t_calls.pop_back();
     session->calls.remove(execution_index);
   }
@@ -654,7 +748,15 @@ void end_call(int64_t execution_index, PyObject* outputs_object, PyObject* error
       Items outputs(outputs_object);
       record_outputs(*session, call.name, call.op_type, nullptr, 0, outputs.data(), outputs.size(), execution_index);
     }
+    if (session && call.inputs != nullptr) {
+      const int32_t bad_node = session->bad_steps.first_from(call.num_bad_steps);
+      if (bad_node != BadSteps::kNoNode) {
+        keep_eager_step_inputs(*session, call.inputs, bad_node);
+        g_elements.keep(*session, bad_node);
+      }
+    }
     Py_DECREF(call.op_type);
+    Py_XDECREF(call.inputs);
   }
   if (!session) return;
   session->calls.remove(execution_index);
@@ -707,6 +809,12 @@ void reset_eager_state() {
   g_forwards.clear();
   std::fill(std::begin(g_producers), std::end(g_producers), Producer{});
   g_wanted.clear();
+  forget_step_inputs();
+}
+
+void forget_step_inputs() {
+  g_elements.clear();
+  g_kept_step_inputs.clear();
 }
 
 }  // namespace tfdbg_arrow

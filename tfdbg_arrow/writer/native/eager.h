@@ -75,4 +75,7 @@ int64_t execution_of(PyObject* tensor);
 // Forgets which tensors were seen, for a new recording.
 void reset_eager_state();
 
+// Releases the elements of data sets that are held in case a bad value comes up. Call it with the GIL.
+void forget_step_inputs();
+
 }  // namespace tfdbg_arrow

@@ -184,19 +184,23 @@ class Editor {
       const bool is_reference = types[slot] < 0;
       const int type = std::abs(types[slot]);
       const bool keep = match.op != nullptr && match.op->keep;
-      if (type == 0 || !session_.covers(type, keep)) continue;
+      const bool is_component = session_.keeps_inputs && type > 0 && !is_reference && Session::has_elements(type) &&
+                                session_.element_ops.count(std::string(node.op)) != 0;
+      if (type == 0 || (!session_.covers(type, keep) && !is_component)) continue;
       // A consumer of a reference must get the reference directly from its op. Python selects the references to record.
       if (is_reference && (match.op == nullptr || !run_.is_found() || !run_.computes(i, slot))) continue;
       check_room(node);
-      const std::optional<int32_t> key = key_of(node, match, slot);
+      std::optional<int32_t> key = key_of(node, match, slot);
+      if (!key && is_component) key = key_of_node(match.graph_id, slot, node.op, match.op->op_name);
       if (!key) continue;
       const bool stops = judge_.stops(i, slot);
       // A run of a session can only wait for tensors that it always computes.
       const bool can_wait = !run_.is_found() || run_.computes(i, slot);
-      if (const SummaryGraph* summary = can_wait ? summary_graph(node, type, *key, keep) : nullptr) {
+      const bool is_on_host = !can_wait || is_component;
+      if (const SummaryGraph* summary = is_on_host ? nullptr : summary_graph(node, type, *key, keep)) {
         summarised_.push_back({i, slot, type, *key, stops, summary});
       } else {
-        add_record_op(i, slot, {*key, type, keep, is_reference, stops, false, {}});
+        add_record_op(i, slot, {*key, type, keep, is_reference, stops, false, is_component, {}});
       }
       if (judge_.any()) keys_.emplace(tensor_name(node.name, slot), *key);
       if (judge_.any() && !stops) note_masked(i, slot, *key);
@@ -347,7 +351,7 @@ class Editor {
       if (sources.empty() && !session_.executed.records_others()) continue;  // the user excluded the source
       check_room(node);
       const int32_t key = key_of_node(match.graph_id, slot, node.op, node.name);
-      add_record_op(i, slot, {key, types[slot], false, false, true, true, std::move(sources)});
+      add_record_op(i, slot, {key, types[slot], false, false, true, true, false, std::move(sources)});
       watched_.insert(i);
     }
   }
@@ -444,6 +448,7 @@ class Editor {
     bool is_reference;
     bool stops;                    // whether the value stops the program if it is bad
     bool is_watch;                 // whether only bad values become rows
+    bool is_component;             // whether it is held as an input of its step
     std::vector<int32_t> sources;  // for a watch: keys of the tensors that the value may come from
   };
 
@@ -472,6 +477,7 @@ class Editor {
         .attr_bool("keep", how.keep)
         .attr_bool("decides", how.stops)
         .attr_bool("is_watch", how.is_watch)
+        .attr_bool("is_component", how.is_component)
         .attr_ints("sources", how.sources)
         .attr_bool("has_call_site", match.has_path)
         .attr_string("call_site", match.path);

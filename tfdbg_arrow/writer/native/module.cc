@@ -64,8 +64,11 @@ class Recording {
   void stop() {
     if (!published_) return;
     published_ = false;
-    nb::gil_scoped_release release;
-    retract_session();
+    {
+      nb::gil_scoped_release release;
+      retract_session();
+    }
+    forget_step_inputs();
   }
 
   // For a forked child. The memory belongs to the parent, so it must not be touched, not even freed.
@@ -154,7 +157,26 @@ class Recording {
     session_->run_id = run_id;
   }
   // Sets whether the inputs of ops that make a bad value are kept. Call it before start().
-  void set_keeps_inputs(bool keeps_inputs) { session_->keeps_inputs = keeps_inputs; }
+  //
+  // Args:
+  //   element_ops: the types of the ops that take elements of data sets.
+  void set_keeps_inputs(bool keeps_inputs, const std::vector<std::string>& element_ops) {
+    session_->keeps_inputs = keeps_inputs;
+    session_->element_ops = {element_ops.begin(), element_ops.end()};
+  }
+  // Notes that a bad tensor that Python measured came up in a step, under a name of its own.
+  void keep_step_inputs(int32_t name) {
+    Record bad{};
+    bad.kind = kExternalTensor;
+    bad.node = name;
+    tfdbg_arrow::keep_step_inputs(*session_, bad);
+  }
+  // Returns how many times the inputs of a step with a bad value were to be kept.
+  size_t num_bad_steps() const { return session_->bad_steps.size(); }
+  // Returns whether `num_bytes` of an input may be kept, for a bad value after the first `begin` ones.
+  bool admit_step_input(size_t begin, int64_t num_bytes) {
+    return session_->input_budget.admit_step_input(session_->bad_steps.first_from(begin), num_bytes);
+  }
   void set_histograms(bool histograms) { session_->histograms = histograms; }
   // Returns the number of calls in which a large argument was not measured again.
   int64_t num_known_arguments() const { return session_->num_known_arguments.load(std::memory_order_relaxed); }
@@ -408,7 +430,10 @@ NB_MODULE(_core, m) {
       .def("next_execution_index", &Recording::next_execution_index)
       .def("num_dropped", &Recording::num_dropped)
       .def("num_unkept_values", &Recording::num_unkept_values)
-      .def("set_keeps_inputs", &Recording::set_keeps_inputs)
+      .def("set_keeps_inputs", &Recording::set_keeps_inputs, nb::arg("keeps_inputs"), nb::arg("element_ops"))
+      .def("keep_step_inputs", &Recording::keep_step_inputs, nb::arg("name"))
+      .def("num_bad_steps", &Recording::num_bad_steps)
+      .def("admit_step_input", &Recording::admit_step_input, nb::arg("begin"), nb::arg("num_bytes"))
       .def("set_histograms", &Recording::set_histograms)
       .def("num_known_arguments", &Recording::num_known_arguments)
       .def("num_unkept_inputs", &Recording::num_unkept_inputs)

@@ -23,6 +23,7 @@ enum Kind : uint8_t {
   kExecutionError = 8,
   kInputValue = 9,
   kHistogram = 10,
+  kStepInput = 11,
 };
 
 enum Flag : int32_t {

@@ -104,6 +104,7 @@ struct RecordKernel {
   RepeatedArgument repeated;    // only RecordThrough
   bool is_watch = false;  // only RecordThrough: the tensor is one of `sources`, and gets a row only if it is bad
   std::vector<int64_t> sources;
+  bool is_component = false;         // only RecordThrough: the tensor is a component of an element of a data set
   std::vector<int64_t> kept_inputs;  // only RecordThrough: for each input after the first, its index at the recorded op
   std::vector<int32_t> call_sites;  // only RecordRows and RecordDevice: the call site of each tensor
   std::vector<int64_t> argument_indexes;  // only RecordRows: indexes of the arguments that it takes

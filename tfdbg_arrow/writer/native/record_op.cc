@@ -32,6 +32,7 @@ void* create_record_through(TF_OpKernelConstruction* construction) {
       !read_bool(construction, "keep", &kernel->keep, &status) ||
       !read_bool(construction, "decides", &decides, &status) ||
       !read_bool(construction, "is_watch", &kernel->is_watch, &status) ||
+      !read_bool(construction, "is_component", &kernel->is_component, &status) ||
       !read_list(construction, "sources", &kernel->sources, &status) ||
       !read_list(construction, "kept_inputs", &kernel->kept_inputs, &status) ||
       !read_bool(construction, "has_call_site", &kernel->has_call_site, &status) ||
@@ -102,11 +103,23 @@ void keep_inputs(const RecordKernel& kernel, TF_OpKernelContext* context, Sessio
   for (TF_Tensor* tensor : tensors) tf.TF_DeleteTensor(tensor);
 }
 
+// Holds a component of an element until it is known whether a bad value comes up in its step.
+void hold_component(RecordKernel* kernel, TF_OpKernelContext* context, Session& session) {
+  TF_Tensor* tensor = nullptr;
+  tf_api().TF_GetInput(context, 0, &tensor, thread_status().get());
+  if (tensor == nullptr) return;
+  Record where = context_record(kernel, context, session);
+  where.node = static_cast<int32_t>(kernel->nodes[0]);
+  where.tensor_id = kNoValue;
+  session.step_components.hold(session, where, tensor);
+}
+
 // Records one tensor. Returns true if the step failed because of it.
 bool record_tensor(RecordKernel* kernel, TF_OpKernelContext* context, TF_Tensor* tensor) {
   if (is_paused()) return false;
   SessionGuard session;
   if (!session || kernel->generation != session->generation) return false;
+  if (kernel->is_component) hold_component(kernel, context, *session);
   const TensorFlowApi& tf = tf_api();
   const int dtype = tf.TF_TensorType(tensor);
   if (!session->covers(dtype, kernel->keep)) return false;
@@ -144,6 +157,8 @@ bool record_tensor(RecordKernel* kernel, TF_OpKernelContext* context, TF_Tensor*
     if (is_bad && session->on_nonfinite != OnNonFinite::kRecord) session->bad_events.add(record, event_index);
     judge.see(0, record, event_index);
     if (is_bad && !kernel->kept_inputs.empty()) keep_inputs(*kernel, context, *session, record, event_index);
+    const bool is_from_outside = kernel->is_component || kernel->argument >= 0;
+    if (is_bad && is_from_outside && session->keeps_inputs) keep_step_inputs(*session, record);
   }
   return judge.decide(context);
 }
@@ -297,7 +312,7 @@ void register_single_op(std::string_view name, bool hands_on) {
   tf.TF_OpDefinitionBuilderAddInput(builder, "inputs: input_types");
   if (hands_on) tf.TF_OpDefinitionBuilderAddOutput(builder, "same: T");
   for (const char* attr : {"T: type", "node: int", "generation: int", "executed_graph: int", "argument: int", "keep: bool",
-                           "decides: bool", "is_watch: bool", "sources: list(int)", "has_call_site: bool", "call_site: string",
+                           "decides: bool", "is_watch: bool", "is_component: bool = false", "sources: list(int)", "has_call_site: bool", "call_site: string",
                            "input_types: list(type) >= 0 = []", "kept_inputs: list(int) = []"}) {
     tf.TF_OpDefinitionBuilderAddAttr(builder, attr);
   }

@@ -290,7 +290,9 @@ void keep_inputs(Session& session, const Record& bad, int64_t event_index, const
     }
     num_bytes += num_kept_bytes(input.dtype, size, input.data);
   }
-  if ((any_inf && bad.tensor.num_nan == 0) || !session.input_budget.admit(bad, num_bytes)) return;
+  if (any_inf && bad.tensor.num_nan == 0) return;
+  keep_step_inputs(session, bad);
+  if (!session.input_budget.admit(bad, num_bytes)) return;
   for (size_t i = 0; i < inputs.size(); ++i) {
     const HostTensor& input = inputs[i];
     Record record;
@@ -306,6 +308,59 @@ void keep_inputs(Session& session, const Record& bad, int64_t event_index, const
     record.flags |= kCovered | kShape;
     append_tensor_waiting(session, record, input.rank, input.dims);
   }
+}
+
+void keep_step_inputs(Session& session, const Record& bad) {
+  if (!session.input_budget.admits_step(bad)) return;
+  session.bad_steps.add(bad.node);
+  if (bad.kind == kGraphTensor) session.step_components.keep(session, bad.step_id, bad.node);
+}
+
+void keep_step_input(Session& session, const Record& where, const HostTensor& input, int32_t bad_node) {
+  if (input.rank == 0) return;  // it belongs to no sample
+  const int64_t size = num_elements(input.rank, input.dims);
+  if (!session.input_budget.admit_step_input(bad_node, num_kept_bytes(input.dtype, size, input.data))) return;
+  Record record = where;
+  record.kind = kStepInput;
+  record.wall_time_ns = wall_time_ns();
+  set_shape(input.dtype, input.rank, input.dims, &record);
+  append_elements(session.values, input.data, &record);
+  record.flags |= kCovered | kShape;
+  append_tensor_waiting(session, record, input.rank, input.dims);
+}
+
+StepComponents::~StepComponents() {
+  for (auto& [node, held] : by_node_) {
+    if (held.tensor != nullptr) tf_api().TF_DeleteTensor(held.tensor);
+  }
+}
+
+void StepComponents::hold(Session& session, const Record& where, TF_Tensor* tensor) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  Held& held = by_node_[where.node];
+  if (held.tensor != nullptr) tf_api().TF_DeleteTensor(held.tensor);
+  held = {where, tensor};
+  for (const BadStep& bad : bad_steps_) {
+    if (bad.step_id == where.step_id) return keep(session, &held, bad.bad_node);
+  }
+}
+
+void StepComponents::keep(Session& session, int64_t step_id, int32_t bad_node) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (auto& [node, held] : by_node_) {
+    if (held.where.step_id == step_id) keep(session, &held, bad_node);
+  }
+  const auto is_same = [=](const BadStep& bad) { return bad.step_id == step_id; };
+  if (std::any_of(bad_steps_.begin(), bad_steps_.end(), is_same)) return;
+  bad_steps_.push_back({step_id, bad_node});
+  if (bad_steps_.size() > kMaxBadSteps) bad_steps_.pop_front();
+}
+
+void StepComponents::keep(Session& session, Held* held, int32_t bad_node) {
+  if (held->tensor == nullptr) return;  // it was kept before
+  keep_step_input(session, held->where, host_tensor(held->tensor), bad_node);
+  tf_api().TF_DeleteTensor(held->tensor);
+  held->tensor = nullptr;
 }
 
 namespace {

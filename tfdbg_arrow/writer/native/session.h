@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <mutex>
 #include <set>
@@ -127,25 +128,103 @@ class InputBudget {
   // room. Later inputs of an op may use a sixteenth of the limit, so that no op takes the room of other ops.
   bool admit(const Record& bad, int64_t num_bytes) {
     std::lock_guard<std::mutex> lock(mutex_);
-    int64_t& own = bytes_of_[{bad.kind, bad.node}];
-    const bool is_admitted = num_bytes <= kMaxBytes - num_bytes_ && (own == 0 || own + num_bytes <= kMaxBytes / 16);
-    if (is_admitted) {
-      num_bytes_ += num_bytes;
-      own += std::max<int64_t>(num_bytes, 1);
-    } else {
-      num_refused_.fetch_add(1, std::memory_order_relaxed);
-    }
+    const int64_t own = bytes_of_[{bad.kind, bad.node}];
+    return admit({bad.kind, bad.node}, num_bytes, own == 0 || own + num_bytes <= kMaxBytes / 16);
+  }
+
+  // Returns true if the inputs of another step in which this op made a bad value may be kept.
+  bool admits_step(const Record& bad) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    int64_t& own = bytes_of_[{kStepInput, bad.node}];
+    const bool is_admitted = own <= kMaxBytes / 16;
+    own += kStepBytes;
+    if (!is_admitted) num_refused_.fetch_add(1, std::memory_order_relaxed);
     return is_admitted;
+  }
+
+  // Returns true if an input of a step in which an op made a bad value may be kept. `node` is the node of the op.
+  bool admit_step_input(int32_t node, int64_t num_bytes) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return admit({kStepInput, node}, num_bytes, num_bytes <= kMaxBytes / 4);
   }
   int64_t num_refused() const { return num_refused_.load(std::memory_order_relaxed); }
 
  private:
   static constexpr int64_t kMaxBytes = int64_t{256} << 20;
+  static constexpr int64_t kStepBytes = int64_t{16} << 10;  // a step counts as this many bytes, even if it has no inputs
+
+  bool admit(std::pair<uint8_t, int32_t> op, int64_t num_bytes, bool has_room_of_op) {
+    const bool is_admitted = has_room_of_op && num_bytes <= kMaxBytes - num_bytes_;
+    if (is_admitted) {
+      num_bytes_ += num_bytes;
+      bytes_of_[op] += std::max<int64_t>(num_bytes, 1);
+    } else {
+      num_refused_.fetch_add(1, std::memory_order_relaxed);
+    }
+    return is_admitted;
+  }
 
   std::mutex mutex_;
   int64_t num_bytes_ = 0;
   std::map<std::pair<uint8_t, int32_t>, int64_t> bytes_of_;  // by kind of the record and its node
   std::atomic<int64_t> num_refused_{0};
+};
+
+struct Session;
+
+// The components of data sets' elements that graphs took: for each node, the tensor of its last run. They are kept if a
+// bad value comes up in the same step.
+class StepComponents {
+ public:
+  StepComponents() = default;
+  ~StepComponents();
+  StepComponents(const StepComponents&) = delete;
+  StepComponents& operator=(const StepComponents&) = delete;
+
+  // Holds a tensor, in place of the last tensor of the same node. Takes the tensor over.
+  void hold(Session& session, const Record& where, TF_Tensor* tensor);
+  // Keeps the tensors of a step in which an op, given by its node, made a bad value.
+  void keep(Session& session, int64_t step_id, int32_t bad_node);
+
+ private:
+  struct Held {
+    Record where;
+    TF_Tensor* tensor = nullptr;
+  };
+  struct BadStep {
+    int64_t step_id;
+    int32_t bad_node;
+  };
+  static constexpr size_t kMaxBadSteps = 64;  // steps that may still run
+
+  static void keep(Session& session, Held* held, int32_t bad_node);
+
+  std::mutex mutex_;
+  std::map<int32_t, Held> by_node_;
+  std::deque<BadStep> bad_steps_;
+};
+
+// The nodes of the ops whose bad values had the inputs of their steps kept, in the order of these values.
+class BadSteps {
+ public:
+  void add(int32_t node) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    nodes_.push_back(node);
+  }
+  size_t size() const {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return nodes_.size();
+  }
+  // Returns the first node that was added after the first `begin` ones; kNoNode if there is none.
+  int32_t first_from(size_t begin) const {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return begin < nodes_.size() ? nodes_[begin] : kNoNode;
+  }
+  static constexpr int32_t kNoNode = INT32_MIN;
+
+ private:
+  mutable std::mutex mutex_;
+  std::vector<int32_t> nodes_;
 };
 
 // The bad values of graphs that do not stop the program, as declared in masking.py.
@@ -190,7 +269,10 @@ struct Session {
   StopRules stop_rules;                             // set before too
   bool keeps_inputs = false;                        // set before too
   bool histograms = false;                          // set before too
+  std::unordered_set<std::string> element_ops;      // set before too; types of ops that take elements of data sets
   InputBudget input_budget;
+  StepComponents step_components;
+  BadSteps bad_steps;
   std::atomic<int64_t> num_known_arguments{0};      // calls in which a large argument was not measured again
   SummaryGraphs summaries;                          // set before too
   const Mode mode;
@@ -253,6 +335,16 @@ int64_t num_elements(int rank, const int64_t* dims);
 //   indexes: the index of each of these inputs among all inputs of the op.
 void keep_inputs(Session& session, const Record& bad, int64_t event_index, const std::vector<HostTensor>& inputs,
                  const std::vector<int64_t>& indexes);
+
+// Keeps the inputs of the step in which a bad value came up: the components that graphs took from data sets now, and
+// the arguments of the running calls when these calls end. Does nothing if enough inputs were kept for the same op.
+void keep_step_inputs(Session& session, const Record& bad);
+// Keeps the elements of one input of a step. Call it without the GIL.
+//
+// Args:
+//   where: a blank record with the tensor's ID, or with its node and context.
+//   bad_node: the node of the op that made the bad value.
+void keep_step_input(Session& session, const Record& where, const HostTensor& input, int32_t bad_node);
 
 // Fills the counts and magnitudes that a mode has, and the flags that state which are filled. `numerics` may be null.
 void set_health(Mode mode, const Health& health, const Numerics* numerics, Record* record);

@@ -143,6 +143,8 @@ class _Run:
 
     name: str
     execution_index: int
+    feeds: Sequence[FedArray]
+    num_bad_steps: int
 
 
 @dataclass
@@ -165,6 +167,7 @@ class SessionEvents:
     def __init__(self, settings: Settings, *, backend: Backend, step: Callable[[], int]) -> None:
         self._mode = settings.mode
         self._counts_histograms = settings.histograms
+        self._keeps_inputs = settings.keeps_inputs
         self._dtype_mask = settings.dtype_mask
         self._backend = backend
         self._step = step
@@ -189,8 +192,9 @@ class SessionEvents:
         execution_index = NO_VALUE
         try:
             execution_index = self._backend.next_execution_index()
-            self._thread.runs.append(_Run(name, execution_index))
-            self._record_feeds(feeds, execution_index, handlers)
+            self._thread.runs.append(_Run(name, execution_index, feeds, self._backend.num_bad_steps()))
+            if self._record_feeds(feeds, execution_index, handlers) and self._keeps_inputs:
+                self._backend.keep_step_inputs(name)
             self._record_execution(name, feeds, num_fetches, execution_index)
         except Exception as error:
             handlers.on_error("recording a call", error)
@@ -208,6 +212,8 @@ class SessionEvents:
                 run = runs.pop()
                 if handlers and run.execution_index == execution_index:
                     self._record_fetches(run.name, fetches or (), execution_index, handlers)
+                    if self._keeps_inputs:
+                        self._keep_feeds(run)
             if handlers:
                 if error_type is not None:
                     self._record_error(execution_index, error_type)
@@ -242,12 +248,31 @@ class SessionEvents:
             payload[index, : len(piece)] = piece
         self._backend.append(records)
 
-    def _record_feeds(self, feeds: Sequence[FedArray], execution_index: int, handlers: Handlers) -> None:
+    def _record_feeds(self, feeds: Sequence[FedArray], execution_index: int, handlers: Handlers) -> bool:
+        """Records the feeds, and returns whether any of them is bad."""
         covered = [feed for feed in feeds if self._covers_dtype(feed)]
-        if covered:
-            records = blank_records(len(covered), Kind.EXTERNAL_TENSOR, step=self._step())
-            records["execution_index"] = execution_index
-            self._append_tensors(records, covered, [True] * len(covered), handlers, keeps=False)
+        if not covered:
+            return False
+        records = blank_records(len(covered), Kind.EXTERNAL_TENSOR, step=self._step())
+        records["execution_index"] = execution_index
+        self._append_tensors(records, covered, [True] * len(covered), handlers, keeps=False)
+        return bool(np.any(records["flags"] & Flag.BAD))
+
+    def _keep_feeds(self, run: _Run) -> None:
+        """Keeps the elements of the feeds if a bad value came up in the run."""
+        if self._backend.num_bad_steps() == run.num_bad_steps:
+            return
+        for feed in run.feeds:
+            elements = _elements(feed) if self._covers_dtype(feed, is_chosen=True) else None
+            if elements is None or not self._backend.admit_step_input(run.num_bad_steps, elements.nbytes):
+                continue
+            record = blank_records(1, Kind.STEP_INPUT, step=self._step())
+            record["node"] = NO_VALUE
+            record["tensor_id"] = feed.tensor_id
+            record["dtype"] = feed.dtype.as_datatype_enum
+            fill_records(record, np.stack([shape_row(feed.shape)]), mode=TensorDebugMode.SHAPE)
+            keep_values(record, {0: elements}, self._backend)
+            self._backend.append(add_followers(record, [feed.shape], None))
 
     def _record_fetches(self, name: str, fetches: Sequence[FedArray], execution_index: int, handlers: Handlers) -> None:
         if not fetches:
@@ -330,7 +355,13 @@ def _place_bad(records: Records, tensors: Sequence[FedArray]) -> None:
 def _elements(tensor: Any) -> npt.NDArray[Any]:
     elements = tensor.numpy()
     # NumPy would cut off zero bytes at the end of a string.
-    return np.array(elements, np.object_) if isinstance(elements, bytes) else np.asarray(elements)
+    array = np.array(elements, np.object_) if isinstance(elements, bytes) else np.asarray(elements)
+    if array.dtype.kind not in "OSU":
+        return array
+    texts = [text.encode() if isinstance(text, str) else text for text in array.ravel().tolist()]
+    encoded = np.empty(len(texts), np.object_)
+    encoded[:] = texts
+    return encoded.reshape(array.shape)
 
 
 def keep_values(records: Records, arrays: Mapping[int, npt.NDArray[Any]], backend: Backend) -> None:

@@ -459,7 +459,7 @@ class SpoolLosses:
                 "bad value."
             )
             self._failures.note(
-                "dropped", "table input_value", reason, refused - self._num_refused, reason_code="input_budget"
+                "unkept", "the inputs of a bad value", reason, refused - self._num_refused, reason_code="input_budget"
             )
             self._num_refused = refused
         num_unchanged = self._recorder.num_known_arguments()

@@ -1,0 +1,236 @@
+"""Test that `on_nonfinite="keep"` keeps the inputs of a step with a bad value, and that answers show the bad sample."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import tensorflow as tf
+
+import tfdbg_arrow
+from tests.cli.running import python
+from tfdbg_arrow.query import SampleInput
+
+from .subprocesses import run_python
+from .test_executed_graphs import rows
+
+NUM_RECORDS = 64
+BAD_RECORD = 37
+"""The record whose features are all 0, so that their logarithm is infinite."""
+Array = npt.NDArray[Any]
+
+
+def features() -> Array:
+    x = np.random.default_rng(0).random((NUM_RECORDS, 3), np.float32)
+    x[BAD_RECORD] = 0
+    return x
+
+
+def labels() -> Array:
+    return np.arange(NUM_RECORDS)
+
+
+def names() -> Array:
+    return np.array([f"user{number}" for number in range(NUM_RECORDS)])
+
+
+def loss_of(x: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+    return tf.reduce_mean(tf.math.log(tf.reduce_sum(x * weights, axis=1)))
+
+
+def record(logdir: Path, program: Callable[[], object], **settings: Any) -> tuple[SampleInput, ...]:
+    """Records a program, and returns the bad sample of the first bad value."""
+    with tfdbg_arrow.capture(str(logdir), on_nonfinite="keep", **settings):
+        program()
+    assert rows(logdir, "SELECT * FROM capture_stat WHERE stat IN ('failed', 'unkept')") == []
+    first = tfdbg_arrow.first_nonfinite(logdir)
+    assert first is not None
+    return () if first.samples is None else first.samples.first_sample
+
+
+def shown(sample: tuple[SampleInput, ...]) -> dict[str, tuple[object, ...] | None]:
+    return {input_.name: input_.elements for input_ in sample}
+
+
+def batches(*, shuffled: bool = True) -> tf.data.Dataset:
+    data = tf.data.Dataset.from_tensor_slices((features(), labels(), names()))
+    return (data.shuffle(NUM_RECORDS, seed=1) if shuffled else data).batch(8)
+
+
+EXPECTED = {"component 0": (0.0, 0.0, 0.0), "component 1": (BAD_RECORD,), "component 2": (f"user{BAD_RECORD}",)}
+
+
+def test_a_function_that_takes_a_part_of_a_shuffled_element(tmp_path: Path) -> None:
+    weights = tf.Variable(tf.ones([3]))
+
+    @tf.function
+    def step(x: tf.Tensor) -> None:
+        with tf.GradientTape() as tape:
+            loss = loss_of(x, weights)
+        weights.assign_sub(0.01 * tape.gradient(loss, weights))
+
+    def program() -> None:
+        for x, _, _ in batches():
+            step(x)
+
+    assert shown(record(tmp_path, program)) == EXPECTED
+
+
+def test_a_function_that_takes_the_element_itself(tmp_path: Path) -> None:
+    weights = tf.Variable(tf.ones([3]))
+
+    @tf.function
+    def train(data: tf.data.Iterator) -> None:
+        for _ in tf.range(NUM_RECORDS // 8):  # one call takes all batches
+            x, _, _ = next(data)
+            with tf.GradientTape() as tape:
+                loss = loss_of(x, weights)
+            weights.assign_sub(0.01 * tape.gradient(loss, weights))
+
+    sample = record(tmp_path, lambda: train(iter(batches())))
+    assert shown(sample) == EXPECTED
+
+
+def test_eager_code(tmp_path: Path) -> None:
+    weights = tf.Variable(tf.ones([3]))
+
+    def program() -> None:
+        for x, _, _ in batches():
+            with tf.GradientTape() as tape:
+                loss = loss_of(x, weights)
+            weights.assign_sub(0.01 * tape.gradient(loss, weights))
+
+    assert shown(record(tmp_path, program)) == EXPECTED
+
+
+def test_arguments(tmp_path: Path) -> None:
+    weights = tf.Variable(tf.ones([3]))
+
+    @tf.function
+    def step(x: tf.Tensor, who: tf.Tensor, scale: tf.Tensor) -> None:
+        with tf.GradientTape() as tape:
+            loss = scale * loss_of(x, weights) + tf.cast(tf.strings.length(who[0]), tf.float32)
+        weights.assign_sub(0.01 * tape.gradient(loss, weights))
+
+    def program() -> None:
+        for start in range(0, NUM_RECORDS, 8):
+            part = slice(start, start + 8)
+            step(tf.constant(features()[part]), tf.constant(names()[part]), tf.constant(1.0))
+
+    sample = record(tmp_path, program)
+    assert shown(sample) == {"x": (0.0, 0.0, 0.0), "who": (f"user{BAD_RECORD}",)}
+
+
+def test_a_session(tmp_path: Path) -> None:
+    def program() -> None:
+        v1 = tf.compat.v1
+        with v1.Graph().as_default(), v1.Session() as session:
+            x = v1.placeholder(tf.float32, [None, 3], name="features")
+            who = v1.placeholder(tf.string, [None], name="who")
+            loss = loss_of(x, tf.ones([3])) + tf.cast(tf.strings.length(who)[0], tf.float32)
+            for start in range(0, NUM_RECORDS, 8):
+                part = slice(start, start + 8)
+                session.run(loss, {x: features()[part], who: list(names()[part])})
+
+    assert shown(record(tmp_path, program)) == {"features": (0.0, 0.0, 0.0), "who": (f"user{BAD_RECORD}",)}
+
+
+def test_fit_shuffled_with_tokens(tmp_path: Path) -> None:
+    import keras
+
+    class Embedded(keras.layers.Layer):  # type: ignore[misc, unused-ignore]  # Keras has no types
+        def build(self, _: object) -> None:
+            self.table = self.add_weight(shape=(NUM_RECORDS + 1, 4), initializer="ones")
+
+        def call(self, tokens: tf.Tensor) -> tf.Tensor:
+            is_word = tf.cast(tf.not_equal(tokens, 0), tf.float32)
+            total = tf.reduce_sum(tf.gather(self.table, tokens) * is_word[..., None], axis=1)
+            return total / tf.reduce_sum(is_word, axis=1, keepdims=True)  # a text without words: 0 / 0
+
+    def program() -> None:
+        tokens = np.random.default_rng(0).integers(1, NUM_RECORDS, (NUM_RECORDS, 5))
+        tokens[BAD_RECORD] = 0
+        model = keras.Sequential([keras.Input((5,), dtype="int32"), Embedded(), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        model.fit(tokens, labels().astype(np.float32), batch_size=16, epochs=1, verbose=0)
+
+    sample = record(tmp_path / "log", program)
+    assert shown(sample) == {"x": (0, 0, 0, 0, 0), "y": (float(BAD_RECORD),)}
+    repro = tfdbg_arrow.write_repro(tmp_path / "log", tmp_path / "repro.py")
+    assert repro.sample_path == str(tmp_path / "repro_sample.npz")
+    with np.load(repro.sample_path, allow_pickle=False) as arrays:
+        assert {name: arrays[name].tolist() for name in arrays} == {"x": [[0] * 5], "y": [BAD_RECORD]}
+
+
+def test_a_bad_record_of_the_data(tmp_path: Path) -> None:
+    weights = tf.Variable(tf.ones([3]))
+
+    def elements() -> Iterator[tuple[Array, np.str_]]:
+        for number, (x, name) in enumerate(zip(features(), names(), strict=True)):
+            yield np.full(3, np.nan, np.float32) if number == BAD_RECORD else x + 1, name
+
+    def program() -> None:
+        signature = tf.TensorSpec([3], tf.float32), tf.TensorSpec([], tf.string)
+        data = tf.data.Dataset.from_generator(elements, output_signature=signature).batch(8)
+        for x, _ in data:
+            with tf.GradientTape() as tape:
+                loss = loss_of(x, weights)
+            weights.assign_sub(0.01 * tape.gradient(loss, weights))
+
+    with tfdbg_arrow.capture(str(tmp_path), on_nonfinite="keep"):
+        program()
+    with tfdbg_arrow.open_logdir(tmp_path) as opened:
+        tensor = next(bad for bad in opened.nonfinite() if bad.op_type == "IteratorGetNext")
+    assert tensor.samples is not None
+    sample = shown(tensor.samples.first_sample)
+    assert sample["component 1"] == (f"user{BAD_RECORD}",)
+    assert np.isnan(np.array(sample["component 0"], float)).all()
+
+
+@pytest.mark.parametrize("on_nonfinite", ["record", "keep"])
+def test_nothing_is_kept_without_need(on_nonfinite: str, tmp_path: Path) -> None:
+    with tfdbg_arrow.capture(str(tmp_path), on_nonfinite=on_nonfinite):
+        for x, _, _ in batches():
+            tf.math.log(x + 1 if on_nonfinite == "keep" else x)
+    assert rows(tmp_path, "SELECT count(*) FROM step_input") == [(0,)]
+
+
+def test_each_tensor_is_kept_once_and_large_ones_are_left_out(tmp_path: Path) -> None:
+    @tf.function
+    def f(x: tf.Tensor, table: tf.Tensor) -> tf.Tensor:
+        return tf.math.log(x) + tf.reduce_sum(table)
+
+    with tfdbg_arrow.capture(str(tmp_path), on_nonfinite="keep"):
+        x, table = tf.zeros([8]), tf.zeros([17 << 20])  # 68 MiB
+        for _ in range(3):
+            f(x, table)
+    assert rows(tmp_path, "SELECT shape FROM step_input") == [([8],)]
+    assert rows(tmp_path, "SELECT DISTINCT stat, subject FROM capture_stat") == [
+        ("unkept", "the inputs of a bad value")
+    ]
+
+
+def test_inputs_of_steps_survive_a_kill(tmp_path: Path) -> None:
+    program = """
+import os, signal, sys
+import tensorflow as tf, tfdbg_arrow
+tfdbg_arrow.enable(sys.argv[1], on_nonfinite="keep")
+tf.function(tf.math.log)(tf.constant([1.0, 0.0]))
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    run_python(tmp_path / "program.py", program, tmp_path / "log", returncode=-signal.SIGKILL)
+    (kept,) = rows(tmp_path / "log", "SELECT tensor_id IS NOT NULL, shape, value FROM step_input")
+    assert kept == (True, [2], np.float32([1, 0]).tobytes())
+
+
+def test_an_answer_as_json(tmp_path: Path) -> None:
+    record(tmp_path, lambda: tf.function(lambda x: tf.math.log(x))(tf.constant([1.0, 0.0])))
+    result = python(tmp_path, "-m", "tfdbg_arrow", "first-nonfinite", str(tmp_path), "--json")
+    (sample,) = json.loads(result.stdout)["nonfinite"]["samples"]["first_sample"]
+    assert (sample["name"], sample["dtype"], sample["shape"], sample["elements"]) == ("x", "float32", [], [0.0])

@@ -1,0 +1,118 @@
+"""StepInputs: the inputs that were kept of training steps with bad values, and what they hold for one sample."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tfdbg_arrow.query.engine import Engine
+from tfdbg_arrow.query.recorded import GraphTensor
+from tfdbg_arrow.query.values import decode, texts
+from tfdbg_arrow.schema.dtypes import itemsize_of
+
+_NUM_ELEMENTS = 8
+"""Number of elements of a sample in an answer."""
+_MAX_OFFSET = 2**40
+"""Larger than any kept tensor; limits what a hostile shape can ask for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleInput:
+    """One input of a training step for one sample of the batch.
+
+    Attributes:
+        name: The name of the argument, the feed or the component, such as `x`, `age` or `component 0`.
+        event_index: Its row in `step_input`, which has the elements of all samples.
+        dtype: TensorFlow's name of the dtype.
+        shape: Dimensions of the sample.
+        elements: The first elements of the sample, at most 8; None if the package cannot decode the dtype.
+    """
+
+    name: str
+    event_index: int
+    dtype: str
+    shape: tuple[int, ...]
+    elements: tuple[object, ...] | None
+
+
+@dataclass(frozen=True)
+class KeptInput:
+    """An input whose elements were kept. Its first axis is the axis of the batch, or another axis."""
+
+    event_index: int
+    dtype: str
+    shape: tuple[int, ...]
+
+
+class StepInputs:
+    """Reads the kept inputs of the training steps of one run."""
+
+    def __init__(self, logdir: Engine, *, run_id: str) -> None:
+        self._logdir = logdir
+        self._run_id = run_id
+
+    def of_element(self, component: GraphTensor) -> dict[int, KeptInput]:
+        """Returns the kept components of an element that a graph took from a data set, by output slot.
+
+        Args:
+            component: Any component of the element.
+        """
+        context = component.context
+        return self._read(
+            "output_slot",
+            "graph_id = ? AND op_name = ? AND step_id = ? AND iteration = ?",
+            [component.graph_id, component.op_name, context.step_id, context.iteration],
+        )
+
+    def of_tensors(self, tensor_ids: Iterable[int]) -> dict[int, KeptInput]:
+        """Returns the kept tensors among eager tensors, by ID."""
+        ids = sorted(tensor_ids)
+        return self._read("tensor_id", f"tensor_id IN ({', '.join('?' * len(ids))})", ids) if ids else {}
+
+    def _read(self, key: str, condition: str, parameters: Sequence[object]) -> dict[int, KeptInput]:
+        rows = self._logdir.rows(
+            f"SELECT {key}, event_index, dtype, shape FROM step_input WHERE run_id = ? AND {condition} "
+            "ORDER BY event_index DESC",
+            [self._run_id, *parameters],
+        )
+        return {number: KeptInput(event_index, dtype, tuple(shape)) for number, event_index, dtype, shape in rows}
+
+    def sample(self, kept: KeptInput, number: int, *, name: str) -> SampleInput:
+        """Returns what an input holds for one sample.
+
+        Args:
+            kept: The input.
+            number: The sample.
+            name: The name of the input.
+
+        Raises:
+            BrokenPartError: The row does not hold the strings of the input.
+        """
+        shape = kept.shape[1:]
+        size = math.prod(shape)
+        first, num_shown = number * size, min(size, _NUM_ELEMENTS)
+        elements: list[object] | None = None
+        if kept.dtype == "string":
+            value = self._prefix(kept, _MAX_OFFSET)
+            elements = list(texts(value, size=math.prod(kept.shape))[first : first + num_shown])
+        elif (itemsize := itemsize_of(kept.dtype)) is not None:
+            value = self._prefix(kept, (first + num_shown) * itemsize)[first * itemsize :]
+            array = decode(np.frombuffer(value, np.uint8), kept.dtype)
+            elements = None if array is None else array.tolist()
+        return SampleInput(
+            name=name,
+            event_index=kept.event_index,
+            dtype=kept.dtype,
+            shape=shape,
+            elements=None if elements is None else tuple(elements),
+        )
+
+    def _prefix(self, kept: KeptInput, num_bytes: int) -> bytes:
+        ((value,),) = self._logdir.rows(
+            "SELECT blob_prefix(value, ?) FROM step_input WHERE run_id = ? AND event_index = ?",
+            [min(num_bytes, _MAX_OFFSET), self._run_id, kept.event_index],
+        )
+        return bytes(value)
