@@ -296,12 +296,12 @@ class LogOfCount(keras.layers.Layer):  # type: ignore[misc]
 
 @pytest.mark.parametrize(
     ("num_steps", "num_features", "axis", "is_known"),
-    [(12, 3, 1, True), (12, 3, 0, False), (BATCH, 3, 1, False), (12, BATCH, 1, False)],
+    [(12, 3, 1, True), (12, 3, 0, False), (BATCH, 3, 1, True), (BATCH, 3, 0, False), (12, BATCH, 1, True)],
 )
 def test_the_sample_of_a_mask_that_is_computed_from_the_data_is_known(
     tmp_path: Path, num_steps: int, num_features: int, axis: int, is_known: bool
 ) -> None:
-    """The mask is of booleans, which have no rows. In the near misses, another axis may be that of the batch."""
+    """The mask is of booleans, which have no rows. In the near misses, the program reduces the axis of the batch."""
     series = np.random.default_rng(0).uniform(1, 2, (NUM_ROWS, num_steps, num_features)).astype("float32")
     series[BAD_ROW if axis else slice(None)] = 0
 

@@ -35,6 +35,7 @@ ATTRIBUTES = {
     "keep",
     "decides",
     "is_watch",
+    "is_component",
     "sources",
     "has_call_site",
     "call_site",

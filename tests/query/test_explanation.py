@@ -23,12 +23,13 @@ ONE = {**counts(pos=1), "rank": 0, "shape": []}
 LOG_OF_0 = "Log of 0: 1 of 2 elements is 0, and the logarithm of 0 is -Inf."
 OVER = "1 of 2 elements is beyond the largest float32, 3.40282e+38."
 TWICE = "Put tf.where around the input of Log as well: the unselected branch still has a gradient."
-ABOVE_0 = "Keep the argument above 0 with an epsilon."
+ABOVE_0 = "Keep the argument above 0 with an epsilon such as 1e-7."
 NO_NAN = "Use tf.math.divide_no_nan, or a divisor that is never 0."
 CLIP = (
-    "Clip the argument from above, for example with tf.minimum(x, 22.0). Exp overflows above 88.7; up to 22.0, a "
-    "product of three results is finite."
+    "Clip the argument from above, for example with tf.minimum(x, 22.0). Exp overflows above 88.7; the lower "
+    "bound of 22.0 leaves room for squares and products of the result."
 )
+ROOM = "leaves room for squares and products of the result."
 LOGSUMEXP = (
     "Use tf.reduce_logsumexp in place of the exponentials, their sum and the logarithm: it neither overflows nor "
     "underflows."
@@ -984,8 +985,8 @@ def test_the_repair_of_an_exponential_depends_on_what_takes_it(
 @pytest.mark.parametrize(
     ("dtype", "bound"),
     [
-        ("float16", "(x, 2.0). Exp overflows above 11.1; up to 2.0, a product of three results is finite."),
-        ("float64", "(x, 177.0). Exp overflows above 709.8; up to 177.0, a product of three results is finite."),
+        ("float16", f"(x, 2.0). Exp overflows above 11.1; the lower bound of 2.0 {ROOM}"),
+        ("float64", f"(x, 177.0). Exp overflows above 709.8; the lower bound of 177.0 {ROOM}"),
         ("unknown", "."),
     ],
 )
@@ -1172,7 +1173,7 @@ SIGNED = "Use tf.linalg.slogdet: it returns the sign of the determinant and the 
             [ZERO],
             INF,
             "Lgamma of 0: 1 of 2 elements is 0, and the result is infinite.",
-            "Keep the argument above 0, for example with tf.maximum.",
+            "Keep the argument above 0, for example with tf.maximum(x, 1e-7).",
         ),
         ("Qr", [CLEAN], NAN, f"Qr: {DECOMPOSED}", FACTORS),
         ("SelfAdjointEigV2", [CLEAN], NAN, f"SelfAdjointEig: {DECOMPOSED}", FACTORS),
@@ -1305,7 +1306,7 @@ def test_an_overflow_of_a_fused_layer(program_ops: tuple[str, ...], made: Mappin
 @pytest.mark.parametrize(
     ("program_ops", "makers", "repair"),
     [
-        (("Relu", "Log"), ("Log",), "Keep the argument above 0, for example with tf.maximum."),
+        (("Relu", "Log"), ("Log",), "Keep the argument above 0, for example with tf.maximum(x, 1e-7)."),
         (("Sqrt", "Neg"), ("Sqrt",), ABOVE_0_BEFORE_ROOT),
         (("Log", "Sqrt"), ("Sqrt", "Log"), None),
     ],
@@ -1692,7 +1693,7 @@ def test_an_angle_at_0_is_kept_away_from_0() -> None:
 
 @pytest.mark.parametrize(
     ("maker", "repair"),
-    [("Log", "Check the constants that Log takes. Keep the argument above 0, for example with tf.maximum."),
+    [("Log", "Check the constants that Log takes. Keep the argument above 0, for example with tf.maximum(x, 1e-7)."),
      ("Pow", ("Check the constants that Pow takes. If the exponent is negative, keep the base away from 0, for example "
               "with tf.maximum.")),
      ("RealDiv", "Check the constants that RealDiv takes. Use tf.math.divide_no_nan, or a divisor that is never 0."),
@@ -1778,7 +1779,7 @@ def test_a_pole_at_0_where_a_relu_returned_0(
     found = step.op("bad", function, ["sum"], INF if function == "Lgamma" else NAN).reason("bad", tmp_path)
     assert found is not None
     assert found.sentence.endswith(" The zeros come from Relu in the layer dense_3.") == is_of_relu
-    assert found.repair == (RELU if is_of_relu else "Keep the argument above 0, for example with tf.maximum.")
+    assert found.repair == (RELU if is_of_relu else "Keep the argument above 0, for example with tf.maximum(x, 1e-7).")
 
 
 @pytest.mark.parametrize(

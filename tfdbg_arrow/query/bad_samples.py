@@ -102,7 +102,7 @@ class SampleFinder:
         (argument,) = arguments or {None}
         rows = {self._row_of(source, first_bad[0]) for source in sources}
         row = rows.pop() if len(rows) == 1 else None
-        call = event.execution_index if argument is None else sources[0].call
+        call = sources[0].call if sources and sources[0].call is not None else event.execution_index
         inputs = self._inputs_beside(sources[0].row, call) if sources else {}
         own = inputs.get(event.event_index)
         whole = argument or self._whole(event, is_batch=data_name is None)

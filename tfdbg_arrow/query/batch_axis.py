@@ -16,11 +16,12 @@ from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.keras_graphs import user_names
 from tfdbg_arrow.query.outside_tensors import OutsideTensors
-from tfdbg_arrow.query.recorded import EagerValue, GraphTensor, Place, TensorEvent, read_events
+from tfdbg_arrow.query.recorded import EagerValue, GraphTensor, Op, Place, TensorEvent, read_events
 from tfdbg_arrow.query.source_arrays import GETS_ELEMENT, SourceArrays
 from tfdbg_arrow.query.stacks import StackReader
 from tfdbg_arrow.safe_text import parse_json
 from tfdbg_arrow.schema.op_traits import READER, Trait, types_with
+from tfdbg_arrow.schema.tables import INTEGERS
 
 _ELEMENTWISE, _KEEPS_SLICES = types_with(Trait.ELEMENTWISE), types_with(Trait.KEEPS_SLICES)
 _MATRIX_PRODUCTS = types_with(Trait.MULTIPLIES_MATRICES)
@@ -39,6 +40,18 @@ _REORDERING = frozenset({
 """Types of ops whose output can contain the slices of an input in a different order."""
 _REDUCTIONS = frozenset({"All", "Any", "ArgMax", "ArgMin", "Max", "Min", "Prod", "Sum"})
 """Types of ops that reduce masks and numbers, along some axes."""
+_AXES, _PERMUTATION, _MULTIPLES = range(3)
+_AXES_OF: dict[str, tuple[int, int]] = {
+    **dict.fromkeys(("All", "Any", "EuclideanNorm", "Max", "Mean", "Min", "Prod", "Sum"), (1, _AXES)),
+    **dict.fromkeys(("Cumprod", "Cumsum", "CumulativeLogsumexp"), (1, _AXES)),
+    "ConcatV2": (-1, _AXES),
+    "GatherV2": (2, _AXES),
+    "Tile": (1, _MULTIPLES),
+    "Transpose": (1, _PERMUTATION),
+}
+"""By type of op: the input that says along which axes the op combines or picks elements, and what it holds."""
+_STACKS = frozenset({"Pack", "Unpack"})
+"""Types of ops that add an axis or remove one. Their attribute `axis` says which."""
 _SPLITS = frozenset({"Split", "SplitV"})
 _LOOKUPS = frozenset({"Gather", "GatherV2", "ResourceGather"})
 """Types of ops that take slices of a table by number, such as the table of an embedding."""
@@ -56,7 +69,7 @@ class BatchSource(NamedTuple):
         taken_in: The execution that took the batch from a data set; None for an argument of a function.
         argument: What the tensor is in the program, such as `the argument x of step`; None if it is known to be a
             batch.
-        call: The execution that took this argument.
+        call: The execution that took this argument; None if it is an input of the batch's own execution.
         component: The component of the data set's element that the samples come from; None for an argument.
     """
 
@@ -104,6 +117,7 @@ class BatchAxis:
         self._static_shapes = lru_cache(maxsize=100)(self._read_static_shapes)
         self._cached_arguments = lru_cache(maxsize=100)(self._read_arguments)
         self._attributes = lru_cache(maxsize=1000)(self._read_attributes)
+        self._constants = lru_cache(maxsize=20)(self._read_constants)
 
     def sources(self, event: TensorEvent) -> list[BatchSource]:
         """Returns the tensors from which a tensor takes the batch axis; an empty list if that is not certain.
@@ -155,17 +169,23 @@ class BatchAxis:
         return frozenset(behind)
 
     def _as_argument(self, row: TensorEvent) -> BatchSource | None:
-        """Returns an eager tensor as an argument of the first call that took it, or None if no call did."""
+        """Returns an eager tensor as an argument of the first call that took it, or None if no call did.
+
+        If the call is a training step with several such arguments, they are the batch.
+        """
         uses = () if row.scope == "graph" or row.tensor_id is None else self._flow.events.uses(row.tensor_id)
         for use in uses:
             name = self._outside.argument(use.execution, use.input_index)
             if name is not None:
-                return BatchSource(row, None, name, use.execution.execution_index)
+                call = use.execution.execution_index
+                is_batch = self._has_batch(call, (row.shape or (0,))[0])
+                return BatchSource(row, None, None if is_batch else name, call)
         return None
 
     def _carriers(self, row: TensorEvent) -> list[_Carrier]:
         """Returns the inputs of a tensor's op that its first axis may come from; empty if that is not certain."""
-        if row.op_type in _LOOKUPS:
+        axes = self._axes(row)
+        if row.op_type in _LOOKUPS and (axes is None or 0 in axes):
             indices = self._indices(row)
             if indices is None:
                 return []
@@ -186,6 +206,9 @@ class BatchAxis:
             return _certain(source for source in alike if _num_axes(source) == len(row.shape))
         if row.op_type == "Einsum" and (labelled := self._labelled_inputs(row)):
             return _certain(source for index, source in taken if index in labelled and source in alike)
+        if axes is not None:
+            # The op reduces, joins, gathers or repeats along other axes than the first one of its tensors.
+            return _certain(() if 0 in axes else alike)
         if row.op_type in _SPLITS:  # along the axis whose size changes
             return _certain(source for source in alike if (source.shape or ())[1:] != row.shape[1:])
         if row.op_type in _RESHAPING and (carrier := self._behind_product(row)) is not None:
@@ -202,6 +225,54 @@ class BatchAxis:
         if any(axis != 0 for _, axis in others):
             return []
         return [_Carrier(source, is_certain=len(inputs) == 1) for source, _ in others]
+
+    def _axes(self, row: TensorEvent) -> set[int] | None:
+        """Returns the axes along which an op combines or picks elements, or None if the recording does not show them.
+
+        Along the other axes, each slice of the output is computed from the same slice of the inputs.
+        """
+        own = row.graph_tensor
+        op = None if own is None else self._flow.graphs.op(own.graph_id, own.op_name)
+        if own is None or op is None or op.op_type != row.op_type:
+            return None
+        if op.op_type in _STACKS:
+            axis = (self._attributes_of(row) or {}).get("axis")
+            rank = len(row.shape or ()) + (op.op_type == "Unpack")
+            return {axis % max(rank, 1)} if isinstance(axis, int) else None
+        rule = _AXES_OF.get(op.op_type)
+        if rule is None:
+            return None
+        index, meaning = rule
+        if index >= len(op.inputs) or (row.op_type == "GatherV2" and (self._attributes_of(row) or {}).get("batch_dims")):
+            return None
+        numbers = self._integers(own.of_op(*op.inputs[index]))
+        shape = self._static_shape(own.of_op(*op.inputs[0]))
+        if numbers is None or shape is None:
+            return None
+        if meaning == _PERMUTATION:
+            return {axis for axis, source in enumerate(numbers) if axis != source}
+        if meaning == _MULTIPLES:
+            return {axis for axis, number in enumerate(numbers) if number != 1}
+        return {axis % max(len(shape), 1) for axis in numbers}
+
+    def _integers(self, place: GraphTensor) -> list[int] | None:
+        """Returns the elements of a constant of a few integers, or None for another tensor."""
+        value = self._constants(place.graph_id).get(place.op_name)
+        attributes = None if value is None else parse_json(value)
+        tensor = attributes.get("value") if isinstance(attributes, dict) else None
+        numbers = tensor.get(INTEGERS) if isinstance(tensor, dict) else None
+        are_integers = isinstance(numbers, list) and all(isinstance(number, int) for number in numbers)
+        return numbers if are_integers else None
+
+    def _read_constants(self, graph_id: int) -> dict[str, str]:
+        """Returns the attributes of the constants of a graph that have a few integers, by op."""
+        return dict(
+            self._logdir.rows(
+                "SELECT op_name, attributes FROM graph_op WHERE run_id = ? AND graph_id = ? AND op_type = 'Const' "
+                f"AND contains(attributes, '\"{INTEGERS}\"')",
+                [self._run_id, graph_id],
+            )
+        )
 
     def _behind_product(self, row: TensorEvent) -> TensorEvent | None:
         """Returns the first input of a matrix product that a Dense layer computes for tensors with three axes or more.
@@ -270,6 +341,8 @@ class BatchAxis:
         if own is None or op is None or len(op.inputs) < 2 or not row.shape:
             return None
         table, indices = (self._static_shape(own.of_op(*edge)) for edge in op.inputs[:2])
+        if not table:  # the handle of a variable
+            table = next((taken.shape for index, _, taken in self._flow.taken_by(row) if index == 0), None)
         if not table or not indices or table[0] in (-1, row.shape[0]):
             return None
         return _Unrecorded(own.of_op(*op.inputs[1]), len(indices))
@@ -383,24 +456,28 @@ class BatchAxis:
                 return
             place, num_axes, shape = to_follow.pop()
             trace = self._flow.trace(place, how="graph", near=row.event_index)
-            place = trace.place
+            op = self._op_as_written(place) if trace.row is None else None
+            path = trace.path if op is None else (place,)
+            place = path[-1]
             if trace.row is not None and place != start:
                 if _num_axes(trace.row) == num_axes:
                     yield trace.row
                 continue
-            argument = next((passed for passed in reversed(trace.path) if isinstance(passed, GraphTensor)), None)
+            argument = next((passed for passed in reversed(path) if isinstance(passed, GraphTensor)), None)
             if shape is None and argument is not None:
                 shape = self._static_shape(argument)
             if isinstance(place, EagerValue):
                 if self._flow.events.eager(place.tensor_id).op_type in GETS_ELEMENT and len(shape or ()) == num_axes:
                     yield place
                 continue
-            op = self._flow.graphs.op(place.graph_id, place.op_name)
+            sources = () if op is None else tuple(place.of_op(*edge) for edge in op.inputs)
+            op = op or self._flow.graphs.op(place.graph_id, place.op_name)
             if op is not None and op.op_type in GETS_ELEMENT:
                 if len(shape or ()) == num_axes:  # a component that was broadcast has a different first axis
                     yield place
                 continue
-            sources = () if op is None else self._flow.borders.executed.inputs(place, op)
+            if op is not None and not sources:
+                sources = self._flow.borders.executed.inputs(place, op)
             if op is not None and op.op_type in _ELEMENTWISE:
                 same_shape = shape if len(sources) == 1 else None  # a node that the optimizer made has no static shape
                 to_follow += [(source, num_axes, same_shape) for source in sources]
@@ -410,8 +487,21 @@ class BatchAxis:
                     to_follow.append((sources[0], len(source_shape or ()), source_shape))
             elif op is not None and op.op_type in _REDUCTIONS and sources:
                 source_shape = self._static_shape(sources[0])
-                if source_shape and _shows_first_axis(source_shape, self._static_shape(place)):
+                axes = self._integers(place.of_op(*op.inputs[1])) if len(op.inputs) > 1 else None
+                is_kept = bool(source_shape and axes) and all(axis % len(source_shape or (0,)) for axis in axes or ())
+                if source_shape and (is_kept or _shows_first_axis(source_shape, self._static_shape(place))):
                     to_follow.append((sources[0], len(source_shape), source_shape))
+
+    def _op_as_written(self, place: Place) -> Op | None:
+        """Returns the program's op at a place if it computes a tensor, whether or not TensorFlow ran it; else None.
+
+        The op's inputs in the program have static shapes. Nodes that the optimizer put in their place have none.
+        """
+        if not isinstance(place, GraphTensor):
+            return None
+        op = self._flow.graphs.op(place.graph_id, place.op_name)
+        is_computed = op is not None and op.made_for is None and op.op_type in _ELEMENTWISE | _RESHAPING | _REDUCTIONS
+        return op if op is not None and is_computed and op.inputs else None
 
     def _is_open(self, row: TensorEvent, axis: int) -> bool:
         """Returns whether the size of an axis is unknown until the graph runs; True for an eager tensor."""
@@ -458,11 +548,13 @@ class BatchAxis:
             # A distributed data set passes its elements through a function.
             uses = () if row.tensor_id is None else self._flow.events.uses(row.tensor_id)
             user = next((use.execution.execution_index for use in uses if use.execution.graph_id is not None), None)
-        inputs = self.arguments(user)
-        if row.event_index not in inputs or user is None:
-            return False
-        with_batch = [argument for _, argument in inputs.values() if argument.shape and argument.shape[0] == size]
-        return len(with_batch) > 1 and self._has_gradient(user)
+        return user is not None and row.event_index in self.arguments(user) and self._has_batch(user, size)
+
+    def _has_batch(self, call: int, size: int) -> bool:
+        """Returns whether a call is a training step that takes several arguments with a first axis of this size."""
+        arguments = (argument for _, argument in self.arguments(call).values())
+        with_batch = [argument for argument in arguments if argument.shape and argument.shape[0] == size]
+        return len(with_batch) > 1 and self._has_gradient(call)
 
     @cached_property
     def _is_of_keras(self) -> bool:

@@ -13,7 +13,13 @@ _CALLS = {
     "predict_on_batch": "predict",
 }
 """The word for a model's activity, such as `train` in `train_step`, by the Keras method that the user calls."""
-_GRAPHS = {"one_step_on_data": "step", "one_step_on_iterator": "function", "multi_step_on_iterator": "function"}
+_GRAPHS = {
+    "one_step_on_data": "step",
+    "one_step_on_data_distributed": "function",
+    "multi_step_on_data": "function",
+    "one_step_on_iterator": "function",
+    "multi_step_on_iterator": "function",
+}
 """For each function that Keras makes: how the name of the model's attribute ends, such as `train_step`."""
 
 

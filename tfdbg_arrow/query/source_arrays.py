@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.data_flow import DataFlow
-from tfdbg_arrow.query.recorded import Execution, TensorEvent
+from tfdbg_arrow.query.recorded import EagerTensor, Execution, TensorEvent
 from tfdbg_arrow.safe_text import parse_json
 from tfdbg_arrow.schema.op_traits import Trait, types_with
 
@@ -29,6 +29,8 @@ _READS_FILES_OR_GENERATOR = "FlatMapDataset"
 """The type of op that returns the records of several data sets in sequence, such as one data set for each file."""
 _ARRAYS_OF_KERAS = ("Dataset_map_permutation", "Dataset_flat_map_slice_batch_indices", "Dataset_map_grab_batch")
 """Names of the functions with which Keras takes batches from arrays."""
+_MAX_OF_INDICES = 8
+"""Number of data sets that Keras may chain to number the rows of arrays, with some reserve."""
 _MANY = 2**63
 """Stands for an unknown number of records, such as in files. It is so large that no record counts as a repetition."""
 _HANDING_ON = frozenset({"CacheDataset", "CacheDatasetV2", "ModelDataset", "OptionsDataset", "PrefetchDataset"})
@@ -223,13 +225,38 @@ class SourceArrays:
     def _rows_of_keras(self, path: Sequence[tuple[str, int]]) -> _Records | None:
         """Returns the rows of the arrays from which Keras takes batches, if Keras takes the rows in order."""
         is_of_keras = len(path) > 1 and path[0][0] in _MAPS and path[1][0] == "ZipDataset"
-        if not is_of_keras or not self._has_arrays_of_keras or self._shuffles:
+        if not is_of_keras or not self._has_arrays_of_keras:
             return None
-        arrays = list(self._pipeline(self._flow.events.execution_inputs(path[1][1]).get(1)))
-        if not arrays or arrays[-1][0] != "TensorDataset":
+        zipped = self._flow.events.execution_inputs(path[1][1])
+        arrays = list(self._pipeline(zipped.get(1)))
+        if not arrays or arrays[-1][0] != "TensorDataset" or self._is_shuffled_by_keras(zipped.get(0)):
             return None
         length = self._length_of(arrays[-1][1])
         return _Records(_MANY if length is None else length, are_rows=True, are_made_in_parallel=False)
+
+    def _is_shuffled_by_keras(self, indices_id: int | None) -> bool:
+        """Returns whether Keras shuffles the numbers of rows. True if the recording does not show it.
+
+        Args:
+            indices_id: The data set of the numbers of rows: FlatMap, perhaps Repeat, Prefetch, Map and Range.
+        """
+        made: EagerTensor | None = None
+        for _ in range(_MAX_OF_INDICES):
+            made = None if indices_id is None else self._flow.events.eager(indices_id)
+            if made is None or made.execution_index is None or made.op_type in _MAPS:
+                break
+            indices_id = self._flow.events.execution_inputs(made.execution_index).get(0)
+        if made is None or made.op_type not in _MAPS:
+            return True
+        # Keras traced the function of the Map right before it made the Map.
+        rows = self._logdir.rows(
+            "SELECT max_by(g.graph_id, g.wall_time_ns) FROM graph AS g JOIN execution AS e ON e.run_id = g.run_id "
+            "WHERE g.run_id = ? AND g.graph_name = ? AND e.execution_index = ? AND g.wall_time_ns <= e.wall_time_ns",
+            [self._run_id, _ARRAYS_OF_KERAS[0], made.execution_index],
+        )
+        graph_id = rows[0][0] if rows else None
+        ops = () if graph_id is None else self._flow.graphs.graph(graph_id).ops.values()
+        return not ops or any("Shuffle" in op.op_type for op in ops)
 
     def _pipeline(self, dataset_id: int | None) -> Iterator[tuple[str, int]]:
         """Yields the type and the execution of each data set, last first, back to one that has no input data set."""

@@ -14,6 +14,8 @@ from tfdbg_arrow.schema.version import FORMAT_VERSION
 
 BAD_CONSTANT = "has_inf_or_nan"
 """Key in `graph_op.attributes` of a tensor that holds an infinity or a NaN."""
+INTEGERS = "integers"
+"""Key in `graph_op.attributes` of the elements of a tensor of a few integers."""
 
 # A column is a line with its id, name and type, with its description below.
 # fmt: off
@@ -205,8 +207,8 @@ GRAPH_OP = Table(
         _nullable(8, "attributes", _VARCHAR,
             "The op's attributes as a JSON object from name to value. A dtype is given by its number in TensorFlow's "
             "enum DataType, such as 1 for float32. A tensor is given by dtype and shape, and by "
-            f"`{BAD_CONSTANT}` if it holds an infinity or a NaN; a function is given by name. NULL in an imported "
-            "run."),
+            f"`{BAD_CONSTANT}` if it holds an infinity or a NaN; a tensor of int32 or int64 with at most 8 elements also "
+            f"by `{INTEGERS}`, its elements in row-major order. A function is given by name. NULL in an imported run."),
         _nullable(9, "stack_trace_id", _BIGINT,
             "The Python stack that created the op; NULL if no Python code created it during the recording.",
             references="stack_trace.stack_trace_id"),

@@ -27,14 +27,14 @@ _OF_COMPLEMENT = {"bfloat16": "1e-2", "float16": "1e-3"}
 _BOUNDS_NEXT_TO_1 = {"bfloat16": ("1e-2", "1e-3"), "float16": ("1e-3", "1e-4"), "float64": ("1e-12", "1e-17")}
 """Two small numbers by dtype: 1 minus the first number is below 1, and 1 minus the second number rounds to 1."""
 _XLOGY = "Use tf.math.xlogy(p, p) in place of p * log(p): it is 0 for p = 0, and its gradient is finite."
-POSITIVE = "Keep the argument above 0, for example with tf.maximum."
+POSITIVE = "Keep the argument above 0, for example with tf.maximum(x, 1e-7)."
 """The fix for an argument that must not be negative."""
 _MAGNITUDE = f"{POSITIVE} If only its magnitude counts, as for a determinant, use tf.math.log(tf.abs(x))."
 _OF_VARIABLE = (
     "Train the logarithm of the variable in place of the variable, or apply tf.nn.softplus to the variable. With "
     "tf.maximum, the variable would get no gradient where it is below the bound."
 )
-_ABOVE_0 = "Keep the argument above 0 with an epsilon."
+_ABOVE_0 = "Keep the argument above 0 with an epsilon such as 1e-7."
 _LOG_AND_DIVISOR = (
     "Keep the argument above 0 before both ops that take it, the logarithm and a division by it, for example with "
     "tf.maximum where it is computed."

@@ -87,7 +87,7 @@ _HYPERBOLIC = (
     "Clip the argument with tf.clip_by_value. For log(cosh(x)), use x + tf.nn.softplus(-2 * x) - log(2), which cannot "
     "overflow."
 )
-_ABOVE_MINUS_1 = "Keep the argument above -1."
+_ABOVE_MINUS_1 = "Keep the argument above -1, for example with tf.maximum(x, -0.99)."
 _ABOVE_0_BEFORE_ROOT = (
     "Keep the argument above 0, for example with tf.maximum(x, 1e-7). A maximum with 0 is not enough: at 0, the "
     "gradient of the root is infinite, and so is a division by the root."
@@ -142,6 +142,13 @@ _SQUARES = frozenset({"Mul", "Pow", "Square"})
 _SCALES = ("Mul", "RealDiv")
 """Types of ops that scale a tensor. If the other input has no zeros, the result is 0 only where the tensor is 0."""
 _SUMS_OF_TWO = frozenset({"Add", "AddV2"})
+_FINITE_NUMBER = "Use a number that {} can hold, such as 1e4 or -1e4. For a mask, tf.where with a boolean works, too."
+_LOG1P = FirstOf(
+    rules=(
+        Domain(of="-1", where="-1", kind="neg_inf", repair=_ABOVE_MINUS_1),
+        Domain(of="a number below -1", where="below -1", repair=_ABOVE_MINUS_1),
+    )
+)
 _OF_CAST = Overflow(repair="Cast to a dtype with a larger range, such as bfloat16 or float32, or scale the values.")
 
 
@@ -169,7 +176,8 @@ def _repair_of_exp(computed: Computed) -> str:
     limit = log(largest)
     # A quarter of the limit keeps a product of three such exponentials finite, as in the gradient of a square.
     bound = f"{limit // 4:.1f}"
-    clip = f"{_CLIP}(x, {bound}). Exp overflows above {limit:.1f}; up to {bound}, a product of three results is finite."
+    room = f"the lower bound of {bound} leaves room for squares and products of the result."
+    clip = f"{_CLIP}(x, {bound}). Exp overflows above {limit:.1f}; {room}"
     return f"{_SCALE_INPUTS} {clip[0].lower()}{clip[1:]}" if _overflows_before_training(computed) else clip
 
 
@@ -186,10 +194,22 @@ def _overflows_before_training(computed: Computed) -> bool:
     return READER in types_behind and not _LAYERS.isdisjoint(types_behind)
 
 
+def _log1p(computed: Computed) -> Explanation | None:
+    """Explains log(1 + x). If the program wrote it as a logarithm, the argument to change is 1 + x."""
+    explanation = _LOG1P(computed)
+    if explanation is None or "Log" not in computed.program_ops:
+        return explanation
+    return Explanation(explanation.sentence.replace("Log1p of", "Log of 1 + x for x =", 1), POSITIVE)
+
+
 def _cast(computed: Computed) -> Explanation | None:
     """Explains a cast that overflows, with another fix if the result is a mask of zeros and -Inf."""
     explanation = _OF_CAST(computed)
-    if explanation is None or not _is_mask_of_constant(computed):
+    if explanation is None:
+        return None
+    if not computed.inputs and computed.output.size == 1:  # the cast of a number of the program
+        return replace(explanation, repair=_FINITE_NUMBER.format(computed.output.dtype))
+    if not _is_mask_of_constant(computed):
         return explanation
     softmax_of_mask, of_row = computed.softmax_of_mask(), ""
     if softmax_of_mask is not None:
@@ -201,7 +221,8 @@ def _cast(computed: Computed) -> Explanation | None:
 
 def _is_mask_of_constant(computed: Computed) -> bool:
     """Returns whether the output holds only zeros and -Inf, and was computed from a constant of the program."""
-    output, made_of = computed.output, computed.made_from(computed.inputs[0]).values()
+    output, x = computed.output, computed.inputs.get(0)
+    made_of = () if x is None else computed.made_from(x).values()
     is_mask = bool(output.num_neg_inf and output.num_zero) and (output.num_neg_inf or 0) + zeros(output) == output.size
     return is_mask and any(computed.constant(row) is not None for row in made_of)
 
@@ -416,12 +437,7 @@ op."""
 
 RULES: dict[str, Rule] = {
     "Log": logarithm,
-    "Log1p": FirstOf(
-        rules=(
-            Domain(of="-1", where="-1", kind="neg_inf", repair=_ABOVE_MINUS_1),
-            Domain(of="a number below -1", where="below -1", repair=_ABOVE_MINUS_1),
-        )
-    ),
+    "Log1p": _log1p,
     "Sqrt": _root_of_negative,
     "Rsqrt": FirstOf(
         rules=(

@@ -18,8 +18,10 @@ from tfdbg_arrow.query.flow.graphs import reachable
 from tfdbg_arrow.query.flow.origins import OrderKey, Origins
 from tfdbg_arrow.query.flow.sinks import EFFECTS, LAST_EXECUTION, Sinks
 from tfdbg_arrow.query.recorded import Execution, TensorEvent, bad_condition, read_events
-from tfdbg_arrow.schema.op_traits import PIPELINE_ENDS, PUTS_INTO_STORE, TAKES_FROM_STORE
+from tfdbg_arrow.schema.op_traits import PIPELINE_ENDS, PUTS_INTO_STORE, TAKES_FROM_STORE, Trait, types_with
 
+_SINGULAR = types_with(Trait.IS_SINGULAR)
+_HARMS = frozenset({"variable", "result"})
 _MAX_PIPELINE_ROWS = 256
 _MAX_SITES = 1000
 """Maximum number of bad op outputs that are examined for a harmless origin."""
@@ -137,12 +139,32 @@ class Culprits:
         is_allowed = self._origins.is_allowed
         most_harmful = self._most_harmful() if is_allowed is None else self._find_most_harmful(is_allowed)
         all_roots = {root.event_index: root for _, roots in most_harmful for root in roots}.values()
-        culprits = []
+        culprits: list[tuple[TensorEvent, Effect]] = []
         for effect, roots in most_harmful:
             first = min(roots, key=self._place)
-            rivals = tuple(sorted((root for root in all_roots if self._is_rival(root, first)), key=self._place))
-            culprits.append(Culprit(first, Effect(effect, None), rivals))
-        return min(culprits, key=lambda culprit: self._origins.order(culprit.event), default=None)
+            culprits.append((first, Effect(effect, None)))
+        if not culprits:
+            return None
+        first, effect_of_first = min(culprits, key=lambda culprit: self._origins.order(culprit[0]))
+        origins = {root.event_index: root for root in (*all_roots, *self._hidden_beside(first))}.values()
+        rivals = sorted((root for root in origins if self._is_rival(root, first)), key=self._place)
+        return Culprit(first, effect_of_first, tuple(rivals))
+
+    def _hidden_beside(self, first: TensorEvent) -> list[TensorEvent]:
+        """Returns the bad tensors in the call of an origin that did harm, but whose effect the origin's NaN hide.
+
+        An infinity that is added to a NaN leaves no trace. So only ops that are bad at single points are examined, and
+        ops of the origin's own type: an overflow of another op most likely has the same cause as the origin.
+        """
+        if first.scope != "graph" or first.execution_index is None:
+            return []
+        rows = self._read(
+            "scope = 'graph' AND execution_index = ? AND array_contains(?, op_type)",
+            first.execution_index,
+            sorted(_SINGULAR | {first.op_type or ""}),
+        )
+        origins = (row for row in rows if self._is_rival(row, first) and not self._origins.is_literal(row))
+        return [row for row in origins if self.effects.of(row).name in _HARMS]
 
     def _is_rival(self, root: TensorEvent, first: TensorEvent) -> bool:
         """Returns whether an origin is as much to blame as the first one of its call."""

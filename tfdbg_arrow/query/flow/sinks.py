@@ -12,7 +12,7 @@ import heapq
 import itertools
 import re
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from operator import itemgetter
@@ -23,7 +23,7 @@ from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.flow.discarded import DiscardedResults
 from tfdbg_arrow.query.flow.executed_edges import TakenTensor
 from tfdbg_arrow.query.flow.failed_calls import FailedCalls
-from tfdbg_arrow.query.flow.graphs import CHECKS, DISCRETE, NEVER_BAD, NEVER_BAD_IN_SQL, Graph
+from tfdbg_arrow.query.flow.graphs import CHECKS, DISCRETE, NEVER_BAD, NEVER_BAD_IN_SQL, Graph, reachable
 from tfdbg_arrow.query.flow.skipped import SkippedUses
 from tfdbg_arrow.query.recorded import Execution, GraphTensor, Op, TensorEvent, bad_condition, read_events
 from tfdbg_arrow.schema.op_traits import (
@@ -39,6 +39,9 @@ from tfdbg_arrow.schema.op_traits import (
 
 _SELF_CHECKS = types_with(Trait.COMPARES)
 """Types of ops that test whether a tensor is NaN, if they compare it with itself."""
+_ORDERS = frozenset({"Greater", "GreaterEqual", "Less", "LessEqual"})
+"""Types of ops that compare numbers. Their output is false for NaN."""
+_SELECTS = frozenset({"Select", "SelectV2"})
 _IGNORES_VALUES = re.compile(
     rf"{'|'.join(sorted(types_with(Trait.OF_SHAPE)))}|TensorArraySize(V\d)?|Ragged(?!Range)\w+|Sparse\w+"
 )
@@ -333,6 +336,8 @@ class Sinks:
             return False
         if self._is_of_metric(graph, op.op_name) and self._is_tested_by_metric(graph, edges):
             return False
+        if _rejects_proposals(graph, edges):
+            return False
         return any(self._is_used(graph, op, slot) for slot in made)
 
     def _is_tested_by_metric(self, graph: Graph, op: Op) -> bool:
@@ -619,6 +624,56 @@ def is_writer(op_type: str) -> bool:
     if op_type == "MakeIterator":
         return False
     return bool(WRITER.fullmatch(op_type) or REFERENCE_WRITER.fullmatch(op_type))
+
+
+def _rejects_proposals(graph: Graph, comparison: Op) -> bool:
+    """Returns whether a comparison with NaN makes the program keep a state, in place of a proposal that led to the NaN.
+
+    An example is a sampler: `tf.where(log(u) < density(proposal) - density(state), proposal, state)`. A comparison with
+    NaN is false. So the program drops the proposal, if the comparison only selects between a proposal from which the
+    NaN may come, and the state from which the proposal was made. If the program also tests whether the numbers are
+    finite, before it selects, the choice needs no such form.
+    """
+    if comparison.op_type not in _ORDERS:
+        return False
+    selects: list[Op] = []
+    tested: set[tuple[str, int]] = set()
+    to_follow = [comparison.op_name]
+    while to_follow:
+        name = to_follow.pop()
+        users = [graph.ops[user] for user in graph.users.get(name, ())]
+        if not users or len(selects) > _MAX_KEPT:
+            return False  # the function returns it, or uses it very often
+        for user in users:
+            if user.op_type == "LogicalAnd":
+                to_follow.append(user.op_name)
+                others = (graph.ops.get(source) for source, _ in user.inputs if source != name)
+                tested.update(edge for other in others if other and other.op_type == "IsFinite" for edge in other.inputs)
+            elif user.op_type in _SELECTS and user.inputs[0][0] == name and (name, 0) not in user.inputs[1:]:
+                selects.append(user)
+            else:
+                return False
+    if not tested.isdisjoint(comparison.inputs):
+        return True
+    behind = _behind(graph, comparison)
+    return all(
+        kept[0] != proposal[0]
+        and proposal not in comparison.inputs
+        and proposal[0] in behind
+        and (kept[0] in _behind(graph, graph.ops[proposal[0]]) or graph.ops[kept[0]].op_type == "Placeholder")
+        for select in selects
+        for proposal, kept in [select.inputs[1:3]]
+        if proposal[0] in graph.ops and kept[0] in graph.ops
+    )
+
+
+def _behind(graph: Graph, op: Op) -> Collection[str]:
+    """Returns the ops of a graph from which an op is computed, including itself."""
+
+    def sources(name: str) -> Iterator[str]:
+        return (source for source, _ in graph.ops[name].inputs if source in graph.ops)
+
+    return reachable([op.op_name], sources)
 
 
 def _taken_by(graph: Graph, op: Op) -> Iterator[tuple[str, int]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -17,6 +17,7 @@ from tfdbg_arrow.schema.op_traits import WRITER
 
 _QUESTIONS = frozenset({"is_finite", "is_inf", "is_nan", "isfinite", "isinf", "isnan"})
 """The functions of Python, NumPy, TensorFlow and Keras that ask whether numbers are bad."""
+_QUESTIONS_FOR_BAD = _QUESTIONS - {"is_finite", "isfinite"}
 _MAX_SOURCES = 100
 """Maximum number of sources that are examined for a tensor that only checks took."""
 
@@ -29,14 +30,14 @@ class _ResultsOfLine:
         num_finite: The number of finite results.
         last_finite: The last execution with a finite result, or -1.
         last_bad: The last execution with a bad result, or -1.
-        are_finite_used: Whether ops used all finite results.
+        are_finite_used: Whether ops used all finite results; None if ops used only some of them.
         is_bad_used: Whether an op used a bad result.
     """
 
     num_finite: int
     last_finite: int
     last_bad: int
-    are_finite_used: bool
+    are_finite_used: bool | None
     is_bad_used: bool
 
 
@@ -61,6 +62,8 @@ class SkippedUses:
         self._results = lru_cache(maxsize=64)(self._read_results)
         self._stacks = StackReader(logdir, run_id=run_id)
         self._asks_in_loop = lru_cache(maxsize=64)(self._find_question)
+        self._skips_in_loop = lru_cache(maxsize=64)(self._find_skip)
+        self._loops_of = lru_cache(maxsize=64)(self._find_loops)
 
     def is_skipped(self, row: TensorEvent, *, is_taken: bool = True) -> bool:
         """Returns whether the program usually uses a tensor, but skipped this use once and continued.
@@ -70,7 +73,8 @@ class SkippedUses:
         afterwards: an optimizer that scales the loss writes the new scale when it skips a step.
 
         If only checks take a tensor, such as the norm of all gradients, the tensor counts as skipped if a tensor that
-        it was computed from was skipped.
+        it was computed from was skipped. So does a tensor that nothing takes, such as the loss, if the loop around its
+        line skips bad numbers, as with `if not np.isfinite(loss): continue`.
 
         In an imported run, several ops of a line have the same stack, so it is not known which of them was used.
 
@@ -84,56 +88,81 @@ class SkippedUses:
         last = self._last_used(execution.op_type, execution.stack_trace_id, row.output_slot or 0, frozenset())
         if last is not None and max(last, self._last_optimizer_write) > execution.execution_index:
             return True
-        return is_taken and self._is_of_skipped(row)
+        return (is_taken or self._skips_in_loop(execution.stack_trace_id)) and self._is_of_skipped(row)
 
     def is_rejected(self, row: TensorEvent) -> bool:
         """Returns whether the program used each finite result of a line, but no bad result, and continued.
 
         An example is a line search: it compares a new objective with the best objective so far only if the new
-        objective is finite. Ops that only test whether a result is bad do not count as uses. Several finite results
-        must have been used, one of them later. The program may have another criterion for the results that it uses. So
-        the loop around the line must call a function such as `isfinite`.
+        objective is finite. Ops that only test whether a result is bad do not count as uses. There must be several
+        finite results, one of them later. The program may have another criterion for the results that it uses. So the
+        loop around the line must call a function such as `isfinite`. If ops took none of the finite results, the
+        program took them as numbers of Python. Then the loop must use the answer of this function to skip bad numbers,
+        and the function that returned the result must not write to a variable.
         """
         execution = self._flow.events.execution(row.execution_index)
         if execution is None or execution.graph_id is None:
             return False  # several ops of a line may have the same stack
         results = self._results_like(row)
-        if results is None or results.is_bad_used or not results.are_finite_used:
+        if results is None or results.is_bad_used or results.are_finite_used is None:
             return False
-        is_used_later = results.num_finite > 1 and results.last_finite > execution.execution_index
-        return is_used_later and self._asks_in_loop(execution.stack_trace_id)
+        if results.num_finite < 2 or results.last_finite < execution.execution_index:
+            return False
+        if results.are_finite_used:
+            return self._asks_in_loop(execution.stack_trace_id)
+        return not self._writes(execution.graph_id) and self._skips_in_loop(execution.stack_trace_id)
 
     def _find_question(self, stack_trace_id: int | None) -> bool:
         """Returns whether the innermost loop around a line of the program calls a function such as `isfinite`."""
-        frames = [frame for frame in self._stacks.stack(stack_trace_id) if frame.is_user]
-        return any(self._has_question(frame.file_path, frame.lineno) for frame in frames)
+        return any(map(_question, self._nodes_of_loops(stack_trace_id)))
 
-    def _has_question(self, file_path: str, lineno: int) -> bool:
+    def _find_skip(self, stack_trace_id: int | None) -> bool:
+        """Returns whether the innermost loop around a line of the program skips bad numbers."""
+        return any(isinstance(node, ast.If) and _skips(node) for node in self._nodes_of_loops(stack_trace_id))
+
+    def _find_loops(self, file_path: str) -> tuple[ast.For | ast.While, ...]:
         module = parsed_source(self._logdir, file_path, run_id=self._run_id)
-        if module is None:
-            return False
-        loops = [node for node in ast.walk(module) if isinstance(node, ast.For | ast.While)]
-        around = [loop for loop in loops if loop.lineno <= lineno <= (loop.end_lineno or 0)]
-        innermost = max(around, key=lambda loop: loop.lineno, default=ast.Pass())
-        calls = (node.func for node in ast.walk(innermost) if isinstance(node, ast.Call))
-        names = {getattr(function, "attr", getattr(function, "id", None)) for function in calls}
-        return not names.isdisjoint(_QUESTIONS)
+        nodes = () if module is None else ast.walk(module)
+        return tuple(node for node in nodes if isinstance(node, ast.For | ast.While))
+
+    def _nodes_of_loops(self, stack_trace_id: int | None) -> Iterator[ast.AST]:
+        """Yields the parts of the innermost loop around each line of the program in a stack."""
+        for frame in self._stacks.stack(stack_trace_id):
+            loops = self._loops_of(frame.file_path) if frame.is_user else ()
+            around = [loop for loop in loops if loop.lineno <= frame.lineno <= (loop.end_lineno or 0)]
+            if around:
+                yield from ast.walk(max(around, key=lambda loop: loop.lineno))
 
     def may_be_rejected(self, row: TensorEvent) -> bool:
         """Returns whether the program may have rejected a number that a call returned, as a search over values does.
 
-        This is so if no op used a bad result of the line, the last result of the line is finite, and the function
-        changes no variable.
+        This is so if no op used a bad result of the line, or only to make scalars for Python, the last result of the
+        line is finite, and the function changes no variable.
         """
         execution = self._flow.events.execution(row.execution_index)
         if execution is None or execution.graph_id is None or row.scope != "execution" or row.shape != ():
             return False
-        graphs = self._flow.graphs
-        op_types = (op.op_type for part in graphs.parts(execution.graph_id) for op in graphs.graph(part).ops.values())
         results = self._results_like(row)
-        if results is None or results.is_bad_used or any(map(WRITER.fullmatch, op_types)):
+        if results is None or self._writes(execution.graph_id):
+            return False
+        if results.is_bad_used and not self._is_used_for_numbers(row):
             return False
         return results.last_finite > results.last_bad
+
+    def _is_used_for_numbers(self, row: TensorEvent) -> bool:
+        """Returns whether ops made only scalars of a tensor that no op takes, as `float(new - old)` does."""
+        uses = () if row.tensor_id is None else self._flow.events.uses(row.tensor_id)
+        made = [self._flow.events.execution_outputs(use.execution.execution_index) for use in uses]
+        tensor_ids = [tensor_id for outputs in made for tensor_id, _ in outputs.values()]
+        results = [self._flow.events.eager(tensor_id).event for tensor_id in tensor_ids]
+        are_scalars = all(result is not None and result.shape == () for result in results)
+        return bool(results) and are_scalars and not any(map(self._flow.events.uses, tensor_ids))
+
+    def _writes(self, graph_id: int) -> bool:
+        """Returns whether a function writes to a variable."""
+        graphs = self._flow.graphs
+        op_types = (op.op_type for part in graphs.parts(graph_id) for op in graphs.graph(part).ops.values())
+        return any(map(WRITER.fullmatch, op_types))
 
     def _results_like(self, row: TensorEvent) -> _ResultsOfLine | None:
         """Returns how ops used the results of the line that returned a tensor, or None if it is not known."""
@@ -159,16 +188,17 @@ class SkippedUses:
         (row,) = self._logdir.rows(
             "SELECT count(*) FILTER (WHERE NOT is_bad), coalesce(max(last) FILTER (WHERE NOT is_bad), -1), "
             "coalesce(max(last) FILTER (WHERE is_bad), -1), "
-            "coalesce(bool_and(is_used) FILTER (WHERE NOT is_bad), false), "
+            "CASE WHEN bool_and(is_used) FILTER (WHERE NOT is_bad) THEN true "
+            "WHEN NOT coalesce(bool_or(is_used) FILTER (WHERE NOT is_bad), false) THEN false END, "
             f"coalesce(bool_or(is_used) FILTER (WHERE is_bad), false) FROM ({results}) AS t",
             [*sorted(CHECKS), self._run_id, *functions, *stacks, output_slot],
         )
         return _ResultsOfLine(*row)
 
     def _is_of_skipped(self, row: TensorEvent) -> bool:
-        """Returns whether only checks took a tensor, and it comes from a tensor whose other uses were skipped."""
+        """Returns whether at most checks took a tensor, and it comes from a tensor whose other uses were skipped."""
         uses = () if row.tensor_id is None else self._flow.events.uses(row.tensor_id)
-        if not uses or not all(use.execution.op_type in CHECKS for use in uses):
+        if not all(use.execution.op_type in CHECKS for use in uses):
             return False
         executions, seen = [row.execution_index or 0], {row.tensor_id}
         while executions and len(seen) < _MAX_SOURCES:
@@ -297,3 +327,24 @@ class SkippedUses:
         ):
             frames.setdefault(stack, []).append(frame)
         return frames
+
+
+def _question(node: ast.AST) -> str | None:
+    """Returns the function that a call asks whether numbers are bad; None for another part of a program."""
+    if not isinstance(node, ast.Call):
+        return None
+    name = getattr(node.func, "attr", getattr(node.func, "id", None))
+    return name if name in _QUESTIONS else None
+
+
+def _skips(condition: ast.If) -> bool:
+    """Returns whether an `if` runs its body only for finite numbers, or leaves the iteration for bad numbers."""
+    nodes = list(ast.walk(condition.test))
+    asked = {name for node in nodes if (name := _question(node)) is not None}
+    if not asked:
+        return False
+    is_negated = any(isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not | ast.Invert) for node in nodes)
+    is_for_bad = asked.isdisjoint(_QUESTIONS_FOR_BAD) == is_negated
+    return not is_for_bad or any(
+        isinstance(node, ast.Continue | ast.Break) for part in condition.body for node in ast.walk(part)
+    )

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from tfdbg_arrow.schema.tables import BAD_CONSTANT
+from tfdbg_arrow.schema.tables import BAD_CONSTANT, INTEGERS
 from tfdbg_arrow.writer.rows import to_json
 
 OWN_OP_PREFIX = "TfdbgArrow"
@@ -110,7 +111,11 @@ def attribute_json(value: Any) -> str:
 
 
 def _attribute_value(value: Any) -> object:
-    """Converts an AttrValue to an object for JSON. A tensor becomes its dtype, its shape and whether it is bad."""
+    """Converts an AttrValue to an object for JSON.
+
+    A tensor becomes its dtype, its shape, whether it is bad, and the elements of a few integers: they are axes, sizes
+    and positions.
+    """
     kind = value.WhichOneof("value")
     if kind is None:
         return None
@@ -128,6 +133,25 @@ _BFLOAT16 = 14
 _BFLOAT16_EXPONENT = 0x7F80
 _NUMPY_TYPES: dict[int, Any] = {1: np.float32, 2: np.float64, 8: np.complex64, 18: np.complex128, 19: np.float16}
 """NumPy types, keyed by the number of the dtype in TensorFlow's enum DataType."""
+
+
+_INTEGER_TYPES: dict[int, Any] = {3: np.int32, 9: np.int64}
+_MAX_INTEGERS = 8
+"""Maximum number of elements of integer tensors that are recorded: enough for an axis or the sizes of each axis."""
+
+
+def _integers(tensor: Any) -> list[int] | None:
+    """Returns the elements of a TensorProto with a few integers; None for another one."""
+    dtype = _INTEGER_TYPES.get(tensor.dtype)
+    size = math.prod(dim.size for dim in tensor.tensor_shape.dim)
+    if dtype is None or not 0 < size <= _MAX_INTEGERS:
+        return None
+    if tensor.tensor_content:
+        elements = np.frombuffer(tensor.tensor_content, dtype).tolist()
+    else:
+        elements = [*tensor.int_val, *tensor.int64_val] or [0]
+        elements += elements[-1:] * (size - len(elements))  # TensorFlow leaves out repetitions at the end
+    return elements if len(elements) == size else None
 
 
 def _is_bad(tensor: Any) -> bool:
@@ -155,6 +179,8 @@ def _scalar_attribute(kind: str, content: Any) -> object:
         return None if content.unknown_rank else [dim.size for dim in content.dim]
     if kind == "tensor":
         about = {"dtype": content.dtype, "shape": [dim.size for dim in content.tensor_shape.dim]}
+        integers = _integers(content)
+        about |= {} if integers is None else {INTEGERS: integers}
         return {**about, BAD_CONSTANT: True} if _is_bad(content) else about
     if kind == "func":
         return content.name

@@ -430,7 +430,8 @@ NB_MODULE(_core, m) {
       .def("next_execution_index", &Recording::next_execution_index)
       .def("num_dropped", &Recording::num_dropped)
       .def("num_unkept_values", &Recording::num_unkept_values)
-      .def("set_keeps_inputs", &Recording::set_keeps_inputs, nb::arg("keeps_inputs"), nb::arg("element_ops"))
+      .def("set_keeps_inputs", &Recording::set_keeps_inputs, nb::arg("keeps_inputs"),
+           nb::arg("element_ops") = std::vector<std::string>())
       .def("keep_step_inputs", &Recording::keep_step_inputs, nb::arg("name"))
       .def("num_bad_steps", &Recording::num_bad_steps)
       .def("admit_step_input", &Recording::admit_step_input, nb::arg("begin"), nb::arg("num_bytes"))
