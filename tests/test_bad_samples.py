@@ -218,7 +218,7 @@ def test_a_data_set_without_batches_has_no_samples(tmp_path: Path, *, is_fitted:
         if is_fitted:
             fit((np.ones((BATCH, 6)), np.ones((BATCH, 1))))
 
-    assert texts(tmp_path, program) == []
+    assert texts(tmp_path, program) == [("where", "element 2, the only bad one of 6")]
 
 
 class Attention(keras.layers.Layer):  # type: ignore[misc]
@@ -589,9 +589,18 @@ def test_other_axes_and_several_arguments_are_no_rows_of_an_argument(
     assert (found.op_type, found.samples) == ("Log", None)
 
 
-def test_a_vector_and_a_scalar_have_no_slices(tmp_path: Path) -> None:
-    for name, values in (("vector", [1.0, 0.0]), ("scalar", 0.0)):
-        assert texts(tmp_path / name, lambda values=values: tf.math.log(tf.constant(values))) == []
+@pytest.mark.parametrize(
+    ("values", "where"),
+    [
+        ([1.0, 0.0], "element 1, the only bad one of 2"),
+        ([1.0, 0.0, 0.0, 2.0], "2 of 4 elements are bad, the first is element 1"),
+        ([0.0, 0.0, 1.0], None),
+        (0.0, None),
+    ],
+)
+def test_a_vector_has_elements_in_place_of_slices(tmp_path: Path, values: Any, where: str | None) -> None:
+    facts = [] if where is None else [("where", where)]
+    assert texts(tmp_path, lambda: tf.math.log(tf.constant(values))) == facts
 
 
 def test_a_filtered_recording_claims_no_batch(tmp_path: Path) -> None:
@@ -600,3 +609,107 @@ def test_a_filtered_recording_claims_no_batch(tmp_path: Path) -> None:
     found = first(tmp_path, lambda: train_steps(step), op_regex="Log")
     assert (found.op_type, found.samples) == ("Log", None)
     assert facts_of(found) == [("where", f"slice 13 along the first axis, the only bad one of {BATCH}")]
+
+
+@pytest.mark.parametrize("is_trained_before", [False, True])
+@pytest.mark.parametrize("method", ["evaluate", "predict"])
+def test_evaluate_and_predict_take_the_rows_in_order(tmp_path: Path, method: str, *, is_trained_before: bool) -> None:
+    """A `fit` before them shuffles its own data."""
+
+    def program() -> None:
+        features, labels = arrays()
+        model = keras.Sequential([keras.Input((6,)), Log(), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        if is_trained_before:
+            model.fit(features[:40], labels[:40], batch_size=BATCH, verbose=0)
+        data = (features, labels) if method == "evaluate" else (features,)
+        getattr(model, method)(*data, batch_size=BATCH, verbose=0)
+
+    found = first(tmp_path, program)
+    assert facts_of(found) == [ONE_BAD, ("data", f"{ORDERED}; {CLEAN}")]
+    if method == "predict":
+        assert (found.call is not None, found.headline.split(" in call ")[1][:21]) == (True, "3 of predict_function")
+
+
+class MeanOfWords(keras.layers.Layer):  # type: ignore[misc]
+    """Divides the sum of vectors along one axis by the root of the number of words along the same axis."""
+
+    def __init__(self, axis: int) -> None:
+        super().__init__()
+        self._axis = axis
+
+    def call(self, words: Any) -> Any:
+        is_word = tf.cast(tf.not_equal(words, 0), tf.float32)
+        total = tf.reduce_sum(is_word[..., None] * tf.ones([BATCH]), axis=self._axis)
+        return total / tf.sqrt(tf.reduce_sum(is_word, axis=self._axis)[:, None])
+
+
+@pytest.mark.parametrize(("axis", "is_known"), [(1, True), (0, False)])
+def test_a_reduction_along_another_axis_of_the_same_size_keeps_the_samples(
+    tmp_path: Path, axis: int, *, is_known: bool
+) -> None:
+    """Texts have as many words as the batch has texts, and the vectors as many elements."""
+    words = np.random.default_rng(0).integers(1, 9, (NUM_ROWS, BATCH))
+    words[BAD_ROW] = 0
+    if axis == 0:
+        words[:, 13] = 0
+
+    def program() -> None:
+        model = keras.Sequential([keras.Input((BATCH,), dtype="int32"), MeanOfWords(axis), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        model.fit(words, np.ones((NUM_ROWS, 1)), batch_size=BATCH, shuffle=False, verbose=0)
+
+    found = first(tmp_path, program)
+    assert (found.op_type, found.shape) == ("RealDiv", (BATCH, BATCH))
+    assert (facts_of(found)[0] == ONE_BAD) is is_known
+
+
+def test_the_frames_of_sounds_keep_the_samples(tmp_path: Path) -> None:
+    sounds = np.random.default_rng(0).uniform(1, 2, (NUM_ROWS, 64)).astype("float32")
+    sounds[BAD_ROW] = 0
+
+    class Spectrum(keras.layers.Layer):  # type: ignore[misc]
+        def call(self, sound: Any) -> Any:
+            power = tf.square(tf.abs(tf.signal.stft(sound, 16, 8)))
+            return tf.math.log(tf.matmul(power, tf.ones([9, 4])))
+
+    def program() -> None:
+        model = keras.Sequential([keras.Input((64,)), Spectrum(), keras.layers.Flatten(), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        model.fit(sounds, np.ones((NUM_ROWS, 1)), batch_size=BATCH, shuffle=False, verbose=0)
+
+    assert texts(tmp_path, program) == [ONE_BAD, ("data", f"{ORDERED}; {CLEAN}")]
+
+
+def test_arguments_that_eager_code_made_are_the_batch_of_a_training_step(tmp_path: Path) -> None:
+    weights = tf.Variable(tf.ones([6, 1]))
+
+    @tf.function
+    def step(x: tf.Tensor, y: tf.Tensor) -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(tf.math.log(x) @ weights - y))
+        weights.assign_sub(0.01 * tape.gradient(loss, weights))
+
+    def program() -> None:
+        features, labels = arrays()
+        x, y = tf.stack([tf.constant(features[:, k]) for k in range(6)], axis=1), tf.constant(labels)
+        step(2.0 * x[40:60], 2.0 * y[40:60])
+
+    assert texts(tmp_path, program) == [ONE_BAD, ("data", CLEAN)]
+
+
+def test_weights_of_classes_are_not_called_weights_of_samples(tmp_path: Path) -> None:
+    def program() -> None:
+        features, _ = arrays()
+        model = keras.Sequential([keras.layers.Dense(3, "softmax")])
+        model.compile("sgd", "sparse_categorical_crossentropy")
+        model.fit(
+            features,
+            np.arange(NUM_ROWS) % 3,
+            class_weight={0: 1.0, 1: float("inf"), 2: 1.0},
+            batch_size=BATCH,
+            verbose=0,
+        )
+
+    found = first(tmp_path, program)
+    assert found.headline.startswith("+Inf came into the program in class_weight of the data")

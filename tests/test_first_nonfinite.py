@@ -8,10 +8,13 @@ from collections import Counter
 from pathlib import Path
 from types import CodeType
 
+import keras
+import numpy as np
+import pytest
 import tensorflow as tf
 
 import tfdbg_arrow
-from tfdbg_arrow.query.explanation import Reasons
+from tfdbg_arrow.query.explanation import Reasons, read_reasons
 from tfdbg_arrow.query.logdir.statements import Statements
 from tfdbg_arrow.query.present.tensors import verdict
 
@@ -144,6 +147,49 @@ def test_the_lines_of_other_bugs_in_the_same_call_are_named(tmp_path: Path) -> N
     assert first.source is not None
     assert first.source.lineno == line_of("# the first bug")
     assert [line.lineno for line in first.also_bad] == [line_of("# the second bug")]
+
+
+@pytest.mark.parametrize("is_used", [True, False])
+def test_an_infinity_that_a_nan_of_the_first_bug_hides_is_named(tmp_path: Path, *, is_used: bool) -> None:
+    weight = tf.Variable([0.0, 1.0])
+
+    @tf.function
+    def step(x: tf.Tensor) -> tf.Tensor:
+        first = tf.math.exp(x * weight + 200.0)  # the bug of the NaN
+        second = tf.math.exp(x + 300.0)  # the hidden bug
+        total = first - first + (second if is_used else tf.where(second > 1e9, x, second))
+        weight.assign(total)
+        return total
+
+    with tfdbg_arrow.capture(tmp_path):
+        step(tf.constant([1.0, 1.0]))
+
+    found = tfdbg_arrow.first_nonfinite(tmp_path)
+    assert found is not None
+    assert found.source is not None
+    assert found.source.lineno == line_of("# the bug of the NaN")
+    assert [line.lineno for line in found.also_bad] == ([line_of("# the hidden bug")] if is_used else [])
+
+
+@pytest.mark.parametrize("mode", ["FULL_HEALTH", "FULL_TENSOR"])
+def test_the_layer_whose_variable_a_checkpoint_makes_bad_is_named(tmp_path: Path, mode: str) -> None:
+    def model() -> tf.Module:
+        return keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, name="head")])
+
+    bad = model()
+    bad.layers[0].bias.assign([np.nan])
+    path = tf.train.Checkpoint(model=bad).save(str(tmp_path / "checkpoint"))
+    with tfdbg_arrow.capture(tmp_path / "log", mode):
+        restored = model()
+        tf.train.Checkpoint(model=restored).restore(path).expect_partial()
+        restored(tf.ones([1, 2]))
+    found = tfdbg_arrow.first_nonfinite(tmp_path / "log")
+    assert found is not None
+    explanation = read_reasons(tmp_path / "log", found).explanation
+    assert explanation is not None
+    assert explanation.sentence.startswith("Restore: the checkpoint holds 1 NaN for a variable of the layer ")
+    assert explanation.sentence.endswith("/head.")
+    assert " read NaN" in found.headline
 
 
 def test_an_overflow_inside_the_expression_of_another_one_is_not_named_again(tmp_path: Path) -> None:

@@ -163,6 +163,7 @@ EDITS: tuple[tuple[str, Edit], ...] = (
     ("Use a large finite number in place of the infinite", in_program(r'float\("inf"\)', "1e30")),
     ("Keep the base away from 0", at_op({"Pow": "tf.pow({x} + {eps}, {y})"})),
     ("Add an epsilon to the base", at_op({"Pow": "tf.pow({x} + {eps}, {y})"})),
+    ("Use a number that float16 can hold", in_program(r"-1e9", "-1e4")),
     ("Mask with a large negative number", in_program(r'float\("-inf"\)|-np\.inf', "-1e9")),
 )  # fmt: skip
 """The edits for repairs that begin with the given text. The first edit that can be applied is used."""

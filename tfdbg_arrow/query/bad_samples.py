@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -17,7 +18,7 @@ from tfdbg_arrow.query.recorded import (
     read_events,
 )
 from tfdbg_arrow.query.source_arrays import GETS_ELEMENT, SourceArrays, SourceRow
-from tfdbg_arrow.query.stacks import StackReader
+from tfdbg_arrow.query.stacks import StackReader, parsed_source
 from tfdbg_arrow.query.step_inputs import KeptInput, SampleInput, StepInputs
 
 _ARGUMENTS_OF_KERAS = ("x", "y", "sample_weight")
@@ -197,8 +198,21 @@ class SampleFinder:
             if self._arrays.is_array(op_type):
                 path = self._arrays.array_component(event.tensor_id, index)
                 functions = self._library_functions(self._first_element(event))
-                return _component_name(path or (index,), is_of_keras=not functions.isdisjoint(METHODS_OF_KERAS))
+                name = _component_name(path or (index,), is_of_keras=not functions.isdisjoint(METHODS_OF_KERAS))
+                return "class_weight" if name == "sample_weight" and self._has_class_weight(event) else name
         return None
+
+    def _has_class_weight(self, weights: TensorEvent) -> bool:
+        """Returns whether Keras made the weights of the samples from weights of the classes, by the program's text."""
+        execution = self._flow.events.execution(weights.execution_index)
+        frames = () if execution is None else self._stacks.stack(execution.stack_trace_id)
+        for frame in frames:
+            module = parsed_source(self._logdir, frame.file_path, run_id=self._run_id) if frame.is_user else None
+            calls = () if module is None else (node for node in ast.walk(module) if isinstance(node, ast.Call))
+            here = (call for call in calls if call.lineno <= frame.lineno <= (call.end_lineno or 0))
+            if any(keyword.arg == "class_weight" for call in here for keyword in call.keywords):
+                return True
+        return False
 
     def _first_element(self, array: TensorEvent) -> TensorEvent:
         """Returns the first bad element that was taken after an array was given to a data set.

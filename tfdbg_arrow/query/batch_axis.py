@@ -243,7 +243,9 @@ class BatchAxis:
         if rule is None:
             return None
         index, meaning = rule
-        if index >= len(op.inputs) or (row.op_type == "GatherV2" and (self._attributes_of(row) or {}).get("batch_dims")):
+        if index >= len(op.inputs) or (
+            row.op_type == "GatherV2" and (self._attributes_of(row) or {}).get("batch_dims")
+        ):
             return None
         numbers = self._integers(own.of_op(*op.inputs[index]))
         shape = self._static_shape(own.of_op(*op.inputs[0]))

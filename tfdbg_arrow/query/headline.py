@@ -20,6 +20,7 @@ _MAX_CODE = 80
 """Maximum number of characters of the code in a headline."""
 _BRACKETS = {"(": 1, "[": 1, "{": 1, ")": -1, "]": -1, "}": -1}
 _INFIX = frozenset("+ - * / // % @ ** << >> & | ^ < > <= >= == !=".split())  # noqa: SIM905
+_RESTORES = ("Restore", "RestoreV2")
 _GETS_ELEMENT = types_with(Trait.GETS_ELEMENT)
 _FED = types_with(Trait.FED)
 _PARTS = {"loss": "the loss", "metric": "a metric", "optimizer": "the optimizer"}
@@ -49,7 +50,8 @@ def headline_of(tensor: NonFinite, *, line: str | None, later: Sequence[str] = (
         text = f"{kinds} {'was passed on by' if is_passed_on else 'came up in'} {_output_text(tensor)}"
         aside = "" if tensor.graph_name is None else f"in the function {tensor.graph_name}"
     else:
-        verb = "passed on" if is_passed_on else "made" if tensor.forward is None else "is"
+        own_verb = "made" if tensor.forward is None else "is"
+        verb = "passed on" if is_passed_on else "read" if tensor.op_type in _RESTORES else own_verb
         subject = _subject_text(tensor, executed_code(tensor.source, line))
         rest = f", or an op after it ({', '.join(later)})," if later else ""
         text = f"{subject}{rest} {verb} {kinds}"

@@ -8,11 +8,13 @@ from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.flow.events import Label
 from tfdbg_arrow.query.flow.graphs import BRANCHES
 from tfdbg_arrow.query.recorded import Execution, Op, TensorEvent
-from tfdbg_arrow.schema.op_traits import WRITER
+from tfdbg_arrow.schema.op_traits import READER, WRITER
 
 _Place = tuple[int, Op]
 _PARTS = {"metric": "of a metric", "optimizer": "of the optimizer"}
 """The part of a program that reads a variable, by the role of the ops that read it."""
+_MAX_COPIES = 10
+"""Maximum number of copies of a tensor that are followed to a variable."""
 ASSIGNED = "a value for a variable"
 """The beginning of the name of a tensor from outside that the program only assigned to a variable."""
 CAPTURED = "a tensor made outside the function"
@@ -66,14 +68,38 @@ class OutsideTensors:
 
     def _assigned(self, event: TensorEvent) -> str:
         handle = self._flow.events.execution_inputs(event.execution_index or 0).get(0)
-        labels = () if handle is None else list(self._readers(handle))
-        layer = next((label.layer for label in labels if label.role != "optimizer" and label.layer), None)
-        parts = {_PARTS.get(label.role or "") for label in labels}
-        part = f"of the layer {layer}" if layer else parts.pop() if len(parts) == 1 else None
+        part = None if handle is None else self._owner(handle)
         return ASSIGNED + ("" if part is None else f" {part}")
 
+    def stored_in(self, event: TensorEvent) -> str | None:
+        """Returns the owner of the variable to which eager code wrote a tensor, such as `of the layer bn`, or None."""
+        tensor_ids, seen = [event.tensor_id], set[int]()
+        while tensor_ids and len(seen) < _MAX_COPIES:
+            tensor_id = tensor_ids.pop()
+            if tensor_id is None or tensor_id in seen:
+                continue
+            seen.add(tensor_id)
+            for use in self._flow.events.uses(tensor_id):
+                execution = use.execution
+                if execution.op_type == "Identity":
+                    outputs = self._flow.events.execution_outputs(execution.execution_index)
+                    tensor_ids += [copy for copy, _ in outputs.values()]
+                elif WRITER.fullmatch(execution.op_type) and use.input_index > 0:
+                    handle = self._flow.events.execution_inputs(execution.execution_index).get(0)
+                    return None if handle is None else self._owner(handle)
+        return None
+
+    def _owner(self, handle: int) -> str | None:
+        """Returns the part of the program that a variable belongs to, such as `of the layer bn`, or None."""
+        labels = list(self._readers(handle))
+        layer = next((label.layer for label in labels if label.role != "optimizer" and label.layer), None)
+        parts = {_PARTS.get(label.role or "") for label in labels}
+        return f"of the layer {layer}" if layer else parts.pop() if len(parts) == 1 else None
+
     def _readers(self, handle: int) -> Iterator[Label]:
-        """Yields the labels of the graph ops that take a variable, including ops in called functions."""
+        """Yields the labels of the ops that read a variable: eager ops, then ops of graphs and called functions."""
+        for use in self._flow.events.uses_before(handle, op_types=[READER], before=2**63 - 1):
+            yield self._flow.labels.execution(use.execution_index)
         for op_type, graph_id, index in self._flow.events.ways_of_use(handle):
             name = self._flow.graphs.placeholder(op_type, index)
             if graph_id is not None and name is not None:

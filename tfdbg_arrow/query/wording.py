@@ -189,7 +189,7 @@ def place_facts(health: TensorHealth, samples: BadSamples | None) -> tuple[tuple
 
 
 def slices_text(health: TensorHealth, samples: BadSamples | None) -> str | None:
-    """Returns which samples or slices of a bad tensor are bad; None if unknown, or if most slices are bad."""
+    """Returns which samples, slices or elements of a bad tensor are bad; None if unknown, or if most are bad."""
     if samples is not None:
         unit, whole = samples.unit, f" of {samples.whole}"
         is_computed = samples.unit != "sample" and samples.name is None  # the rows themselves may be healthy
@@ -205,8 +205,12 @@ def slices_text(health: TensorHealth, samples: BadSamples | None) -> str | None:
             f"{'lead to bad elements' if is_computed else 'are bad'}, the first is {unit} {samples.first:,}"
         )
     first_bad, bad = health.first_bad_place, health.num_bad_slices
-    if first_bad is None or bad is None or health.shape is None or len(first_bad) == 1 or 2 * bad > health.shape[0]:
+    if first_bad is None or bad is None or health.shape is None or 2 * bad > health.shape[0]:
         return None
+    if len(first_bad) == 1:
+        if bad == 1:
+            return f"element {first_bad[0]:,}, the only bad one of {health.shape[0]:,}"
+        return f"{bad:,} of {health.shape[0]:,} elements are bad, the first is element {first_bad[0]:,}"
     if bad == 1:
         return f"slice {first_bad[0]:,} along the first axis, the only bad one of {health.shape[0]:,}"
     return f"{bad:,} of {health.shape[0]:,} slices along the first axis are bad, the first is slice {first_bad[0]:,}"

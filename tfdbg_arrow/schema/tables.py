@@ -207,8 +207,9 @@ GRAPH_OP = Table(
         _nullable(8, "attributes", _VARCHAR,
             "The op's attributes as a JSON object from name to value. A dtype is given by its number in TensorFlow's "
             "enum DataType, such as 1 for float32. A tensor is given by dtype and shape, and by "
-            f"`{BAD_CONSTANT}` if it holds an infinity or a NaN; a tensor of int32 or int64 with at most 8 elements also "
-            f"by `{INTEGERS}`, its elements in row-major order. A function is given by name. NULL in an imported run."),
+            f"`{BAD_CONSTANT}` if it holds an infinity or a NaN; a tensor of int32 or int64 with at most 8 elements "
+            f"also by `{INTEGERS}`, its elements in row-major order. A function is given by name. NULL in an imported "
+            "run."),
         _nullable(9, "stack_trace_id", _BIGINT,
             "The Python stack that created the op; NULL if no Python code created it during the recording.",
             references="stack_trace.stack_trace_id"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import keras
@@ -700,3 +701,88 @@ def line_search_that_rejects_infinite_objectives() -> None:
                 break
             step *= 0.1
         weights.assign_sub(step * slope)
+
+
+@harmless
+def sampler_that_rejects_nan() -> Any:
+    """Random-walk Metropolis: a proposal below 0 has no density, and a comparison with NaN rejects the proposal."""
+
+    def log_density(position: Any) -> Any:
+        return 2.0 * tf.math.log(position) - 1.5 * position
+
+    @tf.function
+    def sample(steps: Any) -> Any:
+        position = tf.ones([16])
+        for step in tf.range(steps):
+            proposal = position + tf.random.stateless_normal([16], seed=[1, step], stddev=1.2)
+            log_ratio = log_density(proposal) - log_density(position)
+            accept = tf.math.log(tf.random.stateless_uniform([16], seed=[2, step], minval=1e-6)) < log_ratio
+            position = tf.where(accept, proposal, position)
+        return position
+
+    return sample(tf.constant(20))
+
+
+@harmless
+def sampler_that_tests_for_nan() -> Any:
+    """The choice depends on a test whether the ratio of the densities is finite."""
+
+    @tf.function
+    def sample(steps: Any) -> Any:
+        position, best = tf.ones([16]), tf.ones([16])
+        for step in tf.range(steps):
+            other = tf.random.stateless_normal([16], seed=[1, step])
+            ratio = tf.math.log(other) - tf.math.log(position)
+            is_better = tf.logical_and(tf.math.is_finite(ratio), ratio > 0.0)
+            best = tf.where(is_better, best + 1.0, best)
+        return best
+
+    return sample(tf.constant(5))
+
+
+@harmless
+def batch_that_numpy_finds_bad() -> None:
+    """A loop without functions skips the update of a batch whose loss is not finite, by a test of NumPy."""
+    features, labels = _data()
+    weights = tf.Variable(tf.zeros((4, 1)))
+    for step in range(5):
+        batch = features.copy()
+        if step == 2:
+            batch[3, 1] = np.inf
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(tf.matmul(batch, weights + 0.1) - labels))
+        if not np.isfinite(loss.numpy()):
+            continue
+        weights.assign_sub(0.1 * tape.gradient(loss, weights))
+
+
+@harmless
+def line_search_with_numbers_of_python() -> None:
+    """Steps that leave the domain of the logarithm are rejected, by a test of Python's floats."""
+    position = tf.Variable([0.2, 0.3])
+
+    @tf.function
+    def barrier(point: Any) -> Any:
+        return tf.reduce_sum(4.0 * point) - 0.2 * tf.reduce_sum(tf.math.log(point))
+
+    for _ in range(3):
+        with tf.GradientTape() as tape:
+            value = barrier(position)
+        gradient, rate = tape.gradient(value, position), 4.0
+        while rate > 1e-6:
+            trial = barrier(position - rate * gradient)
+            if math.isfinite(float(trial)) and float(trial) < float(value):
+                break
+            rate *= 0.5
+        position.assign_sub(rate * gradient)
+
+
+@harmless
+def number_beyond_the_dtype_in_a_where() -> Any:
+    """A number that float16 cannot hold marks what a softmax leaves out."""
+
+    @tf.function
+    def pool(values: Any, keep: Any) -> Any:
+        return tf.nn.softmax(tf.where(keep, values, tf.cast(-1e9, values.dtype)))
+
+    return pool(tf.ones([2, 4], tf.float16), tf.constant([[True, True, False, False], [True, True, True, False]]))

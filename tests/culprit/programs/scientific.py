@@ -303,3 +303,57 @@ def mean_of_covariances_one_of_them_singular() -> Any:
     regular = tf.constant([[2.0, 0.5], [0.5, 1.0]])
     mean(regular, tf.eye(2))
     return mean(regular, tf.zeros([2, 2]))
+
+
+@bug(op_type="Log", effect="variable")
+def logarithm_of_one_plus_a_refund() -> None:
+    """The logarithm of 1 + x gets a refund, a number below -1. TensorFlow runs it as Log1p."""
+    weight = tf.Variable(1.0)
+
+    @tf.function
+    def train_step(claims: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.abs(weight - tf.math.log(claims + 1.0)))  # culprit
+        weight.assign_sub(0.1 * tape.gradient(loss, weight))
+        return loss
+
+    train_step(tf.constant([2.0, -7.5, 3.0]))
+
+
+@bug(op_type="Log", effect="result")
+def score_of_nan_that_decides() -> Any:
+    """A comparison with NaN decides between two numbers that have nothing to do with the NaN."""
+
+    @tf.function
+    def decide(amounts: Any) -> Any:
+        return tf.where(tf.math.log(amounts) > 0.0, tf.ones_like(amounts), tf.zeros_like(amounts))  # culprit
+
+    return decide(tf.constant([2.0, -1.0]))
+
+
+@bug(op_type="Log", effect="result")
+def loss_that_is_only_reported_as_bad() -> None:
+    """A loop tests whether the loss is finite, but only counts the bad ones: it uses all losses."""
+
+    @tf.function
+    def evaluate(batch: Any) -> Any:
+        return tf.reduce_mean(tf.math.log(batch))  # culprit
+
+    losses, num_bad = [], 0
+    for batch in ([1.0, 2.0], [1.0, -2.0], [3.0, 4.0], [5.0, 6.0]):
+        loss = evaluate(tf.constant(batch))
+        if not np.isfinite(loss):
+            num_bad += 1
+        losses.append(float(loss))
+
+
+@bug(op_type="Cast", effect="result")
+def mask_beyond_float16() -> Any:
+    """A product with a mask, and a number that float16 cannot hold."""
+
+    @tf.function
+    def attend(scores: Any, is_padding: Any) -> Any:
+        large = tf.cast(-1e9, scores.dtype)  # culprit
+        return tf.nn.softmax(scores + tf.cast(is_padding, scores.dtype) * large)
+
+    return attend(tf.ones([2, 4], tf.float16), tf.constant([[0, 0, 1, 1], [0, 0, 0, 1]]))

@@ -27,13 +27,14 @@ from tfdbg_arrow.query.explanation.keras_ops import in_keras_ops
 from tfdbg_arrow.query.explanation.kinds import (
     BEFORE_TRAINING,
     OVERFLOW,
+    OVERFLOW_AFTER_STEPS,
     OVERFLOW_OF_BATCH,
     OVERFLOW_OF_DATA,
     OVERFLOW_OF_GRADIENT,
     of_maybe_extreme,
 )
 from tfdbg_arrow.query.explanation.library import library_functions, repair_of_call
-from tfdbg_arrow.query.explanation.rules import DIFFERENTIATED_ROOT, explain
+from tfdbg_arrow.query.explanation.rules import DIFFERENTIATED_ROOT, SCALE_INPUTS, explain
 from tfdbg_arrow.query.explanation.surroundings import Surroundings
 from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.flow.extremes import largest_of
@@ -58,6 +59,8 @@ _REJECTED = (
     "Change nothing if the program rejects such a result, as a search that tries values does: the last result of the "
     "line is finite. Otherwise:"
 )
+_LOOK_FIRST = "Look at {} first: a number in {} data or label may be far larger than in the others."
+_LOOK_TOO = "Look at {}, too: a number in {} data may be far larger than in the others."
 _EXTREME_EXPONENT = 0.75
 """If the first loss is at least the largest number of the dtype to this power, some numbers are near the largest."""
 _MAX_SHARE_OF_OUTLIERS = 0.1
@@ -168,6 +171,7 @@ def explain_event(
         masking_product=forward_pass.masking_product,
         softmax_of_mask=forward_pass.softmax_of_mask,
         added_number=around.added_number,
+        stored_in=around.stored_in,
         outside_name=around.outside_name,
         has_gradients=around.has_gradients,
         is_differentiated=around.is_differentiated,
@@ -190,6 +194,9 @@ def explain_event(
         explanation = replace(explanation, repair=repair)
     elif explanation.repair in BEFORE_TRAINING:
         explanation = _of_overflow(explanation.sentence, explanation.repair, around)
+    elif explanation.sentence.startswith("Overflow in Exp") and (outliers := _outliers(around)) is not None:
+        repair = (explanation.repair or "").removeprefix(SCALE_INPUTS).lstrip()
+        explanation = replace(explanation, repair=f"{repair[0].upper()}{repair[1:]} {_LOOK_TOO.format(*outliers)}")
     if (ops := around.keras_ops()) is not None:
         explanation = Explanation(in_keras_ops(explanation.sentence, ops), in_keras_ops(explanation.repair or "", ops))
     if around.is_differentiated(event) or not forward_pass.may_be_rejected():
@@ -204,7 +211,7 @@ def _of_overflow(sentence: str, repair: str, around: Surroundings) -> Explanatio
     if growth is not None:
         return Explanation(f"{sentence} {growth}", _STATE if is_before_training else f"{_STATE} {_STATE_IN_TRAINING}")
     samples = around.bad_samples()
-    share = 0.0 if samples is None or samples.num_bad is None else samples.num_bad / samples.num_samples
+    are_all_bad = samples is not None and samples.num_bad == samples.num_samples
     first_loss = around.first_loss()
     is_large = first_loss is not None and _LARGE_LOSS <= abs(first_loss) < inf
     if is_large and repair != OVERFLOW_OF_GRADIENT:
@@ -212,19 +219,23 @@ def _of_overflow(sentence: str, repair: str, around: Surroundings) -> Explanatio
         repair = OVERFLOW_OF_DATA
     elif is_before_training:
         repair = BEFORE_TRAINING[repair]
-    elif repair == OVERFLOW and share == 1 and around.is_after_gradient():
-        repair = OVERFLOW_OF_BATCH
-    if samples is not None and 0 < share <= _MAX_SHARE_OF_OUTLIERS:
-        which, their = (f"this {samples.unit}", "its") if samples.num_bad == 1 else (f"these {samples.unit}s", "their")
-        repair = (
-            f"Look at {which} first: a number in {their} data or label may be far larger than in the others. If none "
-            f"is: {repair}"
-        )
+    elif repair == OVERFLOW and around.is_after_gradient():
+        repair = OVERFLOW_OF_BATCH if are_all_bad else OVERFLOW_AFTER_STEPS
+    if (outliers := _outliers(around)) is not None:
+        repair = f"{_LOOK_FIRST.format(*outliers)} If none is: {repair}"
     explanation = Explanation(sentence, repair)
     made = None
     if first_loss is not None and largest_of(around.event) ** _EXTREME_EXPONENT <= abs(first_loss) < inf:
         made = around.maybe_extreme_of_nothing()
     return explanation if made is None else of_maybe_extreme(explanation, made, around.place_of(made))
+
+
+def _outliers(around: Surroundings) -> tuple[str, str] | None:
+    """Returns words for the bad samples, such as (`this sample`, `its`); None unless they are few, or not known."""
+    samples = around.bad_samples()
+    if samples is None or not samples.num_bad or samples.num_bad / samples.num_samples > _MAX_SHARE_OF_OUTLIERS:
+        return None
+    return (f"this {samples.unit}", "its") if samples.num_bad == 1 else (f"these {samples.unit}s", "their")
 
 
 def _in_program(flow: DataFlow, made: ProgramOp, as_run: Computed, *, is_origin: bool) -> Computed | None:

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from tfdbg_arrow.query.displayed import Displayed
 from tfdbg_arrow.query.flow.extremes import largest_of
+from tfdbg_arrow.query.flow.graphs import NEVER_BAD
 from tfdbg_arrow.query.recorded import TensorEvent
 from tfdbg_arrow.safe_text import number_of
 
@@ -155,6 +156,8 @@ class Computed:
             None.
         softmax_of_mask: Returns the first tensor with NaN that a softmax made from the -Inf of the output, or None.
         added_number: Returns the number that the program adds last to make an input, as the code writes the number.
+        stored_in: Returns the owner of the variable to which the output was written, such as `of the layer bn`, or
+            None.
         outside_name: Returns words for a tensor from outside, such as `the argument x of train_step`, or None.
         has_gradients: Returns whether the program computes gradients, or may compute gradients.
         is_differentiated: Returns whether the program computes the gradient of the op that made a tensor.
@@ -196,6 +199,7 @@ class Computed:
     masking_product: Callable[[], str | None] = _no_text
     softmax_of_mask: Callable[[], TensorEvent | None] = _none
     added_number: Callable[[int], str | None] = _no_number
+    stored_in: Callable[[], str | None] = _no_text
     outside_name: Callable[[], str | None] = _no_text
     has_gradients: Callable[[], bool] = _never
     is_differentiated: Callable[[TensorEvent], bool] = _no
@@ -250,8 +254,8 @@ def is_counted(event: TensorEvent) -> bool:
 
 
 def is_finite(event: TensorEvent) -> bool:
-    """Returns whether a tensor is known to hold neither an infinity nor a NaN."""
-    return event.has_inf_or_nan is False
+    """Returns whether a tensor is known to hold neither an infinity nor a NaN, or cannot hold one."""
+    return event.has_inf_or_nan is False or event.dtype in NEVER_BAD
 
 
 def is_real(event: TensorEvent) -> bool:

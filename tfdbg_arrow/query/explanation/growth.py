@@ -19,6 +19,8 @@ _MIN_RATIO = 1.2
 """The smallest growth from one call to the next that counts as growth."""
 _MIN_RATIOS = 3
 """The minimum number of consecutive calls or iterations for which a growth must last."""
+_MIN_ITERATIONS = 2
+"""The minimum number of finite iterations of a loop before an overflow. With one, the data may be too large."""
 _MIN_GROWTH = 100.0
 """The smallest total growth over all these calls."""
 _MAX_SPREAD = 4.0
@@ -109,7 +111,7 @@ def growth_in_loop(magnitudes: Sequence[float | None]) -> str | None:
         magnitudes: The tensor's largest magnitude in each earlier iteration; None for an iteration that was not
             recorded.
     """
-    if len(magnitudes) < _MIN_RATIOS:
+    if len(magnitudes) < _MIN_ITERATIONS:
         return None
     over = number_of(len(magnitudes), "iteration")
     recorded = [magnitude for magnitude in magnitudes if magnitude is not None]

@@ -80,6 +80,11 @@ BEFORE_TRAINING = {
     ),
 }
 """The same fixes before the first update of the weights, when the learning rate had no effect yet."""
+OVERFLOW_AFTER_STEPS = (
+    "Lower the learning rate or clip the gradients, if numbers grew from step to step. Otherwise, scale the operands "
+    "(data or weights) down, or compute in a wider dtype."
+)
+"""The fix for an overflow in a later step of a training."""
 OVERFLOW_OF_BATCH = (
     "Lower the learning rate or clip the gradients: as all samples of the batch overflow, the weights are the likely "
     "cause. Otherwise, scale the operands (data or weights) down, or compute in a wider dtype."

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tfdbg_arrow.query.explanation.computed import Computed, Explanation
-from tfdbg_arrow.query.explanation.kinds import EMPTY, RESHAPES, Domain, FirstOf, Pole, is_finite_exponential
+from tfdbg_arrow.query.explanation.kinds import ADDS, EMPTY, RESHAPES, Domain, FirstOf, Pole, is_finite_exponential
 from tfdbg_arrow.query.explanation.library import IN_LOGSUMEXP
 from tfdbg_arrow.query.explanation.linear import ROW_OF_MASK
 from tfdbg_arrow.query.recorded import TensorEvent
@@ -107,10 +107,17 @@ def logarithm(computed: Computed) -> Explanation | None:
 
 def _of_negative(explanation: Explanation, computed: Computed) -> Explanation:
     """Returns the explanation of the logarithm of a negative number, with another fix for a trained variable."""
-    if computed.made_by(computed.inputs[0]) != READER or not computed.is_differentiated(computed.output):
-        return replace(explanation, repair=_MAGNITUDE)
-    of_variable = "The argument is the value of a variable, and nothing keeps it above 0."
-    return Explanation(f"{explanation.sentence} {of_variable}", _OF_VARIABLE)
+    x = computed.inputs[0]
+    is_differentiated = computed.is_differentiated(computed.output)
+    if computed.made_by(x) == READER and is_differentiated:
+        of_variable = "The argument is the value of a variable, and nothing keeps it above 0."
+        return Explanation(f"{explanation.sentence} {of_variable}", _OF_VARIABLE)
+    terms = computed.made_from(x).values() if computed.made_by(x) in ADDS else ()
+    negative = [term for term in terms if computed.made_by(term) == READER and term.num_neg_finite]
+    if negative and is_differentiated:
+        of_term = "A term of the argument is the value of a variable that is below 0, and nothing keeps it above 0."
+        return Explanation(f"{explanation.sentence} {of_term}", _OF_VARIABLE)
+    return replace(explanation, repair=_MAGNITUDE)
 
 
 def _subtracts_clipped_term(computed: Computed, difference: TensorEvent) -> bool:

@@ -64,6 +64,18 @@ def _csv(computed: Computed) -> Explanation | None:
     return FromOutside(source=source, repair=_DATA)(computed)
 
 
+def _restored(computed: Computed) -> Explanation | None:
+    """Explains a value of a checkpoint, with the owner of the variable that gets it."""
+    explanation = FromOutside(source="the checkpoint holds", repair="Restore an earlier checkpoint.")(computed)
+    owner = None if explanation is None else computed.stored_in()
+    if explanation is None or owner is None:
+        return explanation
+    return Explanation(
+        f"{explanation.sentence[:-1]} for a variable {owner}.",
+        "Restore an earlier checkpoint, or assign finite numbers to this variable afterwards.",
+    )
+
+
 def _constant(computed: Computed) -> Explanation | None:
     """Explains a constant. A constant that a parser of records takes is the default value of missing fields."""
     takers = computed.takers()
@@ -119,9 +131,7 @@ FROM_OUTSIDE: dict[str, Rule] = {
         ["PyFunc", "PyFuncStateless", "EagerPyFunc"],
         FromOutside(source="your Python function returned", repair="Check the Python function that was called."),
     ),
-    **dict.fromkeys(
-        ["RestoreV2", "Restore"], FromOutside(source="the checkpoint holds", repair="Restore an earlier checkpoint.")
-    ),
+    **dict.fromkeys(["RestoreV2", "Restore"], _restored),
     **dict.fromkeys(
         ["IteratorGetNext", "IteratorGetNextSync", "OptionalGetValue"],
         FromOutside(

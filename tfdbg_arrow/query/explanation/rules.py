@@ -70,7 +70,7 @@ _OF_CUSTOM_GRADIENTS = types_with(Trait.STANDS_FOR_CALL)
 """Types of the ops with which tf.custom_gradient marks its result. The gradients of these ops compute nothing."""
 
 _CLIP = "Clip the argument from above, for example with tf.minimum"
-_SCALE_INPUTS = (
+SCALE_INPUTS = (
     "Scale the inputs to magnitudes near one, if they are larger: Exp overflows before the first update of the "
     "weights. To keep it finite later,"
 )
@@ -95,7 +95,7 @@ _ABOVE_0_BEFORE_ROOT = (
 _UNIT = "Clip the argument with tf.clip_by_value, for example to -0.999999 to 0.999999: the slope at 1 is infinite."
 _DEVIATIONS = (
     "Use tf.math.reduce_variance or tf.nn.moments: they average the squares of the differences from the mean, which "
-    "are not negative."
+    "are not negative. For running sums, use Welford's algorithm, or float64."
 )
 _PROBABILITY = "Clip the argument with tf.clip_by_value to a range inside 0 to 1."
 _EMPTY_MEAN = "Check for an empty batch or mask before the reduction, or divide with tf.math.divide_no_nan."
@@ -178,7 +178,7 @@ def _repair_of_exp(computed: Computed) -> str:
     bound = f"{limit // 4:.1f}"
     room = f"the lower bound of {bound} leaves room for squares and products of the result."
     clip = f"{_CLIP}(x, {bound}). Exp overflows above {limit:.1f}; {room}"
-    return f"{_SCALE_INPUTS} {clip[0].lower()}{clip[1:]}" if _overflows_before_training(computed) else clip
+    return f"{SCALE_INPUTS} {clip[0].lower()}{clip[1:]}" if _overflows_before_training(computed) else clip
 
 
 def _is_gathered(takers: frozenset[tuple[str, ...]], total: str) -> bool:
@@ -244,8 +244,18 @@ def _is_difference_of_moments(computed: Computed, x: TensorEvent) -> bool:
         if computed.made_by(difference) == "Sub" and terms.keys() == {0, 1}:
             means = computed.made_from(terms[1]).get(0)
             is_square = computed.made_by(terms[1]) in _SQUARES
-            return is_square and means is not None and {computed.made_by(terms[0]), computed.made_by(means)} == {"Mean"}
+            return is_square and means is not None and _are_means(computed, terms[0], means)
     return False
+
+
+def _are_means(computed: Computed, one: TensorEvent, other: TensorEvent) -> bool:
+    """Returns whether two tensors are means: made by Mean, or as sums that were divided by a scalar of one kind."""
+    makers = {computed.made_by(one), computed.made_by(other)}
+    if makers != {"RealDiv"}:
+        return makers == {"Mean"}
+    numbers = [computed.made_from(quotient).get(1) for quotient in (one, other)]
+    are_scalars = all(number is not None and number.size == 1 for number in numbers)
+    return are_scalars and len({computed.made_by(number) for number in numbers if number is not None}) == 1
 
 
 def _with_relu(rule: Rule) -> Rule:

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from itertools import islice
+from itertools import islice, takewhile
 
 from tfdbg_arrow.query.bad_samples import BadSamples, SampleFinder
 from tfdbg_arrow.query.engine import Engine
@@ -381,10 +381,10 @@ class Surroundings(BadTensorFacts):
         return SampleFinder(self.logdir, self.flow, run_id=self.run_id).of(self.event)
 
     def magnitudes_before(self) -> list[float | None]:
-        """Returns the tensor's largest magnitude in each earlier iteration of its loop; None where not recorded.
+        """Returns the tensor's largest magnitude in each iteration of its loop before its first bad value.
 
-        The list is empty if the tensor was not computed from its value in an earlier iteration, or if an earlier value
-        was bad, too.
+        None stands for a magnitude that was not recorded. The list is empty if the tensor was not computed from its
+        value in an earlier iteration.
         """
         if not self.event.loop_iteration or not self._takes_earlier_iteration():
             return []
@@ -397,7 +397,7 @@ class Surroundings(BadTensorFacts):
                 *(self.event.graph_id, self.event.op_name, self.event.output_slot, self.event.iteration),
             ],
         )
-        return [] if any(is_bad for is_bad, _ in rows) else [magnitude for _, magnitude in rows]
+        return [magnitude for _, magnitude in takewhile(lambda row: not row[0], rows)]
 
     def _takes_earlier_iteration(self) -> bool:
         """Returns whether the tensor was computed from the same output of its op in an earlier iteration."""
@@ -570,6 +570,10 @@ class Surroundings(BadTensorFacts):
             [self.run_id, *indexes],
         )
         return rows[0] if rows else None
+
+    def stored_in(self) -> str | None:
+        """Returns the owner of the variable to which eager code wrote the tensor, such as `of the layer bn`."""
+        return OutsideTensors(self.flow).stored_in(self.event)
 
     def outside_name(self) -> str | None:
         """Returns words for a tensor from outside the program, as in `NonFinite.outside_name`."""

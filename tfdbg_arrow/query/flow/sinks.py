@@ -648,7 +648,9 @@ def _rejects_proposals(graph: Graph, comparison: Op) -> bool:
             if user.op_type == "LogicalAnd":
                 to_follow.append(user.op_name)
                 others = (graph.ops.get(source) for source, _ in user.inputs if source != name)
-                tested.update(edge for other in others if other and other.op_type == "IsFinite" for edge in other.inputs)
+                tested.update(
+                    edge for other in others if other and other.op_type == "IsFinite" for edge in other.inputs
+                )
             elif user.op_type in _SELECTS and user.inputs[0][0] == name and (name, 0) not in user.inputs[1:]:
                 selects.append(user)
             else:
