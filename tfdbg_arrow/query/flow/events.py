@@ -24,7 +24,7 @@ from tfdbg_arrow.query.recorded import (
 
 _BLOCK = 128
 """Number of executions in the first read. The number doubles with each further read of executions shortly before those
-that were already read."""
+that were already read, or right after them."""
 _LABEL_BLOCK = 256
 """Number of executions whose labels are read at a time."""
 _MAX_BLOCKS_AT_ONCE = 32
@@ -233,21 +233,25 @@ class EventReader:
             before, limit = uses[-1].event_index, min(2 * limit, 256)
 
     def _need(self, execution_index: int) -> None:
-        """Reads the block of an execution, unless it is cached, and some of the blocks before it."""
+        """Reads the block of an execution, unless it is cached, and more blocks in the direction of earlier reads."""
         number = execution_index // _BLOCK
         if number in self._blocks:
             return
         if len(self._executions) + len(self._tensors) > _MAX_KEPT:
             for kept in (self._blocks, self._executions, self._inputs, self._outputs, self._tensors):
                 kept.clear()
-        if self._blocks.isdisjoint(range(number + 1, number + 1 + _MAX_BLOCKS_AT_ONCE)):
-            self._num_at_once = 1  # the caller does not walk back from a later block
-        first = number
-        while first > 0 and first - 1 not in self._blocks and number - first + 1 < self._num_at_once:
-            first -= 1
+        goes_back = not self._blocks.isdisjoint(range(number + 1, number + 1 + _MAX_BLOCKS_AT_ONCE))
+        goes_on = number - 1 in self._blocks
+        if not goes_back and not goes_on:
+            self._num_at_once = 1
+        step = -1 if goes_back else 1
+        end = number
+        while end + step >= 0 and end + step not in self._blocks and abs(end - number) + 1 < self._num_at_once:
+            end += step
+        first, last = min(number, end), max(number, end)
         self._num_at_once = min(2 * self._num_at_once, _MAX_BLOCKS_AT_ONCE)
-        self._read(first * _BLOCK, (number + 1) * _BLOCK - 1)
-        self._blocks.update(range(first, number + 1))
+        self._read(first * _BLOCK, (last + 1) * _BLOCK - 1)
+        self._blocks.update(range(first, last + 1))
 
     def _read(self, first: int, last: int) -> None:
         """Reads some executions, their inputs and outputs, and all eager tensors among them."""

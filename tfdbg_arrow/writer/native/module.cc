@@ -68,6 +68,7 @@ class Recording {
       nb::gil_scoped_release release;
       retract_session();
     }
+    session_->step_components.clear();
     forget_step_inputs();
   }
 

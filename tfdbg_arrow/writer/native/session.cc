@@ -329,10 +329,12 @@ void keep_step_input(Session& session, const Record& where, const HostTensor& in
   append_tensor_waiting(session, record, input.rank, input.dims);
 }
 
-StepComponents::~StepComponents() {
+void StepComponents::clear() {
+  std::lock_guard<std::mutex> lock(mutex_);
   for (auto& [node, held] : by_node_) {
     if (held.tensor != nullptr) tf_api().TF_DeleteTensor(held.tensor);
   }
+  by_node_.clear();
 }
 
 void StepComponents::hold(Session& session, const Record& where, TF_Tensor* tensor) {

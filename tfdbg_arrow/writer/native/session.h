@@ -177,7 +177,7 @@ struct Session;
 class StepComponents {
  public:
   StepComponents() = default;
-  ~StepComponents();
+  ~StepComponents() { clear(); }
   StepComponents(const StepComponents&) = delete;
   StepComponents& operator=(const StepComponents&) = delete;
 
@@ -185,6 +185,8 @@ class StepComponents {
   void hold(Session& session, const Record& where, TF_Tensor* tensor);
   // Keeps the tensors of a step in which an op, given by its node, made a bad value.
   void keep(Session& session, int64_t step_id, int32_t bad_node);
+  // Frees the tensors. No step may run any more.
+  void clear();
 
  private:
   struct Held {
