@@ -1704,6 +1704,22 @@ def test_the_root_of_a_difference_of_moments(op_type: str, square: str, has_epsi
     assert explain(computed) == Explanation(sentence, repair)
 
 
+@pytest.mark.parametrize(("size", "is_mean"), [(1, True), (2, False)])
+def test_the_root_of_a_difference_of_moments_from_running_sums(size: int, is_mean: bool) -> None:
+    types = ["Sub", "RealDiv", "Square", "RealDiv", "ReadVariableOp", "ReadVariableOp"]
+    rows = [replace(row(made_by, counts(neg=1, pos=1)), event_index=index) for index, made_by in enumerate(types)]
+    numbers = {index: {1: replace(rows[index + 3 - index // 2], size=size)} for index in (1, 3)}
+    behind = {0: {0: rows[1], 1: rows[2]}, 2: {0: rows[3]}, **numbers}
+    computed = Computed(
+        output=row("Sqrt", NAN),
+        inputs={0: rows[0]},
+        made_from=lambda event: behind.get(event.event_index, {}),
+    )
+    found = explain(computed)
+    assert found is not None
+    assert ("The argument is E[x^2] - E[x]^2" in found.sentence) == is_mean
+
+
 def test_an_angle_at_0_is_kept_away_from_0() -> None:
     computed = Computed(output=row("Reciprocal", INF), inputs={0: row("AddV2", ZERO)}, forward_type="Angle")
     assert explain(computed) == Explanation(
@@ -1905,6 +1921,19 @@ def test_a_quotient_of_0_that_the_program_divides_by(
     )
 
 
+@pytest.mark.parametrize(("other_type", "is_twice"), [("RealDiv", True), ("Mul", False)])
+def test_a_quotient_of_0_in_a_sum_that_the_program_divides_by(
+    other_type: str, tmp_path: Path, *, is_twice: bool
+) -> None:
+    """As in an F-score: precision and recall are both 0 / 0."""
+    step = Step().takes(ZERO).op("count", "Sum", ["x"], ZERO).op("precision", "RealDiv", ["x", "count"], NAN)
+    step.op("recall", other_type, ["x", "count"], NAN).op("total", "AddV2", ["precision", "recall"], NAN)
+    step.op("score", "RealDiv", ["x", "total"], NAN)
+    found = step.reason("precision", tmp_path, result="score")
+    assert found is not None
+    assert (found.repair or "").startswith("Use tf.math.divide_no_nan, also where the program divides") == is_twice
+
+
 @pytest.mark.parametrize(
     ("op_type", "is_trained", "is_root"),
     [("Sqrt", True, True), ("EuclideanNorm", True, True), ("Sum", True, False), ("Sqrt", False, False)],
@@ -1945,6 +1974,24 @@ def test_an_upper_bound_that_is_1_in_the_dtype(
     small, lost = ("1e-6", "1e-8") if dtype == "float32" else ("1e-3", "1e-4")
     bound = f"Use a lower upper bound: in {dtype}, 1 - {small} is below 1, but 1 - {lost} is 1."
     assert (found.repair == bound) == is_of_bound
+
+
+@pytest.mark.parametrize(
+    ("term", "health", "is_of_variable"),
+    [("ReadVariableOp", counts(neg=1), True), ("ReadVariableOp", counts(pos=1), False), ("Neg", counts(neg=1), False)],
+)
+def test_the_logarithm_of_a_sum_with_a_variable_that_became_negative(
+    term: str, health: dict[str, Any], tmp_path: Path, *, is_of_variable: bool
+) -> None:
+    step = (
+        Step().takes(CLEAN).op("noise", term, ["x"], health).op("total", "AddV2", ["x", "noise"], counts(neg=1, pos=1))
+    )
+    step.op("log", "Log", ["total"], NAN)
+    step.gradient("slope", "Reciprocal", ["total"], CLEAN, "log")
+    found = step.reason("log", tmp_path, result="log")
+    assert found is not None
+    assert found.sentence.endswith("a variable that is below 0, and nothing keeps it above 0.") == is_of_variable
+    assert (found.repair or "").startswith("Train the logarithm of the variable") == is_of_variable
 
 
 @pytest.mark.parametrize(

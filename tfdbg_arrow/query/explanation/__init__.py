@@ -178,6 +178,7 @@ def explain_event(
         is_before_training=around.is_before_training,
         shows_root=around.shows_root,
         divides_by_result=around.divides_by_result,
+        is_summed_for_division=around.is_summed_for_division,
         place_of=around.place_of,
         library_functions=lambda: library_functions(around.op_to_change()[0]),
     )

@@ -43,6 +43,7 @@ ROW_OF_MASK = "Mask with a large negative number such as -1e9, or leave one elem
 """The fix for a row that holds only -Inf."""
 _NEAR_ZERO = "Keep the divisor away from 0, for example with tf.maximum or an epsilon, or scale the dividend down."
 _NO_NAN = "Use tf.math.divide_no_nan, or a divisor that is never 0."
+_NO_NAN_TWICE = "Use tf.math.divide_no_nan, also where the program divides by the sum of this quotient and another one."
 _NO_NAN_OR_LARGE = (
     "Use tf.math.divide_no_nan, which returns 0 there, or divide by tf.maximum(x, {}) if the quotient has to be large."
 )
@@ -222,6 +223,8 @@ def _repair_of_divisor(computed: Computed) -> str:
     if root is not None and computed.made_by(root) != "Pow" and computed.is_differentiated(root):
         return _BEFORE_ROOT_IN_DIVISOR.format("1e-4" if divisor.dtype == "float16" else "1e-12")
     if not computed.divides_by_result():
+        if computed.is_summed_for_division():
+            return _NO_NAN_TWICE
         is_large = dividend.num_zero == 0 and divisor.num_neg_finite == 0
         return _NO_NAN_OR_LARGE.format("1e-4" if divisor.dtype == "float16" else "1e-7") if is_large else _NO_NAN
     operands = {"divisor": divisor, **({"dividend": dividend} if zeros(dividend) else {})}

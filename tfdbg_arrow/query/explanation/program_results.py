@@ -109,6 +109,14 @@ class ProgramResults:
                     to_follow.append(user.result)
         return False
 
+    def is_summed_for_division(self, quotient: Result) -> bool:
+        """Returns whether the program divides by the sum of a quotient and other quotients."""
+        sums = [user for user in self._users(quotient) if user.op_type in ("Add", "AddV2")]
+        return any(
+            all(self._made(term).op_type == "RealDiv" for term in total.taken) and self.is_divided_by(total.result)
+            for total in sums
+        )
+
     def _made(self, result: Result) -> Made:
         """Returns the op that made a result; an op without a type if the op is not known."""
         if isinstance(result, tuple):

@@ -493,6 +493,12 @@ class Surroundings(BadTensorFacts):
         result = self._results.forward_result(self.event, self._own() if made is None else made.op.op_name)
         return result is not None and self._results.is_divided_by(result)
 
+    def is_summed_for_division(self) -> bool:
+        """Returns whether the program divides by the sum of the tensor, a quotient, and other quotients."""
+        made = self.flow.program_ops.maker(self.event)
+        result = self._results.forward_result(self.event, self._own() if made is None else made.op.op_name)
+        return result is not None and self._results.is_summed_for_division(result)
+
     @cached_property
     def _results(self) -> ProgramResults:
         return ProgramResults(self.logdir, self.flow, self.run_id)
