@@ -713,3 +713,15 @@ def test_weights_of_classes_are_not_called_weights_of_samples(tmp_path: Path) ->
 
     found = first(tmp_path, program)
     assert found.headline.startswith("+Inf came into the program in class_weight of the data")
+
+
+def test_the_arrays_of_train_on_batch_are_a_batch(tmp_path: Path) -> None:
+    """Its labels are integers, which have no rows."""
+
+    def program() -> None:
+        features, _ = arrays()
+        model = keras.Sequential([keras.Input((6,)), Log(), keras.layers.Dense(3, "softmax")])
+        model.compile("sgd", "sparse_categorical_crossentropy")
+        model.train_on_batch(features[40:60], np.arange(BATCH) % 3)
+
+    assert texts(tmp_path, program) == [ONE_BAD, ("data", CLEAN)]

@@ -171,6 +171,19 @@ def test_an_infinity_that_a_nan_of_the_first_bug_hides_is_named(tmp_path: Path, 
     assert [line.lineno for line in found.also_bad] == ([line_of("# the hidden bug")] if is_used else [])
 
 
+def test_the_verdict_names_the_line_that_created_the_part_of_keras(tmp_path: Path) -> None:
+    with tfdbg_arrow.capture(tmp_path):
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        model.compile(keras.optimizers.Adam(epsilon=0.0), "mse")  # creates the optimizer
+        model.fit(np.zeros((4, 2)), np.zeros((4, 1)), verbose=0)
+
+    first = tfdbg_arrow.first_nonfinite(tmp_path)
+    assert first is not None
+    texts = ["".join(map(str, line.spans)) for line in verdict(first, Reasons(explanation=None, growth=None))]
+    created = f"Created at test_first_nonfinite.py:{line_of('# creates the optimizer')}: "
+    assert any(text.startswith(created) for text in texts)
+
+
 @pytest.mark.parametrize("mode", ["FULL_HEALTH", "FULL_TENSOR"])
 def test_the_layer_whose_variable_a_checkpoint_makes_bad_is_named(tmp_path: Path, mode: str) -> None:
     def model() -> tf.Module:

@@ -8,7 +8,7 @@ first axis if the graph leaves the size of that axis open, or if no other axis h
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
@@ -171,14 +171,15 @@ class BatchAxis:
     def _as_argument(self, row: TensorEvent) -> BatchSource | None:
         """Returns an eager tensor as an argument of the first call that took it, or None if no call did.
 
-        If the call is a training step with several such arguments, they are the batch.
+        If the call is a step of Keras, or a training step with several such arguments, they are the batch.
         """
         uses = () if row.scope == "graph" or row.tensor_id is None else self._flow.events.uses(row.tensor_id)
         for use in uses:
             name = self._outside.argument(use.execution, use.input_index)
             if name is not None:
                 call = use.execution.execution_index
-                is_batch = self._has_batch(call, (row.shape or (0,))[0])
+                is_of_keras = use.execution.graph_id in self._functions_of_keras  # as in train_on_batch
+                is_batch = is_of_keras or self._has_batch(call, (row.shape or (0,))[0])
                 return BatchSource(row, None, None if is_batch else name, call)
         return None
 
@@ -565,7 +566,12 @@ class BatchAxis:
             "SELECT 1 FROM mark WHERE run_id = ? AND label = 'phase' AND value IN (?, ?, ?) LIMIT 1",
             [self._run_id, *_PHASES_OF_KERAS],
         )
-        return bool(rows) or bool(user_names(self._logdir, run_id=self._run_id))
+        return bool(rows) or bool(self._functions_of_keras)
+
+    @cached_property
+    def _functions_of_keras(self) -> Collection[int]:
+        """The graphs that Keras made from the steps of models."""
+        return user_names(self._logdir, run_id=self._run_id).keys()
 
     def _has_gradient(self, execution_index: int) -> bool:
         """Returns whether an execution ran gradient ops, as a training step does."""

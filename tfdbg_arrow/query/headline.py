@@ -71,7 +71,7 @@ def headline_of(tensor: NonFinite, *, line: str | None, later: Sequence[str] = (
 def _subject_text(tensor: NonFinite, code: str | None) -> str:
     """Returns what made a bad value: the user's code and line, or the part of a library that the line called."""
     place_text, forward = _place_text(tensor), tensor.forward
-    if _is_of_library(tensor):
+    if is_of_library(tensor):
         call = f"{code} at {place_text}" if code else place_text
         text = f"{_part_text(tensor)} in {call}"
     else:
@@ -102,7 +102,7 @@ def _outside_name(tensor: NonFinite) -> str:
     return f"the argument {tensor.op_name}" + ("" if tensor.graph_name is None else f" of {tensor.graph_name}")
 
 
-def _is_of_library(tensor: NonFinite) -> bool:
+def is_of_library(tensor: NonFinite) -> bool:
     """Returns whether TensorFlow, Keras or another library made the op, so that the user's line called this library."""
     calls = {call.source.line for call in tensor.called_from if call.source is not None}
     return tensor.source is not None and tensor.source.line in calls

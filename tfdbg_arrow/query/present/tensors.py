@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from tfdbg_arrow.query import wording
-from tfdbg_arrow.query.headline import executed_code
+from tfdbg_arrow.query.headline import executed_code, is_of_library
 from tfdbg_arrow.query.present.blocks import Blocks, Code, Facts, Heading, Line, Span
 from tfdbg_arrow.query.stacks import short_place
 from tfdbg_arrow.safe_text import number_of, printable_line
@@ -81,6 +81,10 @@ def verdict(tensor: NonFinite, reasons: Reasons) -> Iterator[Line]:
     """Yields the headline, the reasons, the effect and the samples of a bad tensor, and other bugs in the same call."""
     yield _headline(tensor)
     yield from _reasons_of(tensor, reasons)
+    is_of_part = is_of_library(tensor) or tensor.role == "optimizer"
+    if tensor.made_at is not None and is_of_part and not tensor.is_expected:
+        code = "" if tensor.made_at.code is None else f": {tensor.made_at.code}"
+        yield Line(f"Created at {short_place(tensor.made_at)}{code}")
     yield from _effect(tensor)
     yield from _samples(tensor)
     for line in tensor.also_bad:
