@@ -1000,8 +1000,8 @@ def test_the_repair_of_an_exponential_depends_on_what_takes_it(
 @pytest.mark.parametrize(
     ("dtype", "bound"),
     [
-        ("float16", f"(x, 2.0). Exp overflows above 11.1; the lower bound of 2.0 {ROOM}"),
-        ("float64", f"(x, 177.0). Exp overflows above 709.8; the lower bound of 177.0 {ROOM}"),
+        ("float16", f"(x, 2.0). Exp overflows above 11.1; the limit of 2.0 {ROOM}"),
+        ("float64", f"(x, 177.0). Exp overflows above 709.8; the limit of 177.0 {ROOM}"),
         ("unknown", "."),
     ],
 )

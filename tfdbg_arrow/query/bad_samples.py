@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -11,6 +12,7 @@ from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.outside_tensors import OutsideTensors
 from tfdbg_arrow.query.recorded import (
+    EagerValue,
     GraphTensor,
     TensorEvent,
     TensorHealth,
@@ -23,6 +25,8 @@ from tfdbg_arrow.query.step_inputs import KeptInput, SampleInput, StepInputs
 
 _ARGUMENTS_OF_KERAS = ("x", "y", "sample_weight")
 """Keras's names for the components of an element that it takes from a data set."""
+_REPLICA = re.compile(r"(?:^|/)replica_([1-9]\d{0,3})/")
+"""The scope that TensorFlow gives to the names of all ops of a replica, except the first one."""
 _ORDINALS = ("first", "second", "third")
 
 
@@ -48,8 +52,8 @@ class BadSamples:
         num_bad: Number of bad samples; None if other components of the data have other bad samples.
         num_samples: Number of all samples of the tensor.
         whole: The name of the data that the samples belong to: `the batch`, or `the data` from which batches are taken.
-            In the validation of Keras's `fit`, this is `the batch of the validation` or `the validation data`. For
-            rows, this is the argument, such as `the argument x of step`.
+            The batch of one of several replicas in a graph is `the batch of replica 1`. In the validation of Keras's
+            `fit`, this is `the batch of the validation` or `the validation data`. For rows, this is the argument, such as `the argument x of step`.
         unit: The word for one sample: `sample`. If nothing shows that an argument is a batch, the word is `row`, or
             `element` if the argument is a vector.
         name: What the tensor is in the program, such as `the argument x of train_step` or `the second component of the
@@ -124,12 +128,40 @@ class SampleFinder:
             row=None if row is None else row.number,
             is_row_of_arrays=row is not None and row.is_of_arrays,
             follows_skipped=row is not None and row.follows_skipped,
-            first_sample=tuple(
-                self._step_inputs.sample(kept, first_bad[0], name=name)
-                for name, kept in (self._kept_inputs(sources[0], call) if sources else ())
-                if kept.shape[:1] == event.shape[:1] and first_bad[0] < event.shape[0]
-            ),
+            first_sample=self._first_sample(sources[0], event, call) if sources else self._first_sample_taken(event),
         )
+
+    def _first_sample(self, source: BatchSource, bad: TensorEvent, call: int | None) -> tuple[SampleInput, ...]:
+        """Returns what the kept inputs of a step hold for the first bad sample of a tensor.
+
+        Args:
+            source: The input of the step that has the samples.
+            bad: The tensor. Its first axis is the axis of the batch.
+            call: The execution that took the source as an argument.
+        """
+        if bad.first_bad_place is None or not bad.shape or bad.first_bad_place[0] >= bad.shape[0]:
+            return ()
+        return tuple(
+            self._step_inputs.sample(kept, bad.first_bad_place[0], name=name)
+            for name, kept in self._kept_inputs(source, call)
+            if kept.shape[:1] == bad.shape[:1]
+        )
+
+    def _first_sample_taken(self, array: TensorEvent) -> tuple[SampleInput, ...]:
+        """Returns what the step that took the only bad row of an array held for this row; empty if it is not known."""
+        element = self._first_element(array)
+        component = EagerValue(element.tensor_id) if element.tensor_id is not None else element.graph_tensor
+        if array.tensor_id is None or array.num_bad_slices != 1 or element is array or component is None:
+            return ()
+        slot = element.output_slot or 0
+        paths = [
+            self._arrays.array_component(array.tensor_id, index) or (index,)
+            for op_type, _, index in self._flow.events.ways_of_use(array.tensor_id)
+            if self._arrays.is_array(op_type)
+        ]
+        if (self._arrays.element_component(element.execution_index, slot) or (slot,)) not in paths:
+            return ()
+        return self._first_sample(BatchSource(element, element.execution_index, component=component), element, None)
 
     def _kept_inputs(self, source: BatchSource, call: int | None) -> Iterator[tuple[str, KeptInput]]:
         """Yields the kept inputs of the step that took a source, with their names, in order.
@@ -235,9 +267,20 @@ class SampleFinder:
 
     def _whole(self, event: TensorEvent, *, is_batch: bool) -> str:
         """Returns the name of the data that the samples of a tensor belong to, such as `the batch`."""
+        replica = self._replica(event) if is_batch else None
+        of_replica = "" if replica is None else f" of replica {replica}"
         if self._library_functions(event if is_batch else self._first_element(event)) >= {"fit", "evaluate"}:
-            return "the batch of the validation" if is_batch else "the validation data"
-        return "the batch" if is_batch else "the data"
+            return f"the batch{of_replica} of the validation" if is_batch else "the validation data"
+        return f"the batch{of_replica}" if is_batch else "the data"
+
+    def _replica(self, event: TensorEvent) -> int | None:
+        """Returns the replica that computed a tensor of a graph; None if no other replica was traced into the graph."""
+        if event.graph_id is None or event.op_name is None:
+            return None
+        own = _REPLICA.search(event.op_name)
+        if own is not None:
+            return int(own[1])
+        return 0 if any(map(_REPLICA.search, self._flow.graphs.graph(event.graph_id).ops)) else None
 
 
 def _component_name(path: tuple[int | str, ...], *, is_of_keras: bool) -> str:

@@ -26,6 +26,7 @@ class SampleInput:
     Attributes:
         name: The name of the argument, the feed or the component, such as `x`, `age` or `component 0`.
         event_index: Its row in `step_input`, which has the elements of all samples.
+        index: Number of the sample in this batch, from 0.
         dtype: TensorFlow's name of the dtype.
         shape: Dimensions of the sample.
         elements: The first elements of the sample, at most 8; None if the package cannot decode the dtype.
@@ -33,6 +34,7 @@ class SampleInput:
 
     name: str
     event_index: int
+    index: int
     dtype: str
     shape: tuple[int, ...]
     elements: tuple[object, ...] | None
@@ -105,6 +107,7 @@ class StepInputs:
         return SampleInput(
             name=name,
             event_index=kept.event_index,
+            index=number,
             dtype=kept.dtype,
             shape=shape,
             elements=None if elements is None else tuple(elements),

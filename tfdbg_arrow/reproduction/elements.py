@@ -118,7 +118,7 @@ class ElementReader:
             name = _NO_WORD.sub("_", input_.name).strip("_")
             made[name if name not in made else f"{name}_{len(made)}"] = _elements(
                 dtype, shape, value, table="step_input"
-            ).slice(samples.first)
+            ).slice(input_.index)
         return made
 
     def inputs_of(self, event_index: int) -> dict[int, Elements]:

@@ -22,7 +22,7 @@ from tfdbg_arrow.query.explanation import Reasons, read_reasons
 from tfdbg_arrow.query.logdir.opening import opened
 from tfdbg_arrow.query.nonfinite_search import first_nonfinite
 from tfdbg_arrow.query.nonfinite_tensor import NonFinite
-from tfdbg_arrow.query.recorded import KINDS
+from tfdbg_arrow.query.recorded import KINDS, TensorEvent
 from tfdbg_arrow.query.stacks import Frame, source_lines
 from tfdbg_arrow.query.trace_back import bad_start
 from tfdbg_arrow.query.wording import call_lines, gradient_text, nonfinite_facts
@@ -150,8 +150,9 @@ def write_repro(
     The script needs TensorFlow and NumPy. An .npz file of the same name contains the inputs. If the recording kept the
     inputs of the step, as `on_nonfinite="keep"` does, and if the bad sample of the batch is known, a second .npz file,
     `NAME_sample.npz`, contains this sample: what the program passed to the step, as a batch of one. Existing files are
-    replaced. Writing the script does not need TensorFlow. But `fix` and `minimise` need TensorFlow, because they run
-    the op in a separate process.
+    replaced. The sample is also written if no script is possible, for example because the data itself is bad. Writing
+    the script does not need TensorFlow. But `fix` and `minimise` need TensorFlow, because they run the op in a separate
+    process.
 
     The inputs must have been recorded: with `on_nonfinite="keep"`, with `values=`, or in mode FULL_TENSOR. If an input
     was not recorded, the script computes it from earlier recorded tensors, if possible.
@@ -178,9 +179,18 @@ def write_repro(
         raise QueryError(f"the path of the script is {str(target)!r}; expected a name that ends in .py.")
     if depth < 0:
         raise QueryError(f"depth is {depth}; expected 0 or more ops.")
+    sample_path = target.with_name(f"{target.stem}_sample.npz")
     with opened(logdir) as open_:
-        read = _read(open_, event_index=event_index, run_id=run_id, depth=depth, is_fixed=fix)
-    tensor, content, deeper = read.nonfinite, read.content, read.deeper
+        bad = _read_bad(open_, event_index=event_index, run_id=run_id)
+        if bad.sample:
+            _write_arrays(sample_path, {name: elements.plain_array for name, elements in bad.sample.items()})
+        try:
+            read = _read(open_, bad, depth=depth, is_fixed=fix)
+        except ReproError as error:
+            if not bad.sample:
+                raise
+            raise ReproError(f"{error} The bad sample of the batch was written to {sample_path}.") from None
+    tensor, content, deeper = bad.nonfinite, read.content, read.deeper
     with tempfile.TemporaryDirectory(prefix="tfdbg_arrow-") as directory:
         trials = _Trials(Path(directory))
         if fix or minimise:
@@ -192,9 +202,6 @@ def write_repro(
             content, is_cut = trials.minimised(content, time_limit_s)
     data = target.with_suffix(".npz")
     _write(content, target, data)
-    sample_path = target.with_name(f"{target.stem}_sample.npz") if read.sample else None
-    if sample_path is not None:
-        _write_arrays(sample_path, {name: elements.plain_array for name, elements in read.sample.items()})
     ops = content.piece.ops if content.piece is not None else content.gradient.forward.ops if content.gradient else ()
     return Repro(
         path=str(target),
@@ -208,10 +215,10 @@ def write_repro(
         has_gradient=content.gradient is not None,
         advice=read.advice,
         fixes=fixes,
-        sample_path=None if sample_path is None else str(sample_path),
+        sample_path=str(sample_path) if bad.sample else None,
         sample=tuple(
             ReproInput(name=name, dtype=elements.dtype, shape=elements.shape, made_by=None)
-            for name, elements in read.sample.items()
+            for name, elements in bad.sample.items()
         ),
         shapes_before=before,
         is_cut=is_cut,
@@ -219,26 +226,39 @@ def write_repro(
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Read:
-    """The data that was read from a logdir.
+class _Bad:
+    """The bad tensor.
 
     Attributes:
-        nonfinite: The bad tensor.
+        finder: Finds the ops that a script runs, in the run of the tensor.
+        computed: The row of the op that computed it.
+        nonfinite: The answer about it.
+        sample: The first bad sample of the batch, by input of the step; empty if it is not known.
+    """
+
+    finder: PieceFinder
+    computed: TensorEvent
+    nonfinite: NonFinite
+    sample: Mapping[str, Elements]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Read:
+    """The data that was read from a logdir for a script.
+
+    Attributes:
         content: The script that reproduces the bad tensor.
         deeper: The script with earlier ops and with fused ops separated, for repairs that replace one or two ops; None
             if no repairs are tried.
         advice: How to fix the cause.
-        sample: The first bad sample of the batch, by input of the step; empty if it is not known.
     """
 
-    nonfinite: NonFinite
     content: ScriptContent
     deeper: ScriptContent | None
     advice: str | None
-    sample: Mapping[str, Elements]
 
 
-def _read(logdir: Engine, *, event_index: int | None, run_id: str | None, depth: int, is_fixed: bool) -> _Read:
+def _read_bad(logdir: Engine, *, event_index: int | None, run_id: str | None) -> _Bad:
     if event_index is None:
         first = first_nonfinite(logdir, run_id=run_id)
         if first is None:
@@ -255,6 +275,17 @@ def _read(logdir: Engine, *, event_index: int | None, run_id: str | None, depth:
         computed = finder.flow.computed(event)
         reader = BadTensorReader(logdir, run_id=run, kinds=KINDS)
         tensor = reader.describe(computed, effect=None)
+    return _Bad(
+        finder=finder,
+        computed=computed,
+        nonfinite=tensor,
+        sample={} if tensor.samples is None else ElementReader(logdir, run_id=run).sample(tensor.samples),
+    )
+
+
+def _read(logdir: Engine, bad: _Bad, *, depth: int, is_fixed: bool) -> _Read:
+    finder, computed, tensor = bad.finder, bad.computed, bad.nonfinite
+    with finder.flow.lock:
         gradient = finder.gradient(computed)
         piece: Piece | None = None
         try:
@@ -272,11 +303,9 @@ def _read(logdir: Engine, *, event_index: int | None, run_id: str | None, depth:
     expected = expected_of(computed, last, is_origin=tensor.is_origin)
     content = ScriptContent(facts=facts, expected=expected, piece=piece, gradient=gradient)
     return _Read(
-        nonfinite=tensor,
         content=content,
         deeper=None if deeper is None else replace(content, piece=deeper),
         advice=None if reasons.explanation is None else reasons.explanation.repair,
-        sample={} if tensor.samples is None else ElementReader(logdir, run_id=run).sample(tensor.samples),
     )
 
 

@@ -270,3 +270,40 @@ def constant_nan_beside_a_logarithm() -> None:
 
     for scale in (1.0, 1.0, 0.0):
         train_step(tf.ones([3, 2]), tf.constant([0, 1, 0]), tf.constant(scale))
+
+
+@bug(op_type="Mul", effect="result", executed=("Const", None))
+def infinite_diagonal_beside_a_harmless_division() -> Any:
+    """The program takes the infinity times 0, and so makes NaN. The NaN of a vector of zeros is replaced."""
+
+    @tf.function
+    def nearest(points: Any) -> Any:
+        norm = tf.norm(points, axis=1, keepdims=True)
+        unit = tf.where(norm > 0.0, points / norm, tf.zeros_like(points))
+        similarity = tf.matmul(unit, unit, transpose_b=True)
+        return tf.math.top_k(similarity - np.inf * tf.eye(5), 2)  # culprit
+
+    return nearest(tf.concat([tf.zeros([1, 4]), tf.random.stateless_normal([4, 4], seed=[1, 2])], axis=0))
+
+
+@bug(op_type=None, effect="result")
+def infinite_number_in_a_checked_mean() -> Any:
+    """The program asks whether the mean is infinite, but the mean of data with an infinity is a bug all the same."""
+    features, _ = _data()
+    features[3, 1] = np.inf
+    return tf.math.is_inf(tf.reduce_mean(features))  # culprit
+
+
+@bug(op_type="Log", effect="result")
+def line_search_that_accepts_nan() -> None:
+    """A comparison with NaN is false, so the loop ends with a step that leaves the domain of the logarithm."""
+    position, rate = tf.constant([0.2, 0.3]), 4.0
+
+    def barrier(point: Any) -> Any:
+        return tf.reduce_sum(4.0 * point) - 0.2 * tf.reduce_sum(tf.math.log(point))  # culprit
+
+    before = barrier(position).numpy()
+    for _ in range(3):
+        while barrier(position - rate).numpy() > before:
+            rate *= 0.5
+        position = position - rate

@@ -786,3 +786,39 @@ def number_beyond_the_dtype_in_a_where() -> Any:
         return tf.nn.softmax(tf.where(keep, values, tf.cast(-1e9, values.dtype)))
 
     return pool(tf.ones([2, 4], tf.float16), tf.constant([[True, True, False, False], [True, True, True, False]]))
+
+
+@harmless
+def line_search_without_functions() -> None:
+    """A line search runs eagerly, in a function that returns the first step with a finite and smaller objective."""
+    start = tf.constant([0.2, 0.3])
+
+    def barrier(point: Any) -> Any:
+        return tf.reduce_sum(4.0 * point) - 0.2 * tf.reduce_sum(tf.math.log(point))
+
+    def step_along(point: Any, gradient: Any, before: float) -> Any:
+        rate = 4.0
+        while rate > 1e-6:
+            trial = point - rate * gradient
+            objective = barrier(trial).numpy()
+            if np.isfinite(objective) and objective < before:
+                return trial
+            rate *= 0.5
+        return point
+
+    position = start
+    for _ in range(3):
+        with tf.GradientTape() as tape:
+            tape.watch(position)
+            value = barrier(position)
+        position = step_along(position, tape.gradient(value, position), float(value))
+
+
+@harmless
+def widths_of_open_intervals() -> None:
+    """Bounds without a limit are infinite. The program only counts the infinite widths."""
+    upper = np.array([1.0, np.inf, 3.0], np.float32)
+    lower = np.array([0.0, 1.0, -np.inf], np.float32)
+    width = tf.constant(upper) - tf.constant(lower)
+    is_open = tf.math.is_inf(width)
+    tf.reduce_sum(tf.where(is_open, 0.0, tf.where(tf.math.is_inf(upper), 0.0, upper)))

@@ -163,8 +163,8 @@ class Computed:
         is_differentiated: Returns whether the program computes the gradient of the op that made a tensor.
         is_before_training: Returns whether the op ran in the first call of its function, before any update of weights.
         shows_root: Returns whether the user's line of the op, or of the op whose gradient it computes, names a root.
-        is_summed_for_division: Returns whether the output is a quotient, and the program divides by the sum of it and other
-            quotients.
+        is_summed_for_division: Returns whether the output is a quotient, and the program divides by the sum of it and
+            other quotients.
         divides_by_result: Returns whether the program divides by the output, or takes its logarithm, perhaps after ops
             that return 0 where the output is 0.
         place_of: Returns the layer in which a tensor was computed, or its line; an empty text if neither is known.

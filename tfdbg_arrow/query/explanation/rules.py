@@ -176,7 +176,7 @@ def _repair_of_exp(computed: Computed) -> str:
     limit = log(largest)
     # A quarter of the limit keeps a product of three such exponentials finite, as in the gradient of a square.
     bound = f"{limit // 4:.1f}"
-    room = f"the lower bound of {bound} leaves room for squares and products of the result."
+    room = f"the limit of {bound} leaves room for squares and products of the result."
     clip = f"{_CLIP}(x, {bound}). Exp overflows above {limit:.1f}; {room}"
     return f"{SCALE_INPUTS} {clip[0].lower()}{clip[1:]}" if _overflows_before_training(computed) else clip
 

@@ -518,9 +518,9 @@ class Culprits:
         """Returns the origins of the NaNs in the call of a constant NaN, without origins that are constants.
 
         Args:
-            root: An origin. If it is not a constant NaN, the result is empty.
+            root: An origin. If it is not a constant that holds only NaN, the result is empty.
         """
-        if root.op_type != "Const" or not root.num_nan or root.execution_index is None:
+        if root.op_type != "Const" or not root.num_nan or root.num_nan != root.size or root.execution_index is None:
             return []
         bad = read_events(
             self._logdir,

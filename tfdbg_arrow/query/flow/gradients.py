@@ -7,6 +7,7 @@ from functools import cached_property
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.flow.origins import Origins
+from tfdbg_arrow.query.flow.program_ops import CHAIN
 from tfdbg_arrow.query.recorded import TensorEvent, bad_condition, read_events
 from tfdbg_arrow.query.stacks import GRADIENT_FUNCS
 
@@ -36,7 +37,8 @@ class Gradients:
         label = self._labels.of(root)
         graph_id, op_name, index = label.forward_graph_id, label.forward_op_name, label.forward_execution_index
         if graph_id is not None and op_name is not None:
-            return self._bad_outputs("graph_id = ? AND op_name = ?", [graph_id, op_name], root)
+            recorded = self._bad_chains.get((graph_id, op_name), (graph_id, op_name))
+            return self._bad_outputs("graph_id = ? AND op_name = ?", [*recorded], root)
         if index is not None:
             return self._bad_outputs("scope = 'execution' AND execution_index = ?", [index], root)
         return self._of_same_inputs(root) if not self._labels.has_roles and self.has_made(root) else []
@@ -80,7 +82,11 @@ class Gradients:
         For each of these tensors, `forward_of` returns the given bad tensor.
         """
         if event.scope == "graph" and event.graph_id is not None and event.op_name is not None:
-            created = self._created_in_graphs(event, self._gradient_ops.get((event.graph_id, event.op_name), []))
+            own = (event.graph_id, event.op_name)
+            forward_ops = [own, *(op for op, chain in self._bad_chains.items() if chain == own and op != own)]
+            created = self._created_in_graphs(
+                event, [op for name in forward_ops for op in self._gradient_ops.get(name, ())]
+            )
         elif event.scope == "execution" and event.execution_index in self._forward_executions:
             created = self._read(
                 "scope = 'execution' AND execution_index IN "
@@ -126,6 +132,26 @@ class Gradients:
                     (graph_id, op_name)
                 )
         return by_forward_op
+
+    @cached_property
+    def _bad_chains(self) -> dict[tuple[int, str], tuple[int, str]]:
+        """The graph and name of the node that ran an op as one of several, by the graph and name of the op.
+
+        Only the nodes that run elementwise functions one after another, and that returned bad tensors, are included.
+        """
+        first_rows = (
+            "SELECT min(event_index) FROM tensor_health WHERE run_id = ? AND has_inf_or_nan AND scope = 'graph' "
+            "AND op_type = ? AND graph_id IS NOT NULL GROUP BY graph_id, op_name, call_site"
+        )
+        rows = read_events(
+            self._logdir, f"event_index IN ({first_rows}) ORDER BY event_index", [self._run_id, self._run_id, CHAIN]
+        )
+        return {
+            (at.graph_id, op.op_name): (row.graph_id, row.op_name)
+            for row in rows
+            if row.graph_tensor is not None and row.graph_id is not None and row.op_name is not None
+            for at, op in self._flow.borders.computed_ops(row.graph_tensor)
+        }
 
     @cached_property
     def _forward_executions(self) -> frozenset[int]:

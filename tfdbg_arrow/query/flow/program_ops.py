@@ -29,10 +29,12 @@ _OF_ONE = types_with(Trait.DIVIDES_ONE)
 """Types of nodes that TensorFlow runs for a division if the dividend is a constant of ones."""
 _FUSED = "_Fused"
 """Prefix of the types of nodes that multiply matrices or images, and then add a bias and apply an activation."""
-_CHAIN = "_UnaryOpsComposition"
+CHAIN = "_UnaryOpsComposition"
 """Type of a node that runs elementwise functions of one argument one after another. A division in it is 1 / x."""
 _SUMS_WITH_0 = frozenset({"Add", "AddV2", "Sub"})
 """Types of ops that a chain leaves out if they add or subtract 0."""
+_KEEPING_PLACES = frozenset({"Abs", "Identity", "Neg"})
+"""Types of ops in a chain that neither make nor remove bad elements."""
 _MAX_NAMES = 4
 """Maximum number of op types that a text lists."""
 _MAX_DEPTH = 8
@@ -230,7 +232,7 @@ class ProgramOps:
             for index, edge in enumerate(made.op.inputs)
             if (row := self._value(made.place.of_op(*edge), event, _MAX_DEPTH)) is not None
         }
-        if 0 not in rows and 1 in rows and event.op_type in (*_OF_ONE, _CHAIN) and made.op.op_type in _DIVISIONS:
+        if 0 not in rows and 1 in rows and event.op_type in (*_OF_ONE, CHAIN) and made.op.op_type in _DIVISIONS:
             rows[0] = _at(_ones(rows[1]), made.place.of_op(*made.op.inputs[0]), "Const")
         if not rows and made.op.op_type == "Log":
             output = self.output(made, event)
@@ -264,13 +266,15 @@ class ProgramOps:
         for later in reversed(after):
             undone = self._undoing(later, made.place, event)
             output = None if output is None or undone is None else _counted(output, undone(output))
+        if output is not None and event.op_type == CHAIN and all(later.op_type in _KEEPING_PLACES for later in after):
+            output = replace(output, first_bad_index=event.first_bad_index, num_bad_slices=event.num_bad_slices)
         return None if output is None else _at(output, made.place, made.op.op_type)
 
     def _undoing(self, op: Op, at: GraphTensor, event: TensorEvent) -> Callable[[TensorEvent], _Counts] | None:
         """Returns the function that works out the bad elements of an op's input from its output, or None."""
         if self._left_out(op, at, event) is not None:
             return _same
-        is_reciprocal = event.op_type == _CHAIN and op.op_type in _DIVISIONS | _OF_ONE
+        is_reciprocal = event.op_type == CHAIN and op.op_type in _DIVISIONS | _OF_ONE
         return reciprocal if is_reciprocal else _UNDONE.get(op.op_type)
 
     def dividend(self, event: TensorEvent) -> TensorEvent | None:
@@ -369,7 +373,7 @@ class ProgramOps:
         TensorFlow also turns `log(x + 1)` into Log1p and `exp(x) - 1` into Expm1. Of these results, only `log(x + 0)`
         can be bad for an x of 0 and above.
         """
-        if event.op_type != _CHAIN or op.op_type not in _SUMS_WITH_0:
+        if event.op_type != CHAIN or op.op_type not in _SUMS_WITH_0:
             return None
         sources = [self._graphs.op(at.graph_id, name) for name, _ in op.inputs]
         terms = [(index, term) for index, term in enumerate(sources) if term is None or term.op_type != "Const"]
@@ -391,7 +395,7 @@ def _that_make_kinds_of(
     event: TensorEvent, computed: Sequence[tuple[GraphTensor, Op]]
 ) -> Sequence[tuple[GraphTensor, Op]]:
     """Returns the ops of a node that can have made its bad elements from finite ones; all ops if it is not known."""
-    if event.op_type != _CHAIN:
+    if event.op_type != CHAIN:
         return computed
     seen = Bad(0)
     for kind, number in ((Bad.NAN, event.num_nan), (Bad.NEG_INF, event.num_neg_inf), (Bad.POS_INF, event.num_pos_inf)):

@@ -39,6 +39,7 @@ from tfdbg_arrow.schema.op_traits import (
 
 _SELF_CHECKS = types_with(Trait.COMPARES)
 """Types of ops that test whether a tensor is NaN, if they compare it with itself."""
+_ELEMENTWISE = types_with(Trait.ELEMENTWISE)
 _ORDERS = frozenset({"Greater", "GreaterEqual", "Less", "LessEqual"})
 """Types of ops that compare numbers. Their output is false for NaN."""
 _SELECTS = frozenset({"Select", "SelectV2"})
@@ -433,6 +434,28 @@ class Sinks:
             seen.update(source.event_index for source in bad)
         return True
 
+    def is_given_infinity(self, row: TensorEvent) -> bool:
+        """Returns whether elementwise ops made all infinities of an array from infinities of arrays from outside.
+
+        An example is the width of intervals, some of which are open. If only checks take such an array, the program
+        expects the infinities.
+        """
+        seen, to_follow = {row.event_index}, [row]
+        while to_follow:
+            computed = self._flow.computed(to_follow.pop())
+            if computed.num_nan or not computed.shape or computed.shape != row.shape or len(seen) > _MAX_KEPT:
+                return False
+            if computed.scope == "external":
+                continue
+            bad = [source for source in self._flow.recent_sources_of(computed) if source.has_inf_or_nan]
+            num_given = sum((source.num_neg_inf or 0) + (source.num_pos_inf or 0) for source in bad)
+            num_infinite = (computed.num_neg_inf or 0) + (computed.num_pos_inf or 0)
+            if computed.op_type not in _ELEMENTWISE or num_infinite > num_given:
+                return False
+            to_follow += [source for source in bad if source.event_index not in seen]
+            seen.update(source.event_index for source in bad)
+        return True
+
     def _variable_effect(self, row: TensorEvent) -> str:
         assert row.tensor_id is not None
         writers = [use.execution for use in self._flow.events.uses(row.tensor_id) if is_writer(use.execution.op_type)]
@@ -524,6 +547,8 @@ class Sinks:
         if effect == "skipped" and not is_skipped:
             return False  # asked first, because the other questions read all tensors of the call
         if not self.is_given(row) or self.is_moved(row) or self.discarded.is_discarded(row):
+            return False
+        if is_taken and self.is_given_infinity(row):
             return False
         if all(self._labels.of(maker).role == "metric" for maker in self._makers(row)):
             return effect == "metric"

@@ -83,7 +83,9 @@ class SkippedUses:
             is_taken: Whether any execution may have taken the tensor.
         """
         execution = self._flow.events.execution(row.execution_index)
-        if execution is None or execution.stack_trace_id is None or not self._flow.labels.has_roles:
+        if execution is None or row.scope != "execution":
+            return False
+        if execution.stack_trace_id is None or not self._flow.labels.has_roles:
             return False
         last = self._last_used(execution.op_type, execution.stack_trace_id, row.output_slot or 0, frozenset())
         if last is not None and max(last, self._last_optimizer_write) > execution.execution_index:
@@ -101,8 +103,8 @@ class SkippedUses:
         and the function that returned the result must not write to a variable.
         """
         execution = self._flow.events.execution(row.execution_index)
-        if execution is None or execution.graph_id is None:
-            return False  # several ops of a line may have the same stack
+        if execution is None:
+            return False
         results = self._results_like(row)
         if results is None or results.is_bad_used or results.are_finite_used is None:
             return False
@@ -110,7 +112,8 @@ class SkippedUses:
             return False
         if results.are_finite_used:
             return self._asks_in_loop(execution.stack_trace_id)
-        return not self._writes(execution.graph_id) and self._skips_in_loop(execution.stack_trace_id)
+        is_writing = execution.graph_id is not None and self._writes(execution.graph_id)
+        return not is_writing and self._skips_in_loop(execution.stack_trace_id)
 
     def _find_question(self, stack_trace_id: int | None) -> bool:
         """Returns whether the innermost loop around a line of the program calls a function such as `isfinite`."""
@@ -167,7 +170,9 @@ class SkippedUses:
     def _results_like(self, row: TensorEvent) -> _ResultsOfLine | None:
         """Returns how ops used the results of the line that returned a tensor, or None if it is not known."""
         execution = self._flow.events.execution(row.execution_index)
-        if execution is None or execution.stack_trace_id is None or not self._flow.labels.has_roles:
+        if execution is None or row.scope != "execution":
+            return None
+        if execution.stack_trace_id is None or not self._flow.labels.has_roles:
             return None
         return self._results(self._traces_of_function(execution), execution.stack_trace_id, row.output_slot or 0)
 

@@ -509,6 +509,8 @@ class Walk:
             self._is_rejected = True
         elif self._sinks.discarded.is_discarded(event):
             self._is_discarded = True
+        elif self._flow.events.uses(tensor.slot) and self._sinks.is_given_infinity(event):
+            return  # only checks take it
         elif self._sinks.is_given(event) and not self._sinks.is_moved(event):
             if tensor.is_metric:
                 self._harms.add("metric")
