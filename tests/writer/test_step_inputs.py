@@ -15,6 +15,7 @@ import tensorflow as tf
 
 import tfdbg_arrow
 from tests.cli.running import python
+from tfdbg_arrow.errors import ReproError
 from tfdbg_arrow.query import SampleInput
 
 from .subprocesses import run_python
@@ -191,6 +192,35 @@ def test_a_bad_record_of_the_data(tmp_path: Path) -> None:
     sample = shown(tensor.samples.first_sample)
     assert sample["component 1"] == (f"user{BAD_RECORD}",)
     assert np.isnan(np.array(sample["component 0"], float)).all()
+
+
+@pytest.mark.parametrize("is_shuffled", [True, False])
+def test_a_bad_row_of_an_array(is_shuffled: bool, tmp_path: Path) -> None:
+    import keras
+
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    x = features() + 1
+    x[BAD_RECORD, 2] = np.nan
+    sample = record(tmp_path / "log", lambda: model.fit(x, labels(), batch_size=8, shuffle=is_shuffled, verbose=0))
+    np.testing.assert_array_equal(shown(sample)["x"], x[BAD_RECORD])
+    assert shown(sample)["y"] == (BAD_RECORD,)
+    assert is_shuffled or {input_.index for input_ in sample} == {BAD_RECORD % 8}
+    with pytest.raises(ReproError, match=r"came from outside.*The bad sample of the batch was written to"):
+        tfdbg_arrow.write_repro(tmp_path / "log", tmp_path / "repro.py")
+    with np.load(tmp_path / "repro_sample.npz") as arrays:
+        np.testing.assert_array_equal(arrays["x"], x[[BAD_RECORD]])
+
+
+def test_one_of_several_bad_rows_is_not_taken_for_the_first(tmp_path: Path) -> None:
+    x = features() + 1
+    x[[5, BAD_RECORD]] = np.nan
+
+    def program() -> None:
+        for batch in tf.data.Dataset.from_tensor_slices(x).shuffle(NUM_RECORDS, seed=1).batch(8):
+            tf.function(tf.reduce_sum)(batch)
+
+    assert record(tmp_path, program) == ()
 
 
 @pytest.mark.parametrize("on_nonfinite", ["record", "keep"])

@@ -116,7 +116,7 @@ def _print_fixes(written: Repro, out: Console) -> None:
     if written.advice is not None:
         out.print(styled(written.advice))
     if not written.fixes:
-        out.print(styled("There is no standard repair for this op to try."))
+        out.print(styled("repro has no standard repair that replaces an op of this script."))
     else:
         out.print(
             styled(

@@ -53,7 +53,8 @@ class BadSamples:
         num_samples: Number of all samples of the tensor.
         whole: The name of the data that the samples belong to: `the batch`, or `the data` from which batches are taken.
             The batch of one of several replicas in a graph is `the batch of replica 1`. In the validation of Keras's
-            `fit`, this is `the batch of the validation` or `the validation data`. For rows, this is the argument, such as `the argument x of step`.
+            `fit`, this is `the batch of the validation` or `the validation data`. For rows, this is the argument, such
+            as `the argument x of step`.
         unit: The word for one sample: `sample`. If nothing shows that an argument is a batch, the word is `row`, or
             `element` if the argument is a vector.
         name: What the tensor is in the program, such as `the argument x of train_step` or `the second component of the

@@ -44,8 +44,8 @@ class Culprit:
     Attributes:
         event: The tensor.
         effect: Where its badness ended.
-        rivals: Other proven origins that did as much harm in the same phase of the same call. The phases are the
-            forward pass, the gradients and the optimizer.
+        rivals: Other proven origins that did as much harm in the same phase of the same call, and that took no bad
+            value from another origin. The phases are the forward pass, the gradients and the optimizer.
     """
 
     event: TensorEvent
@@ -148,7 +148,15 @@ class Culprits:
         first, effect_of_first = min(culprits, key=lambda culprit: self._origins.order(culprit[0]))
         origins = {root.event_index: root for root in (*all_roots, *self._hidden_beside(first))}.values()
         rivals = sorted((root for root in origins if self._is_rival(root, first)), key=self._place)
-        return Culprit(first, effect_of_first, tuple(rivals))
+        blamed = {root.event_index for root in (first, *rivals)}
+        independent = [
+            root
+            for root in rivals
+            if blamed.isdisjoint(
+                source.event_index for source in self._flow.recent_sources_of(root) if source.has_inf_or_nan
+            )
+        ]
+        return Culprit(first, effect_of_first, tuple(independent))
 
     def _hidden_beside(self, first: TensorEvent) -> list[TensorEvent]:
         """Returns the bad tensors in the call of an origin that did harm, but whose effect the origin's NaN hide.
