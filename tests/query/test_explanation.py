@@ -65,6 +65,10 @@ OVER_STEPS = (
     "Lower the learning rate or clip the gradients, if numbers grew from step to step. Otherwise, scale the operands "
     "(data or weights) down, or compute in a wider dtype."
 )
+OF_HALF = (
+    "Scale the operands (data or weights) down, or compute in a wider dtype. If numbers grew from step to step, lower "
+    "the learning rate or clip the gradients."
+)
 BEFORE_TRAINING = "Scale the operands (data or weights) down, or compute in a wider dtype."
 OVER_BATCH = (
     "Lower the learning rate or clip the gradients: as all samples of the batch overflow, the weights are the likely "
@@ -664,9 +668,11 @@ def reason_of_batch(
         (20, False, OVER_BATCH),
         (20, True, BEFORE_TRAINING),
         (19, False, OVER_STEPS),
-        (3, False, OVER_STEPS),
-        (2, False, f"Look at these samples first: {FAR_LARGER.format('their')} {OVER_STEPS}"),
-        (1, False, f"Look at this sample first: {FAR_LARGER.format('its')} {OVER_STEPS}"),
+        (11, False, OVER_STEPS),
+        (10, False, OF_HALF),
+        (3, False, OF_HALF),
+        (2, False, f"Look at these samples first: {FAR_LARGER.format('their')} {OF_HALF}"),
+        (1, False, f"Look at this sample first: {FAR_LARGER.format('its')} {OF_HALF}"),
         (1, True, f"Look at this sample first: {FAR_LARGER.format('its')} {BEFORE_TRAINING}"),
     ],
 )

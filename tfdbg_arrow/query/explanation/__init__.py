@@ -31,6 +31,7 @@ from tfdbg_arrow.query.explanation.kinds import (
     OVERFLOW_OF_BATCH,
     OVERFLOW_OF_DATA,
     OVERFLOW_OF_GRADIENT,
+    OVERFLOW_OF_SAMPLES,
     of_maybe_extreme,
 )
 from tfdbg_arrow.query.explanation.library import library_functions, repair_of_call
@@ -221,7 +222,9 @@ def _of_overflow(sentence: str, repair: str, around: Surroundings) -> Explanatio
     elif is_before_training:
         repair = BEFORE_TRAINING[repair]
     elif repair == OVERFLOW and around.is_after_gradient():
-        repair = OVERFLOW_OF_BATCH if are_all_bad else OVERFLOW_AFTER_STEPS
+        is_of_half = samples is not None and samples.num_bad is not None and 2 * samples.num_bad <= samples.num_samples
+        otherwise = OVERFLOW_OF_SAMPLES if is_of_half else OVERFLOW_AFTER_STEPS
+        repair = OVERFLOW_OF_BATCH if are_all_bad else otherwise
     if (outliers := _outliers(around)) is not None:
         repair = f"{_LOOK_FIRST.format(*outliers)} If none is: {repair}"
     explanation = Explanation(sentence, repair)

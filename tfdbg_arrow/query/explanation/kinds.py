@@ -85,6 +85,11 @@ OVERFLOW_AFTER_STEPS = (
     "(data or weights) down, or compute in a wider dtype."
 )
 """The fix for an overflow in a later step of a training."""
+OVERFLOW_OF_SAMPLES = (
+    "Scale the operands (data or weights) down, or compute in a wider dtype. If numbers grew from step to step, lower "
+    "the learning rate or clip the gradients."
+)
+"""The fix for an overflow in a later step of a training, if at most half of the samples of the batch are bad."""
 OVERFLOW_OF_BATCH = (
     "Lower the learning rate or clip the gradients: as all samples of the batch overflow, the weights are the likely "
     "cause. Otherwise, scale the operands (data or weights) down, or compute in a wider dtype."
