@@ -30,8 +30,8 @@ NO_NAN_OR_LARGE = (
     "large."
 )
 CLIP = (
-    "Clip the argument from above, for example with tf.minimum(x, 22.0). Exp overflows above 88.7; the lower "
-    "bound of 22.0 leaves room for squares and products of the result."
+    "Clip the argument from above, for example with tf.minimum(x, 22.0). Exp overflows above 88.7; the limit "
+    "of 22.0 leaves room for squares and products of the result."
 )
 ROOM = "leaves room for squares and products of the result."
 LOGSUMEXP = (
