@@ -307,3 +307,15 @@ def line_search_that_accepts_nan() -> None:
         while barrier(position - rate).numpy() > before:
             rate *= 0.5
         position = position - rate
+
+
+@bug(op_type="Log", effect="result")
+def nan_that_is_replaced_beside_an_infinity() -> Any:
+    """The program replaces a NaN by an infinity of its own. The infinity of another element stays."""
+
+    @tf.function
+    def objective(points: Any) -> Any:
+        values = tf.math.log(points)  # culprit
+        return tf.where(tf.math.is_nan(values), tf.constant(np.inf, tf.float32), values)
+
+    return objective(tf.constant([1.0, -1.0, 0.0]))

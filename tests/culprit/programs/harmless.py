@@ -822,3 +822,15 @@ def widths_of_open_intervals() -> None:
     width = tf.constant(upper) - tf.constant(lower)
     is_open = tf.math.is_inf(width)
     tf.reduce_sum(tf.where(is_open, 0.0, tf.where(tf.math.is_inf(upper), 0.0, upper)))
+
+
+@harmless
+def infinite_objective_outside_of_the_domain() -> float:
+    """A search in Python rejects points outside of the domain, because the objective replaces NaN by an infinity."""
+
+    @tf.function
+    def objective(point: Any) -> Any:
+        value = tf.square(point - 2.0) - tf.math.log(point)
+        return tf.where(tf.math.is_nan(value), tf.constant(np.inf, tf.float32), value)
+
+    return min(float(objective(tf.constant(point))) for point in (1.0, -1.0, 3.0))

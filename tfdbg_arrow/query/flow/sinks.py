@@ -42,7 +42,7 @@ _SELF_CHECKS = types_with(Trait.COMPARES)
 _ELEMENTWISE = types_with(Trait.ELEMENTWISE)
 _ORDERS = frozenset({"Greater", "GreaterEqual", "Less", "LessEqual"})
 """Types of ops that compare numbers. Their output is false for NaN."""
-_SELECTS = frozenset({"Select", "SelectV2"})
+SELECTS = frozenset({"Select", "SelectV2"})
 _IGNORES_VALUES = re.compile(
     rf"{'|'.join(sorted(types_with(Trait.OF_SHAPE)))}|TensorArraySize(V\d)?|Ragged(?!Range)\w+|Sparse\w+"
 )
@@ -676,7 +676,7 @@ def _rejects_proposals(graph: Graph, comparison: Op) -> bool:
                 tested.update(
                     edge for other in others if other and other.op_type == "IsFinite" for edge in other.inputs
                 )
-            elif user.op_type in _SELECTS and user.inputs[0][0] == name and (name, 0) not in user.inputs[1:]:
+            elif user.op_type in SELECTS and user.inputs[0][0] == name and (name, 0) not in user.inputs[1:]:
                 selects.append(user)
             else:
                 return False

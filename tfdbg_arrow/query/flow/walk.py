@@ -13,6 +13,7 @@ from tfdbg_arrow.query.flow.borders import PASSING_OPS, is_in
 from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.flow.graphs import BRANCHES, CHECKS, DISCRETE, LOOPS, NEVER_BAD, Call
 from tfdbg_arrow.query.flow.sinks import (
+    SELECTS,
     Sinks,
     effect_of_decision,
     effect_of_write,
@@ -20,7 +21,7 @@ from tfdbg_arrow.query.flow.sinks import (
     is_decision,
     is_writer,
 )
-from tfdbg_arrow.query.recorded import Context, GraphTensor, Op, SiteVisit, TensorEvent
+from tfdbg_arrow.query.recorded import KINDS, Context, GraphTensor, Op, SiteVisit, TensorEvent
 from tfdbg_arrow.schema.op_traits import CONTAINERS, PUTS_INTO_STORE
 
 SKIPPED_STEP = "a check found it, and the branch that would have used it did not run"
@@ -154,10 +155,11 @@ class Walk:
         seen = {start}
         to_follow = [start]
         while to_follow and "variable" not in self._harms:
-            for user in self._users(to_follow.pop()):
+            tensor = to_follow.pop()
+            for user in self._users(tensor):
                 if user.is_verdict:
                     self._verdicts.append(user)
-                elif user not in seen and self._is_bad(user):
+                elif user not in seen and self._is_bad(user) and not self._is_replaced(tensor, user):
                     seen.add(user)
                     to_follow.append(user)
             if len(seen) > _MAX_STEPS:
@@ -204,6 +206,13 @@ class Walk:
             return False
         crossing = self._flow.borders.crossing(place)
         return crossing is None or crossing.place is None or self._flow.is_bad(crossing.place)
+
+    def _is_replaced(self, tensor: WalkedTensor, choice: WalkedTensor) -> bool:
+        """Returns whether a `tf.where` replaced all bad elements of a tensor, as in `tf.where(is_nan(x), inf, x)`."""
+        chosen, event = self._event(choice), self._event(tensor)
+        if chosen is None or event is None or chosen.op_type not in SELECTS:
+            return False
+        return set(chosen.bad_kinds(KINDS)).isdisjoint(event.bad_kinds(KINDS))
 
     def _event(self, tensor: WalkedTensor) -> TensorEvent | None:
         if tensor.frame is None:
