@@ -210,3 +210,31 @@ def loss_scale_beyond_float16() -> None:
 
     for _ in range(3):
         train_step(tf.constant(features), tf.constant(30.0 * features[:, :1]))
+
+
+@bug(op_type="Pow", role="gradient", forward="Pow", effect="variable")
+def gradient_of_a_fourth_power() -> None:
+    """The cube in the gradient of a fourth power overflows. The loss itself is not used."""
+    weight = tf.Variable(1e13)
+
+    @tf.function
+    def step() -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.pow(weight * 9.0 - 1.0, 4)  # culprit
+        weight.assign_sub(tape.gradient(loss, weight))
+
+    step()
+
+
+@bug(op_type="Pow", role="gradient", forward="Pow", effect="variable")
+def square_in_the_gradient_of_a_fourth_power() -> None:
+    """TensorFlow computes the cube in the gradient with a square, which overflows."""
+    weight = tf.Variable(1e19)
+
+    @tf.function
+    def step() -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.pow(weight * 9.0 - 1.0, 4)  # culprit
+        weight.assign_sub(tape.gradient(loss, weight))
+
+    step()

@@ -32,6 +32,10 @@ from tfdbg_arrow.query.recorded import TensorEvent
 from tfdbg_arrow.safe_text import number_of
 
 _ORIGIN_OF_INFINITY = "Look for the op that made the infinities: tfdbg-arrow first-nonfinite --kinds inf."
+_WRITTEN_INFINITY = (
+    "The program wrote the infinities itself: use a large number such as 1e9 in their place, or replace infinite "
+    "operands before this op, for example with tf.where(tf.math.is_finite(x), x, 0.0)."
+)
 _FINITE_MASK = (
     f"Mask with a large negative number such as -1e9 in place of -Inf. If no mask is -Inf: {_ORIGIN_OF_INFINITY}"
 )
@@ -116,7 +120,8 @@ class Sums:
 
     def _repair_of_infinities(self, computed: Computed) -> str:
         if any(event.num_pos_inf for event in computed.inputs.values()):
-            return _ORIGIN_OF_INFINITY
+            infinite = [event for event in computed.inputs.values() if infs(event)]
+            return _WRITTEN_INFINITY if all(map(computed.is_literal, infinite)) else _ORIGIN_OF_INFINITY
         return _LOGSUMEXP_OF_MASK if _is_in_logsumexp(computed) else _FINITE_MASK
 
 

@@ -25,6 +25,7 @@ from tfdbg_arrow.query.explanation.kinds import (
     MATRIX_PRODUCTS,
     NEGATIVE_VARIANCE,
     OVERFLOW,
+    OVERFLOW_OF_GRADIENT,
     PLUS_CONSTANT,
     SOFTMAX_OF_AXIS,
     Domain,
@@ -689,7 +690,8 @@ def _of_gradient(computed: Computed, explanation: Explanation) -> Explanation:
     else:
         start = sentence[0].lower() if _NO_NAME.match(sentence) else sentence[0]
         sentence = f"In the gradient of {forward_type}, {start}{sentence[1:]}"
-    repair = GRADIENTS.get(forward_type, explanation.repair)
+    is_large_power = forward_type == "Pow" and computed.op in ("Mul", "Square") and what.startswith("Overflow in")
+    repair = OVERFLOW_OF_GRADIENT if is_large_power else GRADIENTS.get(forward_type, explanation.repair)
     if explanation.repair == _DIVISOR and forward_type in ("Log", "Log1p"):
         # TensorFlow's gradient function divides, not the program.
         repair = repair_of_log(computed, computed.inputs[0]) if forward_type == "Log" else _ABOVE_MINUS_1

@@ -417,16 +417,20 @@ def op_named_in(node_name: str, op_names: Container[str]) -> str | None:
         op_names: The names of the ops of its graph.
     """
     parts = node_name.split("/")[-_MAX_PARTS:]
-    for first in range(len(parts)):
-        for end in range(len(parts) - 1, first, -1):
-            if (name := "/".join(parts[first:end])) in op_names:
-                return name
     scope, last = parts[:-2], parts[-1]
-    for at in [at for at, letter in enumerate(last) if letter == "_"][:_MAX_PARTS]:
-        for first in range(len(scope) + 1):
-            if (name := "/".join([*scope[first:], last[at + 1 :]])) in op_names:
-                return name
-    return None
+    in_scope = (
+        "/".join([*scope[first:], last[at + 1 :]])
+        for at in [at for at, letter in enumerate(last) if letter == "_"][:_MAX_PARTS]
+        for first in range(len(scope) + 1)
+    )
+    before_last = (
+        "/".join(parts[first:end]) for first in range(len(parts)) for end in range(len(parts) - 1, first, -1)
+    )
+    # The scope `gradient_tape/Pow` in gradient_tape/Pow/ArithmeticOptimizer/ConvertPow__inner_Pow ends in the name of
+    # another op.
+    is_in_scope = parts[-2:-1] == ["ArithmeticOptimizer"]
+    names = chain(in_scope, before_last) if is_in_scope else chain(before_last, in_scope)
+    return next((name for name in names if name in op_names), None)
 
 
 def _nearest_user(
