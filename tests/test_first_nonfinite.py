@@ -262,6 +262,25 @@ def test_bad_results_after_the_first_bad_variable_are_not_looked_at(tmp_path: Pa
     assert num_steps_of_search(1200) <= 1.1 * num_steps_of_search(600)
 
 
+def test_a_negative_logarithm_that_runs_as_one_op_spoils_the_variable(tmp_path: Path) -> None:
+    scale = tf.Variable([1.0])
+
+    @tf.function
+    def step(distances: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(-tf.math.log(tf.exp(-tf.square(distances) * scale)))
+        scale.assign_sub(0.1 * tape.gradient(loss, scale))
+        return loss
+
+    with tfdbg_arrow.capture(tmp_path):
+        step(tf.constant([0.1, 0.5, 60.0, 0.2]))
+
+    first = tfdbg_arrow.first_nonfinite(tmp_path)
+    assert first is not None
+    assert (first.op_type, first.ran_as) == ("Log", "_UnaryOpsComposition in place of Neg, Exp, Log")
+    assert (first.effect, first.first_bad_place) == ("variable", (2,))
+
+
 def test_bad_values_from_which_a_pipeline_makes_integers_are_looked_at_together(tmp_path: Path) -> None:
     def num_queries(num_elements: int) -> int:
         logdir = tmp_path / str(num_elements)

@@ -363,7 +363,7 @@ def evaluation() -> None:
     model.evaluate(features(), labels(), batch_size=BATCH, verbose=0)
 
 
-@program(Expected(sample=SAMPLE % (BATCH // 2), row=None))
+@program(Expected(sample=SAMPLE % (BATCH // 2), row=None, whole="the batch of replica 0"))
 def under_a_strategy() -> None:
     strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
     data = tf.data.Dataset.from_tensor_slices((features(), labels())).batch(BATCH)

@@ -74,6 +74,8 @@ def program():
     layer = tf.keras.layers.Dense(2)
     layer(tf.constant([[1.0, 2.0]]))
     tf.function(layer)(tf.constant([[1.0, 2.0]]))
+    elements = iter(tf.data.Dataset.from_tensor_slices([1.0, 0.0]).batch(2))
+    tf.function(lambda elements: tf.math.log(next(elements)))(elements)
     try:
         tf.debugging.assert_all_finite(tf.math.log(tf.constant([-1.0])), "not finite")
     except tf.errors.InvalidArgumentError:

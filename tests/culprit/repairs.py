@@ -53,6 +53,7 @@ class Repaired:
 
 
 KNOWN_EXCEPTIONS = {
+    "beside.infinite_number_in_a_checked_mean": "The data hold the infinity.",
     "beside.metric_that_was_bad_from_the_start": "The program also has a metric that is always 0 / 0.",
     "functions.one_of_two_divisions_in_a_statement": "The program divides by the repaired quotient, which is 0 now.",
     "precision.sum_of_two_large_numbers": "The program also divides by a difference that is always 0.",

@@ -26,6 +26,7 @@ RANKED = frozenset(
     {
         "beside.best_loss_tracker_beside_a_logarithm",
         "beside.causal_mask_beside_a_division",
+        "data.flat_series_among_series_with_gaps",
         "beside.cleaned_input_beside_a_division",
         "beside.constant_nan_beside_a_logarithm",
         "beside.division_that_is_guarded_beside_a_logarithm",

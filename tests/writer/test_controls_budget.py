@@ -112,7 +112,7 @@ def test_dropped_rows_are_listed_exactly(complete: Path, tmp_path: Path) -> None
     for name in EVENT_TABLES:
         lost = len(rows(complete, name)) - len(rows(tmp_path / "some", name))
         # No op failed, and no inputs were kept, so these tables have no rows to drop.
-        assert (f"table {name}" in stats) == (name not in ("execution_error", "input_value")), name
+        assert (f"table {name}" in stats) == (name not in ("execution_error", "input_value", "step_input")), name
         assert stats.get(f"table {name}", {"num_events": 0})["num_events"] == lost, name
     (reason,) = {row["reason"] for row in stats.values()}
     ranges = re.findall(r"(\d+) to (\d+)", reason)

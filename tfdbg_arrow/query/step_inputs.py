@@ -6,11 +6,8 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.recorded import GraphTensor
-from tfdbg_arrow.query.values import decode, texts
 from tfdbg_arrow.schema.dtypes import itemsize_of
 
 _NUM_ELEMENTS = 8
@@ -93,6 +90,11 @@ class StepInputs:
         Raises:
             BrokenPartError: The row does not hold the strings of the input.
         """
+        # Few answers need NumPy.
+        import numpy as np
+
+        from tfdbg_arrow.query.values import decode, texts
+
         shape = kept.shape[1:]
         size = math.prod(shape)
         first, num_shown = number * size, min(size, _NUM_ELEMENTS)

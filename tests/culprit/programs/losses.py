@@ -291,19 +291,3 @@ def perplexity_of_an_unseen_word() -> Any:
     probs = tf.constant([1e-12, 1e-15, 1e-14, 1e-10])
     likelihood = tf.reduce_prod(probs)
     return -tf.math.log(likelihood)  # culprit
-
-
-@bug(op_type="Log", effect="variable")
-def negative_logarithm_of_an_underflow() -> None:
-    """Each likelihood is the negative logarithm of a probability, and one probability is 0."""
-    scale = tf.Variable([1.0])
-
-    @tf.function
-    def train_step(distances: Any) -> Any:
-        with tf.GradientTape() as tape:
-            likelihood = tf.exp(-tf.square(distances) * scale)
-            loss = tf.reduce_mean(-tf.math.log(likelihood))  # culprit
-        scale.assign_sub(0.1 * tape.gradient(loss, scale))
-        return loss
-
-    train_step(tf.constant([0.1, 0.5, 60.0, 0.2]))

@@ -166,10 +166,11 @@ class Culprits:
         """
         if first.scope != "graph" or first.execution_index is None:
             return []
+        op_types = sorted(_SINGULAR | {first.op_type or ""})
         rows = self._read(
-            "scope = 'graph' AND execution_index = ? AND array_contains(?, op_type)",
+            f"scope = 'graph' AND execution_index = ? AND op_type IN ({', '.join('?' * len(op_types))})",
             first.execution_index,
-            sorted(_SINGULAR | {first.op_type or ""}),
+            *op_types,
         )
         origins = (row for row in rows if self._is_rival(row, first) and not self._origins.is_literal(row))
         return [row for row in origins if self.effects.of(row).name in _HARMS]

@@ -90,7 +90,7 @@ class SkippedUses:
         last = self._last_used(execution.op_type, execution.stack_trace_id, row.output_slot or 0, frozenset())
         if last is not None and max(last, self._last_optimizer_write) > execution.execution_index:
             return True
-        return (is_taken or self._skips_in_loop(execution.stack_trace_id)) and self._is_of_skipped(row)
+        return self._is_of_skipped(row) and (is_taken or self._skips_in_loop(execution.stack_trace_id))
 
     def is_rejected(self, row: TensorEvent) -> bool:
         """Returns whether the program used each finite result of a line, but no bad result, and continued.

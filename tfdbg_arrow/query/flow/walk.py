@@ -28,7 +28,7 @@ SKIPPED_STEP = "a check found it, and the branch that would have used it did not
 SKIPPED_BY_LOSS_SCALING = "the loss scaling found it and skipped the update"
 RETURNED_SCALAR = "; the call only returned a scalar that was computed from it"
 """The text that is appended to the reason why the update was skipped."""
-SKIPPED_UPDATE = "the program skipped the update that would have used it, and continued"
+SKIPPED_UPDATE = "the program skipped its usual use, such as an update, and continued"
 REJECTED = "the program used each finite result of this line, but rejected the bad ones, and continued"
 CAUGHT_ERROR = "its call raised an error, and the program caught the error and continued without the value"
 DISCARDED = "the program threw away what the call returned, and trained later"
