@@ -57,8 +57,10 @@ KNOWN_EXCEPTIONS = {
     "beside.metric_that_was_bad_from_the_start": "The program also has a metric that is always 0 / 0.",
     "functions.one_of_two_divisions_in_a_statement": "The program divides by the repaired quotient, which is 0 now.",
     "precision.sum_of_two_large_numbers": "The program also divides by a difference that is always 0.",
+    "scientific.second_derivative_of_a_distance": "The repair is a choice of epsilon, which no edit makes.",
 }
-"""The programs that do not become finite, and why. The answer for the repaired program names the second bug."""
+"""The programs that do not become finite, and why. If a second bug is the reason, the answer for the repaired program
+names it."""
 
 Edit = Callable[[str, Program, Mapping[str, Any]], str | None]
 """Returns the text of a program's file with a repair applied, or None if it cannot be applied."""

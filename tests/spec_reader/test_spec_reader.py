@@ -22,6 +22,8 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 GOLDEN = REPOSITORY / "tests" / "compat" / "golden"
 LOGDIRS = sorted(path.parent for path in GOLDEN.glob("*/*/tfdbg_arrow.json"))
 SAMPLE_STEP = 7
+EXPLAINED = frozenset({"sequences.log_sum_exp_of_a_masked_row"})
+"""Programs whose answer is not an origin of the format: it passes over an infinity that the program wrote itself."""
 RANKED = frozenset(
     {
         "beside.best_loss_tracker_beside_a_logarithm",
@@ -71,7 +73,7 @@ def difference(logdir: Path, *, is_ranked: bool = False) -> str | None:
     is_same_op = expected == answer if found.ran_as is None else found.event_index == first.event_index
     # The answer has the counts of that op. For a folded division, these are the counts of the quotient, while the row
     # is the row of the reciprocal.
-    has_same_kinds = first.kinds <= (held or first.kinds) or (found.ran_as or "").startswith("Const")
+    has_same_kinds = first.kinds <= (held or first.kinds) or (found.ran_as or "").startswith(("Const", "Rsqrt"))
     is_same = is_same_op and has_same_kinds
     return None if is_same else f"{logdir}: {expected} with {held} is not {first}"
 
@@ -104,7 +106,7 @@ def test_the_first_culprit_of_a_golden_logdir_is_the_same(logdir: Path) -> None:
 
 @pytest.mark.slow
 def test_the_first_culprits_of_a_sample_of_the_corpus_are_the_same(tmp_path: Path) -> None:
-    names = [program.name for program in programs()][::SAMPLE_STEP]
+    names = [program.name for program in programs() if program.name not in EXPLAINED][::SAMPLE_STEP]
     assert len(names) >= 35
     assert differences(tmp_path, names, graphs="traced") == []
 
