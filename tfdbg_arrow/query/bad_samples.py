@@ -176,19 +176,23 @@ class SampleFinder:
         if component is None:
             execution = events.execution(call)
             arguments = {} if execution is None else events.execution_inputs(execution.execution_index)
-            kept = self._step_inputs.of_tensors(arguments.values())
+            input_of_tensor = self._step_inputs.of_tensors(arguments.values())
             for index, tensor_id in arguments.items():
                 name = None if execution is None else self._outside.argument_name(execution, index)
-                if name is not None and tensor_id in kept:
-                    yield name, kept[tensor_id]
+                if name is not None and tensor_id in input_of_tensor:
+                    yield name, input_of_tensor[tensor_id]
             return
         if isinstance(component, GraphTensor):
             taken_in, by_slot = source.row.execution_index, self._step_inputs.of_element(component)
         else:
             taken_in = events.eager(component.tensor_id).execution_index
             outputs = {} if taken_in is None else events.execution_outputs(taken_in)
-            kept = self._step_inputs.of_tensors(tensor_id for tensor_id, _ in outputs.values())
-            by_slot = {slot: kept[tensor_id] for slot, (tensor_id, _) in outputs.items() if tensor_id in kept}
+            input_of_tensor = self._step_inputs.of_tensors(tensor_id for tensor_id, _ in outputs.values())
+            by_slot = {
+                slot: input_of_tensor[tensor_id]
+                for slot, (tensor_id, _) in outputs.items()
+                if tensor_id in input_of_tensor
+            }
         is_of_keras = not self._library_functions(source.row).isdisjoint(METHODS_OF_KERAS)
         for slot, input_ in sorted(by_slot.items()):
             path = self._arrays.element_component(taken_in, slot) or (slot,)
