@@ -23,7 +23,7 @@ from tensorflow.python.debug.lib.debug_events_monitors import InfNanMonitor
 from tensorflow.python.debug.lib.debug_events_reader import DebugDataReader
 
 import tfdbg_arrow
-from tests.culprit.corpus import Program, programs
+from tests.culprit.corpus import Program, sampled
 from tests.culprit.record import run
 from tfdbg_arrow.debugger_v2.importer import import_dump
 
@@ -103,13 +103,13 @@ def main() -> None:
     """Prints the programs with a worse answer than the monitor's, and the counts as the last line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="programs or modules; default: all")
-    parser.add_argument("--every", type=int, default=1, help="only every so many-th program")
+    parser.add_argument("--every", type=int, default=1, help="only about one of so many programs")
     options = parser.parse_args()
     # Programs with a distribution strategy need two devices.
     cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
     compared = []
-    for program in programs()[:: options.every]:
+    for program in sampled(options.every):
         if options.names and not {program.name, program.name.partition(".")[0]} & set(options.names):
             continue
         compared.append(compare(program))

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.culprit.corpus import programs
+from tests.culprit.corpus import sampled
 from tests.spec_reader.inputs import differences, edges_of_reader
 from tests.spec_reader.reader import open_logdir
 from tests.spec_reader.test_random_programs import chosen_seeds
 from tests.spec_reader.test_spec_reader import LOGDIRS, REPOSITORY
 
-SAMPLE_STEP = 24
+SAMPLE_STEP = 28
 NUM_SEEDS = 10
 
 
@@ -32,7 +32,7 @@ def test_the_inputs_in_a_golden_logdir_are_the_same(logdir: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("graphs", ["traced", "executed"])
 def test_the_inputs_in_a_sample_of_the_corpus_are_the_same(tmp_path: Path, graphs: str) -> None:
-    names = [program.name for program in programs()][::SAMPLE_STEP]
+    names = [program.name for program in sampled(SAMPLE_STEP)]
     record("record", tmp_path, graphs, *names)
     assert [each for name in names for each in differences(tmp_path / name / "logdir")] == []
 

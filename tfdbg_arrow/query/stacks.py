@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from tfdbg_arrow.errors import PARSE_ERRORS
 from tfdbg_arrow.query.engine import Engine
 
 _MAX_AT_ONCE = 1000
@@ -248,7 +249,7 @@ def parsed_source(logdir: Engine, file_path: str, *, run_id: str) -> ast.Module 
     lines = source_text(logdir, file_path, run_id=run_id)
     try:
         return None if lines is None else ast.parse("\n".join(lines))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the text is untrusted
+    except PARSE_ERRORS:
         return None
 
 

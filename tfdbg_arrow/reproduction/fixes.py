@@ -11,6 +11,7 @@ import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from tfdbg_arrow.errors import PARSE_ERRORS
 from tfdbg_arrow.query.stacks import Frame
 from tfdbg_arrow.reproduction.pieces import InputRef, OutputRef, Piece, PieceOp
 from tfdbg_arrow.reproduction.script import literal
@@ -272,7 +273,7 @@ def _parsed(line: str) -> tuple[ast.AST | None, int]:
     for before, after in (("", ""), ("", " pass"), ("f(", ")")):
         try:
             return ast.parse(before + line + after), len(before)
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
+        except PARSE_ERRORS:
             continue
     return None, 0
 

@@ -228,9 +228,13 @@ TRAITS: Mapping[str, Trait] = MappingProxyType(_merged())
 """The traits of each type of op that has any."""
 
 
+_BITS = {op_type: traits.value for op_type, traits in TRAITS.items()}  # the operators of Flag are slow
+
+
 def types_with(any_of: Trait) -> frozenset[str]:
     """Returns the types of ops that have at least one of the given traits."""
-    return frozenset(op_type for op_type, traits in TRAITS.items() if traits & any_of)
+    mask = any_of.value
+    return frozenset(op_type for op_type, bits in _BITS.items() if bits & mask)
 
 
 BORDERS = _T.ENTERS | _T.EXITS | _T.NEXT | _T.SWITCHES | _T.MERGES | _T.DECIDES | _T.ARGUMENT | _T.RESULT

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from types import CodeType
 from typing import NamedTuple
 
+from tfdbg_arrow.errors import PARSE_ERRORS
+
 Columns = tuple[int, int] | None
 """The columns of an expression in its line, from 1: its first character, and the character after its last one. None if
 they are unknown."""
@@ -79,7 +81,7 @@ def parse_span(span: Span, lines: Sequence[str]) -> ast.expr | None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the program's compilation has warned already
             return ast.parse(b"(" + b"".join(text) + b"\n)", mode="eval").body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    except PARSE_ERRORS:
         return None
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from tests.culprit.compare import are_good_enough, judge, miss, record, summary
-from tests.culprit.corpus import programs
+from tests.culprit.corpus import sampled
 from tools.gpu.machine import REPOSITORY
 from tools.gpu.results import Result
 
@@ -53,7 +53,7 @@ def overhead(*, is_cpu: bool) -> Iterator[Result]:
 
 def corpus(*, is_cpu: bool) -> Iterator[Result]:
     """Records the programs of tests/culprit, and judges the answers as its tests do."""
-    names = [program.name for program in programs()][:: CPU_SAMPLE_STEP if is_cpu else 1]
+    names = [program.name for program in sampled(CPU_SAMPLE_STEP if is_cpu else 1)]
     answers = record(names, graphs="executed", health_backend="tensorflow" if is_cpu else "auto")
     verdicts = list(judge(answers, graphs="executed"))
     misses = [line for line in map(miss, verdicts) if line is not None]

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import islice, takewhile
 
+from tfdbg_arrow.errors import PARSE_ERRORS
 from tfdbg_arrow.query.bad_samples import BadSamples, SampleFinder
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.explanation.computed import Computed, Inputs, VariableWrite, chain_of, holds_only_neg_inf
@@ -334,11 +335,12 @@ class Surroundings(BadTensorFacts):
             "WITH loss AS (SELECT o.* FROM graph_op AS o SEMI JOIN graph_op AS g ON g.run_id = o.run_id AND "
             "g.forward_graph_id = o.graph_id AND g.forward_op_name = o.op_name WHERE o.run_id = ? AND o.role IN "
             "('forward', 'loss') AND o.op_type NOT IN ('Cast', 'Const', 'ReadVariableOp')) "
-            "SELECT h.scalar_value FROM tensor_health AS h JOIN loss AS o USING (run_id, graph_id, op_name) "
-            "JOIN execution AS e USING (run_id, execution_index) JOIN graph AS f ON f.run_id = e.run_id "
-            "AND f.graph_id = e.graph_id WHERE run_id = ? AND f.graph_name = ? AND h.event_index < ? "
-            "AND h.scalar_value IS NOT NULL "
-            "ORDER BY execution_index, o.role DESC, h.iteration, o.op_index DESC LIMIT 1",
+            "SELECT h.scalar_value FROM tensor_health AS h "
+            "JOIN loss AS o ON o.run_id = h.run_id AND o.graph_id = h.graph_id AND o.op_name = h.op_name "
+            "JOIN execution AS e ON e.run_id = h.run_id AND e.execution_index = h.execution_index "
+            "JOIN graph AS f ON f.run_id = e.run_id AND f.graph_id = e.graph_id "
+            "WHERE h.run_id = ? AND f.graph_name = ? AND h.event_index < ? AND h.scalar_value IS NOT NULL "
+            "ORDER BY h.execution_index, o.role DESC, h.iteration, o.op_index DESC LIMIT 1",
             [self.run_id, self.run_id, self.flow.graphs.names.get(execution.graph_id), self.event.event_index],
         )
         return rows[0][0] if rows else None
@@ -638,7 +640,7 @@ def _added_numbers(code: str) -> set[str]:
     """Returns the numbers that an expression or a line of code adds, as written in the code."""
     try:
         tree = ast.parse(code.strip()[:_MAX_CODE])
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    except PARSE_ERRORS:
         return set()
     sums = [node for node in ast.walk(tree) if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add)]
     terms = [term for node in sums for term in (node.left, node.right) if isinstance(term, ast.Constant)]

@@ -25,6 +25,8 @@ from tfdbg_arrow.query.recorded import (
 _BLOCK = 128
 """Number of executions in the first read. The number doubles with each further read of executions shortly before those
 that were already read, or right after them."""
+_USES_BLOCK = 1024
+"""Number of executions whose tensors' uses are read at a time."""
 _LABEL_BLOCK = 256
 """Number of executions whose labels are read at a time."""
 _MAX_BLOCKS_AT_ONCE = 32
@@ -39,10 +41,13 @@ _MAKERS = (
     "ON e.run_id = o.run_id AND e.execution_index = o.execution_index WHERE o.run_id = ? AND "
 )
 _USES = (
-    "SELECT e.execution_index, e.event_index, e.op_type, e.graph_id, e.stack_trace_id, i.input_index "
+    "SELECT i.tensor_id, e.execution_index, e.event_index, e.op_type, e.graph_id, e.stack_trace_id, i.input_index "
     "FROM execution_input AS i JOIN execution AS e "
-    "ON e.run_id = i.run_id AND e.execution_index = i.execution_index WHERE i.run_id = ? AND i.tensor_id = ? "
-    "AND i.execution_index >= ? "
+    "ON e.run_id = i.run_id AND e.execution_index = i.execution_index WHERE i.run_id = ? AND i.execution_index >= ? "
+)
+_MADE_IN_BLOCK = (
+    "(SELECT tensor_id FROM execution_output WHERE run_id = ? AND execution_index BETWEEN ? AND ? "
+    "AND dtype <> 'resource')"
 )
 _OF_BLOCK = (
     "(SELECT tensor_id FROM execution_input WHERE run_id = ? AND execution_index BETWEEN ? AND ? UNION "
@@ -68,6 +73,7 @@ class EventReader:
         self._outputs: dict[int, dict[int, tuple[int, str]]] = {}
         self._tensors: dict[int, EagerTensor] = {}
         self._some_uses = lru_cache(maxsize=1024)(self._read_some_uses)
+        self._uses_of_block = lru_cache(maxsize=16)(self._read_uses_of_block)
         self._uses_before = lru_cache(maxsize=1024)(self._read_uses_before)
         self._ways_of_use = lru_cache(maxsize=4096)(self._read_ways_of_use)
 
@@ -136,8 +142,7 @@ class EventReader:
         uses = self._some_uses(tensor_id, 0)
         if uses is not None:
             return uses
-        rows = self._logdir.rows(_USES + "ORDER BY e.event_index, i.input_index", [self._run_id, tensor_id, 0])
-        return tuple(_use(row) for row in rows)
+        return tuple(map(_use, self._read_uses("i.tensor_id = ?", [tensor_id], since=0)))
 
     def uses_before(
         self, tensor_id: int, *, op_types: Sequence[str], before: int, since: int = 0
@@ -299,10 +304,34 @@ class EventReader:
 
     def _read_some_uses(self, tensor_id: int, since: int) -> tuple[Use, ...] | None:
         """Returns the uses of a tensor from an execution on, or None if there are too many."""
-        rows = self._logdir.rows(
-            f"{_USES} ORDER BY e.event_index, i.input_index LIMIT {_MAX_USES + 1}", [self._run_id, tensor_id, since]
+        tensor = self._tensors.get(tensor_id)
+        if tensor is not None and tensor.execution_index is not None and tensor.dtype != "resource":
+            uses_of_block = self._uses_of_block(tensor.execution_index // _USES_BLOCK, since)
+            if uses_of_block is not None:
+                return tuple(uses_of_block.get(tensor_id, ()))
+        rows = self._read_uses("i.tensor_id = ?", [tensor_id], since=since, limit=_MAX_USES + 1)
+        return tuple(map(_use, rows)) if len(rows) <= _MAX_USES else None
+
+    def _read_uses_of_block(self, number: int, since: int) -> dict[int, list[Use]] | None:
+        """Returns the uses of all tensors except handles that a block of executions made; None if too many."""
+        block = [self._run_id, number * _USES_BLOCK, (number + 1) * _USES_BLOCK - 1]
+        rows = self._read_uses(f"i.tensor_id IN {_MADE_IN_BLOCK}", block, since=since, limit=_MAX_USES + 1)
+        if len(rows) > _MAX_USES:
+            return None
+        uses: dict[int, list[Use]] = {}
+        for row in rows:
+            uses.setdefault(row[0], []).append(_use(row))
+        return uses
+
+    def _read_uses(
+        self, condition: str, parameters: Sequence[object], *, since: int, limit: int | None = None
+    ) -> list[tuple[Any, ...]]:
+        """Returns the tensor id, the execution and the input index of uses from an execution on, in order."""
+        return self._logdir.rows(
+            f"{_USES} AND {condition} ORDER BY e.event_index, i.input_index"
+            + ("" if limit is None else f" LIMIT {limit}"),
+            [self._run_id, since, *parameters],
         )
-        return tuple(_use(row) for row in rows) if len(rows) <= _MAX_USES else None
 
     def _read_ways_of_use(self, tensor_id: int, since: int) -> tuple[tuple[str, int | None, int], ...]:
         uses = self._some_uses(tensor_id, since)
@@ -332,7 +361,8 @@ class EventReader:
 
 
 def _use(row: tuple[Any, ...]) -> Use:
-    return Use(Execution(*row[:-1]), row[-1])
+    _, *execution, input_index = row
+    return Use(Execution(*execution), input_index)
 
 
 def _eager_tensors(ids: set[int], makers: list[tuple[Any, ...]], events: list[TensorEvent]) -> dict[int, EagerTensor]:

@@ -26,6 +26,9 @@ LOOPS = frozenset({"body", "cond"})
 BRANCHES = frozenset({"then_branch", "else_branch", "branches"})
 """Attributes of a calling op that hold a branch."""
 _MAX_GRAPHS_AT_ONCE = 256
+_OPS_AT_ONCE = 2_000
+"""Number of ops up to which other graphs are read together with the graph that is needed. Most runs have fewer ops, and
+then one statement a table reads all graphs."""
 
 T = TypeVar("T", bound=Hashable)
 
@@ -95,6 +98,9 @@ class GraphReader:
         self._neighbours: dict[int, set[int]] = {}
         self._callees: dict[int, list[int]] = {}
         self.names: dict[int, str] = dict(self._rows("SELECT graph_id, graph_name FROM graph WHERE run_id = ?"))
+        self._num_ops: dict[int, int] = dict(
+            self._rows("SELECT graph_id, count(*) FROM graph_op WHERE run_id = ? GROUP BY graph_id ORDER BY graph_id")
+        )
         self.control_sources = lru_cache(maxsize=64)(self._read_control_sources)
         self.function_graphs: dict[str, int] = {}
         self.sessions: dict[str, int] = {}
@@ -251,7 +257,7 @@ class GraphReader:
     def graph(self, graph_id: int) -> Graph:
         """Returns a graph. A graph that was not recorded has no ops."""
         if graph_id not in self._graphs:
-            self._read_graphs(self._connected(graph_id))
+            self._read_graphs(self._read_together(graph_id))
         return self._graphs[graph_id]
 
     def executed(self, graph_id: int) -> list[ExecutedGraph]:
@@ -324,8 +330,8 @@ class GraphReader:
         for executed_graph_id, nodes_of_graph in nodes.items():
             self._executed[executed_graph_id] = ExecutedGraph(nodes_of_graph)
 
-    def _connected(self, graph_id: int) -> list[int]:
-        """Returns a graph and the unread graphs that call it or are called by it, at any depth."""
+    def _read_together(self, graph_id: int) -> list[int]:
+        """Returns a graph, the unread graphs that call it or are called by it at any depth, and other small graphs."""
         connected = {graph_id}
         to_follow = [graph_id]
         while to_follow and len(connected) < _MAX_GRAPHS_AT_ONCE:
@@ -333,6 +339,13 @@ class GraphReader:
                 if other not in connected and other not in self._graphs:
                     connected.add(other)
                     to_follow.append(other)
+        num_ops = sum(self._num_ops.get(connected_id, 0) for connected_id in connected)
+        for other, num_ops_of_other in self._num_ops.items():
+            if other not in connected and other not in self._graphs:
+                num_ops += num_ops_of_other
+                if num_ops > _OPS_AT_ONCE or len(connected) == _MAX_GRAPHS_AT_ONCE:
+                    break
+                connected.add(other)
         return sorted(connected)
 
     def _read_graphs(self, graph_ids: list[int]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -56,7 +56,7 @@ class SkippedUses:
         self._flow = flow
         self._eager_writers = eager_writers
         self._run_id = run_id
-        self._last_used = lru_cache(maxsize=4096)(self._read_last_used)
+        self._users_of_line = lru_cache(maxsize=4096)(self._read_users_of_line)
         self._user_frames = lru_cache(maxsize=64)(self._read_user_frames)
         self._calls_without_error = lru_cache(maxsize=64)(self._read_calls_without_error)
         self._results = lru_cache(maxsize=64)(self._read_results)
@@ -87,8 +87,8 @@ class SkippedUses:
             return False
         if execution.stack_trace_id is None or not self._flow.labels.has_roles:
             return False
-        last = self._last_used(execution.op_type, execution.stack_trace_id, row.output_slot or 0, frozenset())
-        if last is not None and max(last, self._last_optimizer_write) > execution.execution_index:
+        last = self._last_used(execution, row.output_slot)
+        if last >= 0 and max(last, self._last_optimizer_write) > execution.execution_index:
             return True
         return self._is_of_skipped(row) and (is_taken or self._skips_in_loop(execution.stack_trace_id))
 
@@ -222,9 +222,8 @@ class SkippedUses:
         execution = self._flow.events.execution(tensor.execution_index)
         if execution is None or execution.stack_trace_id is None:
             return False
-        own = frozenset(use.execution.op_type for use in self._flow.events.uses(tensor.tensor_id))
-        last = self._last_used(execution.op_type, execution.stack_trace_id, tensor.output_slot or 0, own)
-        return last is not None and last > execution.execution_index
+        own_users = {use.execution.op_type for use in self._flow.events.uses(tensor.tensor_id)}
+        return self._last_used(execution, tensor.output_slot, other_users=own_users) > execution.execution_index
 
     @cached_property
     def _last_optimizer_write(self) -> int:
@@ -238,10 +237,20 @@ class SkippedUses:
         )
         return -1 if last is None else int(last)
 
-    def _read_last_used(
-        self, op_type: str, stack_trace_id: int, output_slot: int, other_users: frozenset[str]
-    ) -> int | None:
-        """Returns the last execution of a line of code from whose output something was computed, or None.
+    def _last_used(self, execution: Execution, output_slot: int | None, *, other_users: Collection[str] = ()) -> int:
+        """Returns the last execution of the line of an execution from whose output something was computed, or -1.
+
+        Args:
+            execution: An execution with a stack.
+            output_slot: The output.
+            other_users: Ops of these types and functions of these names do not count.
+        """
+        assert execution.stack_trace_id is not None
+        last_by_user = self._users_of_line(execution.op_type, execution.stack_trace_id).get(output_slot or 0, {})
+        return max((last for user, last in last_by_user.items() if user not in other_users), default=-1)
+
+    def _read_users_of_line(self, op_type: str, stack_trace_id: int) -> dict[int, dict[str, int]]:
+        """Returns the last execution of a line of code from whose output something was computed.
 
         If a gradient op made the output, gradient ops that took it do not count: an optimizer or the program must have
         taken it.
@@ -249,31 +258,35 @@ class SkippedUses:
         Args:
             op_type: The op type, or the name of the function.
             stack_trace_id: A stack with the line.
-            output_slot: The output.
-            other_users: Ops of these types and functions of these names do not count.
+
+        Returns:
+            The execution_index, by output slot, and by the type of the op or the name of the function that took it.
         """
         writers = self._eager_writers or ["AssignVariableOp"]
         stacks = self._stacks_of_line((op_type,), stack_trace_id)
         # Without the aggregate in this subquery, DuckDB may join the line's executions with all executions that can be
         # a user.
         taken = (
-            "SELECT i.execution_index AS user_index, coalesce(e.role, '') = 'gradient' AS is_gradient, "
+            "SELECT o.output_slot, i.execution_index AS user_index, coalesce(e.role, '') = 'gradient' AS is_gradient, "
             "max(e.execution_index) AS last FROM execution AS e "
             "JOIN execution_output AS o ON o.run_id = e.run_id AND o.execution_index = e.execution_index "
             "JOIN execution_input AS i ON i.run_id = o.run_id AND i.tensor_id = o.tensor_id "
             f"WHERE e.run_id = ? AND e.op_type = ? AND e.stack_trace_id IN ({', '.join('?' * len(stacks))}) "
-            "AND o.output_slot = ? GROUP BY i.execution_index, coalesce(e.role, '') = 'gradient'"
+            "GROUP BY o.output_slot, i.execution_index, coalesce(e.role, '') = 'gradient'"
         )
-        ((last,),) = self._logdir.rows(
-            f"SELECT max(t.last) FROM ({taken}) AS t JOIN execution AS u ON u.execution_index = t.user_index "
+        users: dict[int, dict[str, int]] = {}
+        for output_slot, user, last in self._logdir.rows(
+            f"SELECT t.output_slot, u.op_type, max(t.last) FROM ({taken}) AS t "
+            "JOIN execution AS u ON u.execution_index = t.user_index "
             "LEFT JOIN execution_output AS m ON m.run_id = u.run_id AND m.execution_index = u.execution_index "
             "WHERE u.run_id = ? AND NOT (t.is_gradient AND coalesce(u.role, '') = 'gradient') "
             f"AND (u.graph_id IS NOT NULL OR u.op_type IN ({', '.join('?' * len(writers))}) "
             f"OR (m.output_slot IS NOT NULL AND coalesce(m.dtype, '') NOT IN ({NEVER_BAD_IN_SQL}))) "
-            f"AND u.op_type NOT IN (''{', ?' * len(other_users)})",
-            [self._run_id, op_type, *stacks, output_slot, self._run_id, *writers, *sorted(other_users)],
-        )
-        return None if last is None else int(last)
+            "GROUP BY t.output_slot, u.op_type",
+            [self._run_id, op_type, *stacks, self._run_id, *writers],
+        ):
+            users.setdefault(output_slot, {})[user] = last
+        return users
 
     def next_call(self, execution_index: int) -> int | None:
         """Returns the next execution in which the same line of code called the same function without an error.

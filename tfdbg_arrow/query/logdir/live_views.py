@@ -176,7 +176,7 @@ class LiveViews:
                 self._connection.execute(f'DROP TABLE "loaded_{name}"')
 
     def _load(self, name: str) -> None:
-        if name in self._unfetched or self._run_id is None:
+        if name in self._unfetched or self._run_id is None or not self._parts.get(name):
             return
         ((rows,),) = self._connection.execute(f'SELECT count(*) FROM "{name}"').fetchall()
         if rows > self._max_loaded:
