@@ -107,10 +107,3 @@ def install_command(extra: str, *more: str) -> str:
         if f"extra == '{extra}'" in marker.replace('"', "'"):
             packages.append(package.strip())
     return "pip install " + " ".join(shlex.quote(package) for package in [*packages, *more])
-
-
-PARSE_ERRORS = (SyntaxError, ValueError, RecursionError, MemoryError, SystemError)
-"""What `ast.parse` can raise for a text that is not known to be Python.
-
-Python 3.11 raises a SystemError if another thread parses at the same time, as AutoGraph does (CPython issue 106905).
-"""

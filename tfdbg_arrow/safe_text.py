@@ -1,21 +1,26 @@
-"""Converts data to text that is safe to print, to numbers with nouns, and to times; converts to and from JSON.
+"""Converts data to text that is safe to print, to numbers with nouns, and to times; parses JSON and Python code.
 
 The content of a logdir is untrusted. File names, op names and source lines can contain control sequences that change
-the state of a terminal or the text direction of a page. JSON can be nested too deeply for the parser.
+the state of a terminal or the text direction of a page. JSON and code can be nested too deeply for their parsers.
 """
 
 from __future__ import annotations
 
+import ast
 import base64
 import dataclasses
 import json
 import math
 import sys
 import unicodedata
+import warnings
 from collections.abc import Mapping
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 
+_PARSES = 3
+"""Maximum number of times that code is parsed. Before 3.11.8 and 3.12.2, Python raises a SystemError for valid code if
+another thread parses at the same time, as AutoGraph does (CPython issue 106905)."""
 _UNPRINTABLE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 
 
@@ -135,3 +140,17 @@ def is_stack_used_up() -> bool:
 
 def _escape(character: str) -> str:
     return character.encode("unicode_escape", errors="backslashreplace").decode("ascii")
+
+
+def parsed_python(text: str | bytes) -> ast.Module | None:
+    """Returns the syntax tree of a text, or None if the text is not Python code."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Python warns of some code, such as `1 is 1`
+        for _ in range(_PARSES):
+            try:
+                return ast.parse(text)
+            except (SyntaxError, ValueError, RecursionError, MemoryError):
+                return None
+            except SystemError:
+                continue
+    return None

@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tfdbg_arrow.errors import PARSE_ERRORS
 from tfdbg_arrow.query.engine import Engine
+from tfdbg_arrow.safe_text import parsed_python
 
 _MAX_AT_ONCE = 1000
 _MAX_KEPT = 10_000
@@ -247,10 +247,7 @@ def source_text(logdir: Engine, file_path: str, *, run_id: str) -> tuple[str, ..
 def parsed_source(logdir: Engine, file_path: str, *, run_id: str) -> ast.Module | None:
     """Returns the syntax tree of a file, or None if the run did not keep the file, or if it is not Python."""
     lines = source_text(logdir, file_path, run_id=run_id)
-    try:
-        return None if lines is None else ast.parse("\n".join(lines))
-    except PARSE_ERRORS:
-        return None
+    return None if lines is None else parsed_python("\n".join(lines))
 
 
 def line_uses(logdir: Engine, file_path: str, *, run_id: str) -> tuple[LineUse, ...]:

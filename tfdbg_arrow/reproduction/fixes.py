@@ -11,11 +11,10 @@ import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tfdbg_arrow.errors import PARSE_ERRORS
 from tfdbg_arrow.query.stacks import Frame
 from tfdbg_arrow.reproduction.pieces import InputRef, OutputRef, Piece, PieceOp
 from tfdbg_arrow.reproduction.script import literal
-from tfdbg_arrow.safe_text import printable_line
+from tfdbg_arrow.safe_text import parsed_python, printable_line
 
 HALVES = frozenset({"bfloat16", "float16", "float8_e4m3fn", "float8_e5m2"})
 """Dtypes for which a wider dtype is tried."""
@@ -271,10 +270,9 @@ def _parsed(line: str) -> tuple[ast.AST | None, int]:
     if len(line) > _MAX_LINE or not line.isprintable():
         return None, 0
     for before, after in (("", ""), ("", " pass"), ("f(", ")")):
-        try:
-            return ast.parse(before + line + after), len(before)
-        except PARSE_ERRORS:
-            continue
+        tree = parsed_python(before + line + after)
+        if tree is not None:
+            return tree, len(before)
     return None, 0
 
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import ast
 import itertools
 import re
-import warnings
 from collections.abc import Sequence
 from types import CodeType
 from typing import NamedTuple
 
-from tfdbg_arrow.errors import PARSE_ERRORS
+from tfdbg_arrow.safe_text import parsed_python
 
 Columns = tuple[int, int] | None
 """The columns of an expression in its line, from 1: its first character, and the character after its last one. None if
@@ -77,12 +76,9 @@ def parse_span(span: Span, lines: Sequence[str]) -> ast.expr | None:
     text = [_encoded(line) for line in lines[span.lineno - 1 : span.end_lineno]]
     text[-1] = text[-1][: span.end]
     text[0] = text[0][span.start :]
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the program's compilation has warned already
-            return ast.parse(b"(" + b"".join(text) + b"\n)", mode="eval").body
-    except PARSE_ERRORS:
-        return None
+    module = parsed_python(b"(" + b"".join(text) + b"\n)")
+    statement = module.body[0] if module is not None and len(module.body) == 1 else None
+    return statement.value if isinstance(statement, ast.Expr) else None
 
 
 def _operation(expression: ast.expr, span: Span, lines: Sequence[str]) -> tuple[int, int] | None:

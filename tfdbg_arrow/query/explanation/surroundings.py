@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import islice, takewhile
 
-from tfdbg_arrow.errors import PARSE_ERRORS
 from tfdbg_arrow.query.bad_samples import BadSamples, SampleFinder
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.explanation.computed import Computed, Inputs, VariableWrite, chain_of, holds_only_neg_inf
@@ -37,6 +36,7 @@ from tfdbg_arrow.query.stacks import (
     source_lines,
     user_source,
 )
+from tfdbg_arrow.safe_text import parsed_python
 from tfdbg_arrow.schema.op_traits import READER, Trait, types_with
 
 _MAX_BEHIND = 300
@@ -638,9 +638,8 @@ def _is_constant(ops: Mapping[str, Op], name: str) -> bool:
 
 def _added_numbers(code: str) -> set[str]:
     """Returns the numbers that an expression or a line of code adds, as written in the code."""
-    try:
-        tree = ast.parse(code.strip()[:_MAX_CODE])
-    except PARSE_ERRORS:
+    tree = parsed_python(code.strip()[:_MAX_CODE])
+    if tree is None:
         return set()
     sums = [node for node in ast.walk(tree) if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add)]
     terms = [term for node in sums for term in (node.left, node.right) if isinstance(term, ast.Constant)]
