@@ -15,10 +15,9 @@ from tfdbg_arrow.query.displayed import Rows
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.culprits import Culprit
 from tfdbg_arrow.query.flow.effects import Effect
-from tfdbg_arrow.query.flow.sinks import EFFECTS
 from tfdbg_arrow.query.logdir.opening import opened
 from tfdbg_arrow.query.nonfinite_tensor import NonFinite, TensorContext
-from tfdbg_arrow.query.recorded import KINDS, TensorEvent
+from tfdbg_arrow.query.recorded import EFFECTS, KINDS, TensorEvent
 from tfdbg_arrow.schema.op_traits import COLLECTIVES
 
 _MAX_TENSORS_OF_OP = 20

@@ -12,6 +12,8 @@ from tfdbg_arrow.query.engine import Engine
 
 FLAT = "is_flat"
 """Metadata key of a field that holds a dataclass. In a data frame, each attribute of the dataclass becomes a column."""
+EFFECTS = ("variable", "result", "metric", "absorbed")
+"""Where the badness of a tensor can end, the most harmful first."""
 KINDS = ("nan", "inf")
 """The kinds of bad element."""
 

@@ -78,7 +78,7 @@ class ForwardPass(BadTensorFacts):
             [self.run_id, self.event.execution_index],
         )
         sinks = Sinks(self.logdir, self.flow, run_id=self.run_id, kinds=KINDS)
-        results = [row for row in given if sinks.is_given(row)]
+        results = [row for row in given if sinks.results.is_given(row)]
         return bool(results) and all(map(sinks.skipped_uses.may_be_rejected, results))
 
     def _did_no_harm(self) -> bool:

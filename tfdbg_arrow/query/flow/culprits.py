@@ -16,8 +16,8 @@ from tfdbg_arrow.query.flow.extremes import POOLS, holds_extreme
 from tfdbg_arrow.query.flow.gradients import Gradients
 from tfdbg_arrow.query.flow.graphs import reachable
 from tfdbg_arrow.query.flow.origins import OrderKey, Origins
-from tfdbg_arrow.query.flow.sinks import EFFECTS, LAST_EXECUTION, Sinks
-from tfdbg_arrow.query.recorded import Execution, TensorEvent, bad_condition, read_events
+from tfdbg_arrow.query.flow.sinks import LAST_EXECUTION, Sinks
+from tfdbg_arrow.query.recorded import EFFECTS, Execution, TensorEvent, bad_condition, read_events
 from tfdbg_arrow.schema.op_traits import PIPELINE_ENDS, PUTS_INTO_STORE, TAKES_FROM_STORE, Trait, types_with
 
 _SINGULAR = types_with(Trait.IS_SINGULAR)

@@ -44,10 +44,11 @@ from itertools import islice
 
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.data_flow import DataFlow
+from tfdbg_arrow.query.flow.decisions import is_writer
 from tfdbg_arrow.query.flow.gradients import Gradients
 from tfdbg_arrow.query.flow.graphs import BRANCHES
 from tfdbg_arrow.query.flow.origins import FROM_OUTSIDE, Origins, looks_like_mask
-from tfdbg_arrow.query.flow.sinks import Sinks, is_writer
+from tfdbg_arrow.query.flow.sinks import Sinks
 from tfdbg_arrow.query.flow.walk import (
     ABSORBED,
     CAUGHT_ERROR,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
@@ -25,6 +25,8 @@ from tfdbg_arrow.query.recorded import (
 _BLOCK = 128
 """Number of executions in the first read. The number doubles with each further read of executions shortly before those
 that were already read, or right after them."""
+_MAX_GAP = 10_000
+"""Largest difference of neighbouring tensor ids in one range. A row group of Parquet has more ids than that."""
 _USES_BLOCK = 1024
 """Number of executions whose tensors' uses are read at a time."""
 _LABEL_BLOCK = 256
@@ -281,12 +283,14 @@ class EventReader:
         ):
             self._outputs.setdefault(index, {})[slot] = (tensor_id, dtype)
             ids.add(tensor_id)
-        makers = self._logdir.rows(
-            f"{_MAKERS} o.tensor_id IN {_OF_BLOCK} ORDER BY o.execution_index", [self._run_id, *place, *place]
-        )
+        if not ids:
+            return
+        # The ranges let DuckDB leave out most of the table. With the subquery alone, it reads all columns of all rows.
+        of_block = f"{_in_ranges(ids)} AND tensor_id IN {_OF_BLOCK}"
+        makers = self._logdir.rows(f"{_MAKERS} {of_block} ORDER BY o.execution_index", [self._run_id, *place, *place])
         events = read_events(
             self._logdir,
-            f"scope <> 'graph' AND tensor_id IN {_OF_BLOCK} ORDER BY event_index",
+            f"scope <> 'graph' AND {of_block} ORDER BY event_index",
             [self._run_id, *place, *place],
         )
         self._tensors.update(_eager_tensors(ids, makers, events))
@@ -358,6 +362,17 @@ class EventReader:
             [self._run_id, tensor_id, *op_types, before, since],
         )
         return tuple(Execution(*row) for row in rows)
+
+
+def _in_ranges(tensor_ids: Collection[int]) -> str:
+    """Returns the SQL condition that a tensor_id is in one of the ranges of numbers that hold the given ids."""
+    ranges: list[tuple[int, int]] = []
+    for tensor_id in sorted(tensor_ids):
+        if ranges and tensor_id - ranges[-1][1] <= _MAX_GAP:
+            ranges[-1] = ranges[-1][0], tensor_id
+        else:
+            ranges.append((tensor_id, tensor_id))
+    return f"({' OR '.join(f'tensor_id BETWEEN {first} AND {last}' for first, last in ranges)})"
 
 
 def _use(row: tuple[Any, ...]) -> Use:

@@ -11,16 +11,9 @@ from dataclasses import dataclass, replace
 
 from tfdbg_arrow.query.flow.borders import PASSING_OPS, is_in
 from tfdbg_arrow.query.flow.data_flow import DataFlow
+from tfdbg_arrow.query.flow.decisions import SELECTS, effect_of_decision, is_check, is_decision, is_writer
 from tfdbg_arrow.query.flow.graphs import BRANCHES, CHECKS, DISCRETE, LOOPS, NEVER_BAD, Call
-from tfdbg_arrow.query.flow.sinks import (
-    SELECTS,
-    Sinks,
-    effect_of_decision,
-    effect_of_write,
-    is_check,
-    is_decision,
-    is_writer,
-)
+from tfdbg_arrow.query.flow.sinks import Sinks, effect_of_write
 from tfdbg_arrow.query.recorded import KINDS, Context, GraphTensor, Op, SiteVisit, TensorEvent
 from tfdbg_arrow.schema.op_traits import CONTAINERS, PUTS_INTO_STORE
 
@@ -337,7 +330,7 @@ class Walk:
         has_run = executed.node_type(_place(frame, op.op_name, 0)) is not None or not self._flow.graphs.executed(
             frame.graph_id
         )
-        if has_run and self._sinks.decides(frame.graph_id, op):
+        if has_run and self._sinks.decisions.decides(frame.graph_id, op):
             is_nan = self._is_nan(tensor)
             self._is_taken = True
             self._is_unclear |= is_nan is None
@@ -362,7 +355,7 @@ class Walk:
     def _is_from_outside(self, tensor: WalkedTensor) -> bool:
         """Returns whether the program did not compute a tensor. Storing such a tensor does no harm."""
         event = self._event(tensor)
-        if event is not None and self._sinks.is_moved(event):
+        if event is not None and self._sinks.moved.is_moved(event):
             return True
         if tensor.frame is None:
             return False
@@ -470,7 +463,7 @@ class Walk:
     def _eager_users(self, tensor: WalkedTensor) -> Iterator[WalkedTensor]:
         event = self._flow.events.eager(tensor.slot).event
         is_used = tensor.is_verdict
-        self._is_given |= event is not None and not tensor.is_verdict and self._sinks.is_given(event)
+        self._is_given |= event is not None and not tensor.is_verdict and self._sinks.results.is_given(event)
         for use in self._flow.events.uses(tensor.slot):
             execution = use.execution
             graph_id = self._flow.graphs.function_graphs.get(execution.op_type, execution.graph_id)
@@ -516,11 +509,11 @@ class Walk:
             self._is_skipped_eagerly = True
         elif self._sinks.skipped_uses.is_rejected(event):
             self._is_rejected = True
-        elif self._sinks.discarded.is_discarded(event):
+        elif self._sinks.results.discarded.is_discarded(event):
             self._is_discarded = True
-        elif self._flow.events.uses(tensor.slot) and self._sinks.is_given_infinity(event):
+        elif self._flow.events.uses(tensor.slot) and self._sinks.moved.is_given_infinity(event):
             return  # only checks take it
-        elif self._sinks.is_given(event) and not self._sinks.is_moved(event):
+        elif self._sinks.results.is_given(event) and not self._sinks.moved.is_moved(event):
             if tensor.is_metric:
                 self._harms.add("metric")
             else:

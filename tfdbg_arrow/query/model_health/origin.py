@@ -10,11 +10,10 @@ from tfdbg_arrow.query.asked_runs import asked_runs
 from tfdbg_arrow.query.bad_tensor import BadTensorReader
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.explanation import Growth, read_reasons
-from tfdbg_arrow.query.flow.sinks import EFFECTS
 from tfdbg_arrow.query.model_health.cells import Labels, RowKey, read_keys
 from tfdbg_arrow.query.nonfinite_search import first_nonfinite
 from tfdbg_arrow.query.nonfinite_tensor import NonFinite
-from tfdbg_arrow.query.recorded import KINDS, TensorEvent
+from tfdbg_arrow.query.recorded import EFFECTS, KINDS, TensorEvent
 
 _MAX_BATCHES = 4
 """The maximum number of batches of harmful tensors from which the search starts."""
