@@ -125,7 +125,7 @@ PATCHES: dict[str, Patch] = {
     ),
     "keras_training.deep_linear_network_explodes": Patch(_SCALE, (("Constant(1e5)", "Constant(1e-1)"),)),
     "keras_training.learning_rate_far_too_large": Patch("Lower the learning rate", (("SGD(1e12)", "SGD(1e-2)"),)),
-    "keras_training.learning_rate_far_too_large_in_a_loop": Patch(_SCALE, (("1e12 *", "1e-2 *"),)),
+    "keras_training.learning_rate_far_too_large_in_a_loop": Patch("Lower the learning rate", (("1e12 *", "1e-2 *"),)),
     "keras_training.learning_rate_set_to_nan_by_a_callback": Patch(
         _CHECK_DATA, (("learning_rate.assign(rate)", "learning_rate.assign(np.nan_to_num(rate))"),)
     ),
@@ -246,6 +246,10 @@ PATCHES: dict[str, Patch] = {
     ),
     "scientific.power_iteration_on_a_zero_matrix": Patch(
         _VARIABLE, (("tf.Variable(tf.zeros([2, 2]))", "tf.Variable(tf.eye(2))"),)
+    ),
+    "scientific.second_derivative_of_a_distance": Patch(
+        "Leave out the points where the root is 0, or use a function that is smooth there",
+        (("tf.sqrt(tf.reduce_sum(tf.square(atoms[0] - atoms[1])))", "tf.reduce_sum(tf.square(atoms[0] - atoms[1]))"),),
     ),
     "scientific.sum_of_squares_that_overflows": Patch(
         _SCALE, (("tf.fill([8], 1.5e19)", "tf.fill([8], 1e-3 * 1.5e19)"),)

@@ -55,9 +55,9 @@ class Repaired:
 KNOWN_EXCEPTIONS = {
     "beside.infinite_number_in_a_checked_mean": "The data hold the infinity.",
     "beside.metric_that_was_bad_from_the_start": "The program also has a metric that is always 0 / 0.",
+    "beside.nan_that_is_replaced_beside_an_infinity": "The program replaces the other NaN by an infinity.",
     "functions.one_of_two_divisions_in_a_statement": "The program divides by the repaired quotient, which is 0 now.",
     "precision.sum_of_two_large_numbers": "The program also divides by a difference that is always 0.",
-    "scientific.second_derivative_of_a_distance": "The repair is a choice of epsilon, which no edit makes.",
 }
 """The programs that do not become finite, and why. If a second bug is the reason, the answer for the repaired program
 names it."""

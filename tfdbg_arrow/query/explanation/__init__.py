@@ -37,6 +37,8 @@ from tfdbg_arrow.query.explanation.kinds import (
 from tfdbg_arrow.query.explanation.library import library_functions, repair_of_call
 from tfdbg_arrow.query.explanation.rules import DIFFERENTIATED_ROOT, SCALE_INPUTS, explain
 from tfdbg_arrow.query.explanation.surroundings import Surroundings
+from tfdbg_arrow.query.explanation.training import Training
+from tfdbg_arrow.query.explanation.uses import Uses
 from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.flow.extremes import largest_of
 from tfdbg_arrow.query.flow.origins import Origins
@@ -132,6 +134,8 @@ def explain_event(
     """
     event = flow.as_written(event)
     around = Surroundings(logdir, flow, event, run_id)
+    uses = Uses(logdir, flow, event, run_id)
+    training = Training(logdir, flow, event, run_id)
     unrecorded = None if is_origin else around.unrecorded_function()
     if unrecorded is not None:
         name, reason = unrecorded
@@ -156,15 +160,15 @@ def explain_event(
         is_in_loss=label.role == "loss",
         is_loss=is_origin and event.shape == () and flow.labels.is_of_loss(event),
         behind=around.behind,
-        takers=around.takers,
-        is_p_log_p=around.is_p_log_p,
-        has_log_of_complement=around.has_log_of_complement,
-        divides_by_argument=around.divides_by_argument,
+        takers=uses.takers,
+        is_p_log_p=uses.is_p_log_p,
+        has_log_of_complement=uses.has_log_of_complement,
+        divides_by_argument=uses.divides_by_argument,
         has_moved_constant=around.has_moved_constant,
         adds_rounded_to_0=around.adds_rounded_to_0,
         last_write=around.last_write,
         constant=around.constant,
-        is_norm_of_gradient=around.is_norm_of_gradient,
+        is_norm_of_gradient=uses.is_norm_of_gradient,
         bad_gradient_of_masked=forward_pass.bad_gradient_of_masked,
         line_of_select=forward_pass.line_of_select,
         is_literal=Origins(flow, kinds=KINDS).is_literal,
@@ -174,12 +178,12 @@ def explain_event(
         added_number=around.added_number,
         stored_in=around.stored_in,
         outside_name=around.outside_name,
-        has_gradients=around.has_gradients,
-        is_differentiated=around.is_differentiated,
-        is_before_training=around.is_before_training,
+        has_gradients=training.has_gradients,
+        is_differentiated=uses.is_differentiated,
+        is_before_training=training.is_before_training,
         shows_root=around.shows_root,
-        divides_by_result=around.divides_by_result,
-        is_summed_for_division=around.is_summed_for_division,
+        divides_by_result=uses.divides_by_result,
+        is_summed_for_division=uses.is_summed_for_division,
         place_of=around.place_of,
         library_functions=lambda: library_functions(around.op_to_change()[0]),
     )
@@ -195,33 +199,33 @@ def explain_event(
     if repair is not None and explanation.repair != DIFFERENTIATED_ROOT:
         explanation = replace(explanation, repair=repair)
     elif explanation.repair in BEFORE_TRAINING:
-        explanation = _of_overflow(explanation.sentence, explanation.repair, around)
+        explanation = _of_overflow(explanation.sentence, explanation.repair, around, training)
     elif explanation.sentence.startswith("Overflow in Exp") and (outliers := _outliers(around)) is not None:
         repair = (explanation.repair or "").removeprefix(SCALE_INPUTS).lstrip()
         explanation = replace(explanation, repair=f"{repair[0].upper()}{repair[1:]} {_LOOK_TOO.format(*outliers)}")
     if (ops := around.keras_ops()) is not None:
         explanation = Explanation(in_keras_ops(explanation.sentence, ops), in_keras_ops(explanation.repair or "", ops))
-    if around.is_differentiated(event) or not forward_pass.may_be_rejected():
+    if uses.is_differentiated(event) or not forward_pass.may_be_rejected():
         return explanation
     return replace(explanation, repair=f"{_REJECTED} {explanation.repair}")
 
 
-def _of_overflow(sentence: str, repair: str, around: Surroundings) -> Explanation:
+def _of_overflow(sentence: str, repair: str, around: Surroundings, training: Training) -> Explanation:
     """Returns the explanation of an overflow, with the fix for its loop, for its samples, or for its step."""
-    is_before_training = around.is_before_training()
-    growth = growth_in_loop(around.magnitudes_before())
+    is_before_training = training.is_before_training()
+    growth = growth_in_loop(training.magnitudes_before())
     if growth is not None:
         return Explanation(f"{sentence} {growth}", _STATE if is_before_training else f"{_STATE} {_STATE_IN_TRAINING}")
     samples = around.bad_samples()
     are_all_bad = samples is not None and samples.num_bad == samples.num_samples
-    first_loss = around.first_loss()
+    first_loss = training.first_loss()
     is_large = first_loss is not None and _LARGE_LOSS <= abs(first_loss) < inf
     if is_large and repair != OVERFLOW_OF_GRADIENT:
         sentence = f"{sentence} The first recorded loss of the training is already {first_loss:.6g}."
         repair = OVERFLOW_OF_DATA
     elif is_before_training:
         repair = BEFORE_TRAINING[repair]
-    elif repair == OVERFLOW and around.is_after_gradient():
+    elif repair == OVERFLOW and training.is_after_gradient():
         is_of_half = samples is not None and samples.num_bad is not None and 2 * samples.num_bad <= samples.num_samples
         otherwise = OVERFLOW_OF_SAMPLES if is_of_half else OVERFLOW_AFTER_STEPS
         repair = OVERFLOW_OF_BATCH if are_all_bad else otherwise

@@ -7,8 +7,8 @@ from functools import cached_property
 
 from tfdbg_arrow.query.bad_tensor import BadTensorReader
 from tfdbg_arrow.query.explanation.computed import holds_only_neg_inf
+from tfdbg_arrow.query.explanation.facts import BadTensorFacts
 from tfdbg_arrow.query.explanation.library import IN_LOGSUMEXP, library_functions
-from tfdbg_arrow.query.explanation.surroundings import BadTensorFacts
 from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.flow.extremes import POOLS, holds_extreme
 from tfdbg_arrow.query.flow.origins import NORMALIZATIONS, Origins

@@ -1,0 +1,137 @@
+"""Training: what the training had done before a tensor went bad."""
+
+from __future__ import annotations
+
+from itertools import takewhile
+
+from tfdbg_arrow.query.explanation.computed import Inputs
+from tfdbg_arrow.query.explanation.facts import MAX_BEHIND, BadTensorFacts
+from tfdbg_arrow.query.recorded import (
+    TensorEvent,
+)
+from tfdbg_arrow.schema.op_traits import READER
+
+
+class Training(BadTensorFacts):
+    """The facts about the steps and iterations before a bad tensor."""
+
+    def is_before_training(self) -> bool:
+        """Returns whether the tensor was computed in the first call of its function, before any training step in it."""
+        execution = self.flow.events.execution(self.event.execution_index)
+        if self.event.scope != "graph" or execution is None:
+            return False
+        earlier_calls = self.logdir.rows(
+            "SELECT 1 FROM execution WHERE run_id = ? AND op_type = ? AND execution_index < ? LIMIT 1",
+            [self.run_id, execution.op_type, execution.execution_index],
+        )
+        if earlier_calls or self._takes_updated_weights():
+            return False
+        return not self.event.loop_iteration or not self.is_after_gradient()
+
+    def is_after_gradient(self) -> bool:
+        """Returns whether an earlier call of the function, or an earlier iteration of a loop, computed a gradient."""
+        execution = self.flow.events.execution(self.event.execution_index)
+        if execution is None:
+            return False
+        # Gradient ops that take no result of the forward pass can run at any time within an iteration, so the gradients
+        # of the same iteration do not count.
+        gradients = self.logdir.rows(
+            "SELECT 1 FROM tensor_health AS h JOIN graph_op AS o "
+            "ON o.run_id = h.run_id AND o.graph_id = h.graph_id AND o.op_name = h.op_name "
+            "JOIN execution AS e ON e.run_id = h.run_id AND e.execution_index = h.execution_index "
+            "WHERE h.run_id = ? AND e.op_type = ? AND h.event_index < ? AND o.role = 'gradient' "
+            "AND (h.execution_index < ? OR (h.frame_id != 0 AND (h.frame_id != ? OR h.iteration < ?))) LIMIT 1",
+            [
+                *(self.run_id, execution.op_type, self.event.event_index),
+                *(execution.execution_index, self.event.frame_id, self.event.iteration),
+            ],
+        )
+        return bool(gradients)
+
+    def first_loss(self) -> float | None:
+        """Returns the first recorded loss of the function, in any of its traces; None if it has no gradient.
+
+        It is the last scalar that the loss computes, or else the last scalar with a gradient in the forward pass. If
+        every call was recorded, no update had changed the weights yet.
+        """
+        execution = self.flow.events.execution(self.event.execution_index)
+        if self.event.scope != "graph" or execution is None or execution.graph_id is None:
+            return None
+        rows = self.logdir.rows(
+            "WITH loss AS (SELECT o.* FROM graph_op AS o SEMI JOIN graph_op AS g ON g.run_id = o.run_id AND "
+            "g.forward_graph_id = o.graph_id AND g.forward_op_name = o.op_name WHERE o.run_id = ? AND o.role IN "
+            "('forward', 'loss') AND o.op_type NOT IN ('Cast', 'Const', 'ReadVariableOp')) "
+            "SELECT h.scalar_value FROM tensor_health AS h "
+            "JOIN loss AS o ON o.run_id = h.run_id AND o.graph_id = h.graph_id AND o.op_name = h.op_name "
+            "JOIN execution AS e ON e.run_id = h.run_id AND e.execution_index = h.execution_index "
+            "JOIN graph AS f ON f.run_id = e.run_id AND f.graph_id = e.graph_id "
+            "WHERE h.run_id = ? AND f.graph_name = ? AND h.event_index < ? AND h.scalar_value IS NOT NULL "
+            "ORDER BY h.execution_index, o.role DESC, h.iteration, o.op_index DESC LIMIT 1",
+            [self.run_id, self.run_id, self.flow.graphs.names.get(execution.graph_id), self.event.event_index],
+        )
+        return rows[0][0] if rows else None
+
+    def _takes_updated_weights(self) -> bool:
+        """Returns whether the tensor was computed from an update, such as w - rate * gradient, in the same call.
+
+        Unrolled inner steps of a training make such updates before the first call ends.
+        """
+        seen, to_follow = {self.event.event_index}, [self.event]
+        while to_follow and len(seen) < MAX_BEHIND:
+            row = to_follow.pop(0)
+            inputs = self.inputs_of(row)
+            if self._is_update(row, inputs):
+                return True
+            near = [source for source in inputs.values() if source.execution_index == self.event.execution_index]
+            to_follow += [source for source in near if source.event_index not in seen]
+            seen.update(source.event_index for source in near)
+        return False
+
+    def _is_update(self, row: TensorEvent, inputs: Inputs) -> bool:
+        if self.made_by(row) != "Sub" or not inputs.keys() >= {0, 1} or self.made_by(inputs[0]) == "Const":
+            return False
+        return self.is_of_gradient(inputs[1])
+
+    def magnitudes_before(self) -> list[float | None]:
+        """Returns the tensor's largest magnitude in each iteration of its loop before its first bad value.
+
+        None stands for a magnitude that was not recorded. The list is empty if the tensor was not computed from its
+        value in an earlier iteration.
+        """
+        if not self.event.loop_iteration or not self._takes_earlier_iteration():
+            return []
+        rows = self.logdir.rows(
+            "SELECT has_inf_or_nan, coalesce(max_abs_finite, abs(scalar_value)) FROM tensor_health "
+            "WHERE run_id = ? AND execution_index = ? AND frame_id = ? AND call_site = ? AND graph_id = ? "
+            "AND op_name = ? AND output_slot = ? AND iteration < ? ORDER BY iteration",
+            [
+                *(self.run_id, self.event.execution_index, self.event.frame_id, self.event.call_site),
+                *(self.event.graph_id, self.event.op_name, self.event.output_slot, self.event.iteration),
+            ],
+        )
+        return [magnitude for _, magnitude in takewhile(lambda row: not row[0], rows)]
+
+    def _takes_earlier_iteration(self) -> bool:
+        """Returns whether the tensor was computed from the same output of its op in an earlier iteration."""
+        own = self.event
+        seen = {own.event_index}
+        to_follow = [*self.inputs_of(own).values()]
+        while to_follow and len(seen) < MAX_BEHIND:
+            row = to_follow.pop(0)
+            # A value read from a variable depends on the loop only through writes, such as the updates of a training.
+            if row.event_index in seen or row.frame_id != own.frame_id or row.op_type == READER:
+                continue
+            if (row.graph_id, row.op_name, row.output_slot) == (own.graph_id, own.op_name, own.output_slot):
+                return True
+            seen.add(row.event_index)
+            to_follow += self.inputs_of(row).values()
+        return False
+
+    def has_gradients(self) -> bool:
+        """Returns whether the run has ops of gradients; True if the recording does not show the roles of ops."""
+        rows = self.logdir.rows(
+            "SELECT 1 FROM graph_op WHERE run_id = ? AND role = 'gradient' UNION ALL "
+            "SELECT 1 FROM execution WHERE run_id = ? AND role = 'gradient' LIMIT 1",
+            [self.run_id, self.run_id],
+        )
+        return bool(rows) or not self.flow.labels.has_roles
