@@ -20,7 +20,7 @@ from tfdbg_arrow.query.recorded import (
     read_events,
 )
 from tfdbg_arrow.query.source_arrays import GETS_ELEMENT, SourceArrays, SourceRow
-from tfdbg_arrow.query.stacks import StackReader, parsed_source
+from tfdbg_arrow.query.stacks import parsed_source
 from tfdbg_arrow.query.step_inputs import KeptInput, SampleInput, StepInputs
 
 _ARGUMENTS_OF_KERAS = ("x", "y", "sample_weight")
@@ -89,7 +89,7 @@ class SampleFinder:
         self._logdir = logdir
         self._flow = flow
         self._run_id = run_id
-        self._stacks = StackReader(logdir, run_id=run_id)
+        self._stacks = flow.stacks
         self._arrays = SourceArrays(logdir, flow, run_id=run_id)
         self._axis = BatchAxis(logdir, flow, self._arrays, self._stacks, run_id=run_id)
         self._outside = OutsideTensors(flow)

@@ -14,7 +14,7 @@ from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.flow.events import ForwardOp, Label
 from tfdbg_arrow.query.outside_tensors import users_of
 from tfdbg_arrow.query.recorded import GraphTensor, TensorEvent
-from tfdbg_arrow.query.stacks import GRADIENT_FUNCS, Frame, StackReader, user_source
+from tfdbg_arrow.query.stacks import GRADIENT_FUNCS, Frame, user_source
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +75,7 @@ class UserPlaces:
         self._logdir = logdir
         self._flow = flow
         self._run_id = run_id
-        self._stacks = StackReader(logdir, run_id=run_id)
+        self._stacks = flow.stacks
 
     def read_stacks(self, events: Iterable[TensorEvent]) -> None:
         """Reads the stacks of tensors together, so that `place` need not read them one by one."""

@@ -9,7 +9,7 @@ from tfdbg_arrow.errors import ReproError
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.recorded import EagerValue, GraphTensor, Op, Place, TensorEvent, Trace
-from tfdbg_arrow.query.stacks import Frame, StackReader, user_source
+from tfdbg_arrow.query.stacks import Frame, user_source
 from tfdbg_arrow.reproduction.elements import ElementReader, Elements
 from tfdbg_arrow.reproduction.op_signatures import (
     Signature,
@@ -186,7 +186,7 @@ class PieceFinder:
         self._run_id = run_id
         self.flow = DataFlow.of(self._logdir, run_id=run_id)
         self._elements = ElementReader(self._logdir, run_id=run_id)
-        self._stacks = StackReader(self._logdir, run_id=run_id)
+        self._stacks = self.flow.stacks
 
     def piece(self, event: TensorEvent, *, depth: int) -> Piece:
         """Returns the op that made a tensor, and the ops before it.

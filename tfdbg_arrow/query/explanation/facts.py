@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.explanation.computed import Inputs
@@ -13,7 +12,6 @@ from tfdbg_arrow.query.recorded import (
 )
 from tfdbg_arrow.query.stacks import (
     Frame,
-    StackReader,
 )
 
 MAX_BEHIND = 300
@@ -37,10 +35,6 @@ class BadTensorFacts:
     flow: DataFlow
     event: TensorEvent
     run_id: str
-
-    @cached_property
-    def _stacks(self) -> StackReader:
-        return StackReader(self.logdir, run_id=self.run_id)
 
     def inputs_of(self, event: TensorEvent) -> Inputs:
         """Returns the recorded inputs of the op that made a tensor."""
@@ -68,7 +62,7 @@ class BadTensorFacts:
         stack_id = self.flow.stack_trace_id(self.event) if forward is None else forward.stack_trace_id
         made = self.flow.program_ops.maker(self.event)
         own_type = self.event.op_type if made is None else made.op.op_type
-        return self._stacks.stack(stack_id), own_type if forward is None else forward.op_type
+        return self.flow.stacks.stack(stack_id), own_type if forward is None else forward.op_type
 
     def own_key(self) -> str | int:
         """Returns the key of the bad tensor's op."""

@@ -48,7 +48,7 @@ class ForwardPass(BadTensorFacts):
     def _selects(self) -> list[tuple[int, int | None]]:
         """Returns the program's calls of `tf.where`, without those inside tf.reduce_logsumexp."""
         selects = self._forward_walk.selects
-        return [made for made in selects if IN_LOGSUMEXP not in library_functions(self._stacks.stack(made[1]))]
+        return [made for made in selects if IN_LOGSUMEXP not in library_functions(self.flow.stacks.stack(made[1]))]
 
     def pool_of_nan(self) -> TensorEvent | None:
         """Returns the finite result of an op that returned the lowest number where the tensor is NaN, or None."""
@@ -88,7 +88,7 @@ class ForwardPass(BadTensorFacts):
 
     def _line(self, stack_trace_id: int | None) -> str | None:
         """Returns the user's line of a stack, such as `train.py:9`; None if it is not known."""
-        frame = user_source(self._stacks.stack(stack_trace_id))
+        frame = user_source(self.flow.stacks.stack(stack_trace_id))
         return None if frame is None else short_place(frame)
 
     @cached_property

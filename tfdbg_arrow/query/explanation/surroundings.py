@@ -89,7 +89,7 @@ class Surroundings(BadTensorFacts):
         return row
 
     def _user_frames(self, row: TensorEvent) -> list[Frame]:
-        return [frame for frame in self._stacks.stack(self.flow.stack_trace_id(row)) if frame.is_user]
+        return [frame for frame in self.flow.stacks.stack(self.flow.stack_trace_id(row)) if frame.is_user]
 
     def _is_small(self, row: TensorEvent) -> bool:
         """Returns whether a tensor is so small that no product of a few of its elements overflows in the dtype."""
@@ -177,7 +177,7 @@ class Surroundings(BadTensorFacts):
             stack_id = None if op is None else op.stack_trace_id
         else:
             return None
-        frame, code = user_source(self._stacks.stack(stack_id)), self._code(stack_id)
+        frame, code = user_source(self.flow.stacks.stack(stack_id)), self._code(stack_id)
         if frame is None:
             return None
         is_made_here = (
@@ -210,7 +210,7 @@ class Surroundings(BadTensorFacts):
 
     def _code(self, stack_trace_id: int | None) -> str | None:
         """Returns the part of the user's line that a stack executes, in backquotes, or None if it is not known."""
-        frame = user_source(self._stacks.stack(stack_trace_id))
+        frame = user_source(self.flow.stacks.stack(stack_trace_id))
         lines = () if frame is None else source_lines(self.logdir, frame, run_id=self.run_id, context=0)
         return executed_code(frame, lines[0].text if lines else None)
 
@@ -220,7 +220,7 @@ class Surroundings(BadTensorFacts):
         The result is None if the input is not a sum, or if the code adds no number or several numbers.
         """
         stack_trace_id = self._stack_of_sum(index)
-        frame = user_source(self._stacks.stack(stack_trace_id))
+        frame = user_source(self.flow.stacks.stack(stack_trace_id))
         lines = () if frame is None else source_lines(self.logdir, frame, run_id=self.run_id, context=0)
         if frame is None or not lines:
             return None
@@ -302,7 +302,7 @@ class Surroundings(BadTensorFacts):
         layer = self.flow.labels.of(row).layer
         if layer is not None:
             return f"the layer {layer}"
-        frame = user_source(self._stacks.stack(self.flow.stack_trace_id(row)))
+        frame = user_source(self.flow.stacks.stack(self.flow.stack_trace_id(row)))
         return "" if frame is None else short_place(frame)
 
 

@@ -17,6 +17,7 @@ from tfdbg_arrow.query.flow.pipelines import Pipelines
 from tfdbg_arrow.query.flow.program_ops import ProgramOps
 from tfdbg_arrow.query.flow.resources import Resources, Write
 from tfdbg_arrow.query.recorded import Context, EagerValue, GraphTensor, Op, Place, TensorEvent, Trace
+from tfdbg_arrow.query.stacks import StackReader
 from tfdbg_arrow.schema.op_traits import (
     COLLECTIVES,
     CONTAINERS,
@@ -81,6 +82,7 @@ class DataFlow:
         self.sites = CallSites(self.graphs, self.events)
         self.borders = Borders(self.graphs, self.events, self.sites)
         self.resources = Resources(self.graphs, self.events, self.borders)
+        self.stacks = StackReader(logdir, run_id=run_id)
         self.program_ops = ProgramOps(self.graphs, self.borders, self._row_of)
         self._pipelines = Pipelines(logdir, self.graphs, self.events, self._row_of, run_id=run_id)
         self.lock = threading.RLock()

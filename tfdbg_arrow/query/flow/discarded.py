@@ -15,7 +15,7 @@ from itertools import chain, pairwise
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.recorded import TensorEvent
-from tfdbg_arrow.query.stacks import Frame, StackReader, parsed_source
+from tfdbg_arrow.query.stacks import Frame, parsed_source
 
 _CALL_OF_LAYER = "Layer.__call__"
 _WRAPPER = "error_handler"
@@ -52,7 +52,7 @@ class DiscardedResults:
         self._logdir = logdir
         self._flow = flow
         self._run_id = run_id
-        self._stacks = StackReader(logdir, run_id=run_id)
+        self._stacks = flow.stacks
         self._statements = lru_cache(maxsize=16)(self._read_statements)
         self._is_discarded_at = lru_cache(maxsize=4096)(self._find_whether_discarded)
 

@@ -64,7 +64,6 @@ from tfdbg_arrow.query.flow.walk import (
     WalkedTensor,
 )
 from tfdbg_arrow.query.recorded import KINDS, Context, TensorEvent, read_events
-from tfdbg_arrow.query.stacks import StackReader
 from tfdbg_arrow.schema.op_traits import MOVING, PIPELINE_ENDS, POLES
 
 LITERAL = "the program wrote this infinity itself"
@@ -126,7 +125,7 @@ class Effects:
         self._skipped_updates: dict[int, str | None] = {}
         self._logdir = logdir
         self._run_id = run_id
-        self._stacks = StackReader(logdir, run_id=run_id)
+        self._stacks = flow.stacks
 
     @cached_property
     def _blamed(self) -> Mapping[int, str]:

@@ -12,7 +12,7 @@ from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.flow.graphs import CHECKS, NEVER_BAD_IN_SQL
 from tfdbg_arrow.query.recorded import EagerTensor, Execution, TensorEvent
-from tfdbg_arrow.query.stacks import StackReader, parsed_source
+from tfdbg_arrow.query.stacks import parsed_source
 from tfdbg_arrow.schema.op_traits import WRITER
 
 _QUESTIONS = frozenset({"is_finite", "is_inf", "is_nan", "isfinite", "isinf", "isnan"})
@@ -60,7 +60,7 @@ class SkippedUses:
         self._user_frames = lru_cache(maxsize=64)(self._read_user_frames)
         self._calls_without_error = lru_cache(maxsize=64)(self._read_calls_without_error)
         self._results = lru_cache(maxsize=64)(self._read_results)
-        self._stacks = StackReader(logdir, run_id=run_id)
+        self._stacks = flow.stacks
         self._asks_in_loop = lru_cache(maxsize=64)(self._find_question)
         self._skips_in_loop = lru_cache(maxsize=64)(self._find_skip)
         self._loops_of = lru_cache(maxsize=64)(self._find_loops)
