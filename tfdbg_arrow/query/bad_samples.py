@@ -20,7 +20,6 @@ from tfdbg_arrow.query.recorded import (
     read_events,
 )
 from tfdbg_arrow.query.source_arrays import GETS_ELEMENT, SourceArrays, SourceRow
-from tfdbg_arrow.query.stacks import parsed_source
 from tfdbg_arrow.query.step_inputs import KeptInput, SampleInput, StepInputs
 
 _ARGUMENTS_OF_KERAS = ("x", "y", "sample_weight")
@@ -244,7 +243,7 @@ class SampleFinder:
         execution = self._flow.events.execution(weights.execution_index)
         frames = () if execution is None else self._stacks.stack(execution.stack_trace_id)
         for frame in frames:
-            module = parsed_source(self._logdir, frame.file_path, run_id=self._run_id) if frame.is_user else None
+            module = self._stacks.module(frame.file_path) if frame.is_user else None
             calls = () if module is None else (node for node in ast.walk(module) if isinstance(node, ast.Call))
             here = (call for call in calls if call.lineno <= frame.lineno <= (call.end_lineno or 0))
             if any(keyword.arg == "class_weight" for call in here for keyword in call.keywords):

@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.safe_text import parsed_python
@@ -96,12 +97,18 @@ class SourceLine:
 
 
 class StackReader:
-    """Reads the stacks of one run, each stack once."""
+    """Reads the stacks of one run and the code of its files, each once."""
 
     def __init__(self, logdir: Engine, *, run_id: str) -> None:
         self._logdir = logdir
         self._run_id = run_id
         self._stacks: dict[int, tuple[Frame, ...]] = {}
+        self.module = lru_cache(maxsize=16)(self._read_module)
+
+    def _read_module(self, file_path: str) -> ast.Module | None:
+        """Returns the syntax tree of a file, or None if the run did not keep the file, or if it is not Python."""
+        lines = source_text(self._logdir, file_path, run_id=self._run_id)
+        return None if lines is None else parsed_python("\n".join(lines))
 
     def stack(self, stack_trace_id: int | None) -> tuple[Frame, ...]:
         """Returns the frames, innermost first; an empty tuple for None."""
@@ -242,12 +249,6 @@ def source_text(logdir: Engine, file_path: str, *, run_id: str) -> tuple[str, ..
         return None
     # Only \n ends a line. splitlines() would also split at form feeds and count lines differently than Python.
     return tuple(str(rows[0][0]).replace("\r\n", "\n").replace("\r", "\n").split("\n"))
-
-
-def parsed_source(logdir: Engine, file_path: str, *, run_id: str) -> ast.Module | None:
-    """Returns the syntax tree of a file, or None if the run did not keep the file, or if it is not Python."""
-    lines = source_text(logdir, file_path, run_id=run_id)
-    return None if lines is None else parsed_python("\n".join(lines))
 
 
 def line_uses(logdir: Engine, file_path: str, *, run_id: str) -> tuple[LineUse, ...]:

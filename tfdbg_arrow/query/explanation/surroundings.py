@@ -27,7 +27,6 @@ from tfdbg_arrow.query.recorded import (
 from tfdbg_arrow.query.stacks import (
     Frame,
     executed_span,
-    parsed_source,
     short_place,
     source_lines,
     user_source,
@@ -261,7 +260,7 @@ class Surroundings(BadTensorFacts):
     def keras_ops(self) -> str | None:
         """Returns the name for keras.ops in the op's source file; None without keras.ops, or with TensorFlow."""
         frame = user_source(self.op_to_change()[0])
-        module = None if frame is None else parsed_source(self.logdir, frame.file_path, run_id=self.run_id)
+        module = None if frame is None else self.flow.stacks.module(frame.file_path)
         return None if module is None else name_of_keras_ops(module)
 
     def shows_root(self) -> bool:

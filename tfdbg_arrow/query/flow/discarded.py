@@ -15,7 +15,7 @@ from itertools import chain, pairwise
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.recorded import TensorEvent
-from tfdbg_arrow.query.stacks import Frame, parsed_source
+from tfdbg_arrow.query.stacks import Frame
 
 _CALL_OF_LAYER = "Layer.__call__"
 _WRAPPER = "error_handler"
@@ -96,7 +96,7 @@ class DiscardedResults:
         return False
 
     def _read_statements(self, file_path: str) -> _Statements | None:
-        module = parsed_source(self._logdir, file_path, run_id=self._run_id)
+        module = self._stacks.module(file_path)
         if module is None:
             return None
         statements = [node for node in ast.walk(module) if node not in module.body[-1:]]

@@ -12,7 +12,6 @@ from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.flow.graphs import CHECKS, NEVER_BAD_IN_SQL
 from tfdbg_arrow.query.recorded import EagerTensor, Execution, TensorEvent
-from tfdbg_arrow.query.stacks import parsed_source
 from tfdbg_arrow.schema.op_traits import WRITER
 
 _QUESTIONS = frozenset({"is_finite", "is_inf", "is_nan", "isfinite", "isinf", "isnan"})
@@ -124,7 +123,7 @@ class SkippedUses:
         return any(isinstance(node, ast.If) and _skips(node) for node in self._nodes_of_loops(stack_trace_id))
 
     def _find_loops(self, file_path: str) -> tuple[ast.For | ast.While, ...]:
-        module = parsed_source(self._logdir, file_path, run_id=self._run_id)
+        module = self._stacks.module(file_path)
         nodes = () if module is None else ast.walk(module)
         return tuple(node for node in nodes if isinstance(node, ast.For | ast.While))
 
