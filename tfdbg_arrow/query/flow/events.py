@@ -25,8 +25,9 @@ from tfdbg_arrow.query.recorded import (
 _BLOCK = 128
 """Number of executions in the first read. The number doubles with each further read of executions shortly before those
 that were already read, or right after them."""
-_MAX_GAP = 10_000
-"""Largest difference of neighbouring tensor ids in one range. A row group of Parquet has more ids than that."""
+_MIN_GAP = 10_000
+"""Neighbouring tensor ids with a smaller difference are in one range. A row group of Parquet has more ids than that."""
+_MAX_RANGES = 100
 _USES_BLOCK = 1024
 """Number of executions whose tensors' uses are read at a time."""
 _LABEL_BLOCK = 256
@@ -365,13 +366,14 @@ class EventReader:
 
 
 def _in_ranges(tensor_ids: Collection[int]) -> str:
-    """Returns the SQL condition that a tensor_id is in one of the ranges of numbers that hold the given ids."""
-    ranges: list[tuple[int, int]] = []
-    for tensor_id in sorted(tensor_ids):
-        if ranges and tensor_id - ranges[-1][1] <= _MAX_GAP:
-            ranges[-1] = ranges[-1][0], tensor_id
-        else:
-            ranges.append((tensor_id, tensor_id))
+    """Returns the SQL condition that a tensor_id is in one of a few ranges that together hold the given ids."""
+    ids = sorted(tensor_ids)
+    gap = max(_MIN_GAP, (ids[-1] - ids[0]) // _MAX_RANGES)
+    ranges = [[ids[0], ids[0]]]
+    for tensor_id in ids:
+        if tensor_id - ranges[-1][1] > gap:
+            ranges.append([tensor_id, tensor_id])
+        ranges[-1][1] = tensor_id
     return f"({' OR '.join(f'tensor_id BETWEEN {first} AND {last}' for first, last in ranges)})"
 
 
