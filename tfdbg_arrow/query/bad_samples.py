@@ -7,7 +7,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tfdbg_arrow.query.batch_axis import METHODS_OF_KERAS, BatchAxis, BatchSource
+from tfdbg_arrow.query.batch_axis import BatchAxis, BatchSource
+from tfdbg_arrow.query.batch_axis.step_batches import METHODS_OF_KERAS, StepBatches
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.outside_tensors import OutsideTensors
@@ -91,7 +92,8 @@ class SampleFinder:
         self._run_id = run_id
         self._stacks = StackReader(logdir, run_id=run_id)
         self._arrays = SourceArrays(logdir, flow, run_id=run_id)
-        self._axis = BatchAxis(logdir, flow, self._arrays, self._stacks, run_id=run_id)
+        self._batches = StepBatches(logdir, flow, self._arrays, self._stacks, run_id=run_id)
+        self._axis = BatchAxis(logdir, flow, self._batches, run_id=run_id)
         self._outside = OutsideTensors(flow)
         self._step_inputs = StepInputs(logdir, run_id=run_id)
 
@@ -209,7 +211,7 @@ class SampleFinder:
         """Returns all recorded inputs of the step that takes a source, by event_index."""
         arguments = {
             index: StepInput(name=name, health=_health(row))
-            for index, (name, row) in self._axis.arguments(execution_index).items()
+            for index, (name, row) in self._batches.arguments(execution_index).items()
         }
         if source.event_index in arguments or source.op_type not in GETS_ELEMENT:
             return arguments
@@ -219,7 +221,7 @@ class SampleFinder:
                 name=f"{self._component(row.execution_index, row.output_slot, is_of_keras=is_of_keras)} of the batch",
                 health=_health(row),
             )
-            for row in self._axis.siblings(source)
+            for row in self._batches.siblings(source)
         }
 
     def _component(self, taken_in: int | None, output_slot: int | None, *, is_of_keras: bool) -> str:
