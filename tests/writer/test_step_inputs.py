@@ -169,6 +169,144 @@ def test_fit_shuffled_with_tokens(tmp_path: Path) -> None:
         assert {name: arrays[name].tolist() for name in arrays} == {"x": [[0] * 5], "y": [BAD_RECORD]}
 
 
+def stepped(weights: tf.Variable, x: tf.Tensor) -> None:
+    with tf.GradientTape() as tape:
+        loss = loss_of(x, weights)
+    weights.assign_sub(0.01 * tape.gradient(loss, weights))
+
+
+@pytest.mark.parametrize("has_break", [False, True])
+def test_a_loop_over_a_data_set(has_break: bool, tmp_path: Path) -> None:
+    """The loop has a state of the shape of the labels, which is no part of the element."""
+    weights = tf.Variable(tf.ones([3]))
+
+    @tf.function
+    def train(data: tf.data.Dataset) -> tf.Tensor:
+        total = tf.zeros([8], tf.int64)
+        for x, number, _ in data:
+            stepped(weights, x)
+            total += number
+            if has_break and total[0] < 0:
+                break
+        return total
+
+    assert shown(record(tmp_path, lambda: train(batches()))) == EXPECTED
+    assert rows(tmp_path, "SELECT DISTINCT role FROM graph_op WHERE op_type IN ('Log', 'AssignSubVariableOp')") == [
+        ("forward",)
+    ]
+
+
+def test_a_loop_over_a_data_set_of_tokens_with_names(tmp_path: Path) -> None:
+    """The tokens have no rows; the data set is made in the function with the loop."""
+    tokens = np.random.default_rng(0).integers(1, 9, (NUM_RECORDS, 5))
+    tokens[BAD_RECORD] = 0
+    weights = tf.Variable(1.0)
+
+    @tf.function
+    def train(data: tf.data.Dataset) -> None:
+        for batch in data.batch(8):
+            is_word = tf.cast(tf.not_equal(batch["tokens"], 0), tf.float32)
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(weights / tf.reduce_sum(is_word, axis=1))
+            weights.assign_sub(0.01 * tape.gradient(loss, weights))
+
+    data = tf.data.Dataset.from_tensor_slices({"tokens": tokens, "who": names()})
+    sample = record(tmp_path, lambda: train(data.shuffle(NUM_RECORDS, seed=1)))
+    assert [input_.elements for input_ in sample] == [(0, 0, 0, 0, 0), (f"user{BAD_RECORD}",)]
+
+
+def test_a_loop_over_records_has_no_samples(tmp_path: Path) -> None:
+    weights = tf.Variable(tf.ones([3]))
+
+    @tf.function
+    def train(data: tf.data.Dataset) -> None:
+        for x in data:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.math.log(x * weights))
+            weights.assign_sub(0.01 * tape.gradient(loss, weights))
+
+    x = features() + 1
+    x[BAD_RECORD, 1] = 0
+    assert record(tmp_path, lambda: train(tf.data.Dataset.from_tensor_slices(x))) == ()
+
+
+def test_a_bad_record_that_a_loop_takes(tmp_path: Path) -> None:
+    """The data set's function is still the origin, and its ops still belong to the input."""
+    weights = tf.Variable(tf.ones([3]))
+
+    @tf.function
+    def train(data: tf.data.Dataset) -> tf.Tensor:
+        total = 0.0
+        for x in data:
+            total += tf.reduce_sum(x * weights)
+        return total
+
+    def program() -> None:
+        train(tf.data.Dataset.from_tensor_slices(features()).map(tf.math.log).batch(8))
+
+    record(tmp_path, program)
+    first = tfdbg_arrow.first_nonfinite(tmp_path)
+    assert first is not None
+    assert (first.op_type, first.role) == ("Log", "input")
+
+
+@pytest.mark.parametrize("is_shown", [True, False])
+def test_train_on_batch(is_shown: bool, tmp_path: Path) -> None:
+    import keras
+
+    def program() -> None:
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Lambda(tf.math.log), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        for start in range(0, NUM_RECORDS, 8):
+            part = slice(start, start + 8)
+            batch = features()[part], labels()[part].astype(np.float32)
+            if is_shown:
+                model.train_on_batch(batch[0], batch[1], sample_weight=np.ones(8, np.float32))
+            else:
+                model.train_on_batch(*batch)
+
+    sample = shown(record(tmp_path, program))
+    if is_shown:
+        assert sample == {"x": (0.0, 0.0, 0.0), "y": (float(BAD_RECORD),), "sample_weight": (1.0,)}
+    else:
+        assert sample == {"data": (0.0, 0.0, 0.0), "data_1": (float(BAD_RECORD),)}
+
+
+def test_train_on_batch_with_a_variable_that_is_none(tmp_path: Path) -> None:
+    """The text shows three arguments, and the batch has three tensors, but x has two of them."""
+    import keras
+
+    weights = None
+
+    def program() -> None:
+        inputs = [keras.Input((3,)), keras.Input((3,))]
+        logarithm = keras.layers.Lambda(tf.math.log)(inputs[0])
+        model = keras.Model(inputs, keras.layers.Dense(1)(keras.layers.Add()([logarithm, inputs[1]])))
+        model.compile("sgd", "mse")
+        both = [features()[32:40], features()[32:40]]
+        model.train_on_batch(both, labels()[32:40].astype(np.float32), sample_weight=weights)
+
+    assert list(shown(record(tmp_path, program))) == ["data", "data_1", "data_2"]
+
+
+def test_a_bad_label_of_train_on_batch(tmp_path: Path) -> None:
+    import keras
+
+    def program() -> None:
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        y = labels().astype(np.float32)
+        y[BAD_RECORD] = np.nan
+        model.train_on_batch(features(), y)
+
+    record(tmp_path, program)
+    first = tfdbg_arrow.first_nonfinite(tmp_path)
+    assert first is not None
+    assert first.samples is not None
+    assert first.samples.name == "y of the batch"
+    assert [input_.name for input_ in first.samples.inputs] == ["x of the batch"]
+
+
 def test_a_bad_record_of_the_data(tmp_path: Path) -> None:
     weights = tf.Variable(tf.ones([3]))
 

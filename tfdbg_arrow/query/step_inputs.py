@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.recorded import GraphTensor
@@ -66,12 +67,22 @@ class StepInputs:
             [component.graph_id, component.op_name, context.step_id, context.iteration],
         )
 
+    def of_arguments(self, argument: GraphTensor, components: Mapping[str, int]) -> dict[int, KeptInput]:
+        """Returns the kept components of the element in one run of the body of a loop over a data set.
+
+        Args:
+            argument: Any argument in this run of the body.
+            components: The number of each argument that is a component, by name. The result has these numbers as keys.
+        """
+        kept = self._read("op_name", "graph_id = ? AND step_id = ?", [argument.graph_id, argument.context.step_id])
+        return {components[name]: input_ for name, input_ in kept.items() if name in components}
+
     def of_tensors(self, tensor_ids: Iterable[int]) -> dict[int, KeptInput]:
         """Returns the kept tensors among eager tensors, by ID."""
         ids = sorted(tensor_ids)
         return self._read("tensor_id", f"tensor_id IN ({', '.join('?' * len(ids))})", ids) if ids else {}
 
-    def _read(self, key: str, condition: str, parameters: Sequence[object]) -> dict[int, KeptInput]:
+    def _read(self, key: str, condition: str, parameters: Sequence[object]) -> dict[Any, KeptInput]:
         rows = self._logdir.rows(
             f"SELECT {key}, event_index, dtype, shape FROM step_input WHERE run_id = ? AND {condition} "
             "ORDER BY event_index DESC",

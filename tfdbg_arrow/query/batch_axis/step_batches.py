@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from functools import cached_property, lru_cache
 
+from tfdbg_arrow.query.data_set_loops import DataSetLoops
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.keras_graphs import user_names
@@ -34,20 +35,27 @@ class StepBatches:
         self._stacks = stacks
         self._run_id = run_id
         self._outside = OutsideTensors(flow)
+        self.loops = DataSetLoops(logdir, flow, arrays, run_id=run_id)
         self._cached_arguments = lru_cache(maxsize=100)(self._read_arguments)
 
     def is_batch_input(self, row: TensorEvent) -> bool:
         """Returns whether a tensor is an input of the step whose first axis is the batch axis."""
         size = (row.shape or (0,))[0]
         user = row.execution_index
+        if row.graph_id is not None and self.loops.is_component(row.graph_tensor):
+            return self._first_sizes(row) == {size} and self.loops.is_batched(row.graph_id)
         if row.op_type in GETS_ELEMENT:
-            sizes = {sibling.shape[0] for sibling in self.siblings(row) if sibling.shape}
+            sizes = self._first_sizes(row)
             if sizes != {size} or self.has_batches(row.execution_index):
                 return sizes == {size}
             # A distributed data set passes its elements through a function.
             uses = () if row.tensor_id is None else self._flow.events.uses(row.tensor_id)
             user = next((use.execution.execution_index for use in uses if use.execution.graph_id is not None), None)
         return user is not None and row.event_index in self.arguments(user) and self.has_batch(user, size)
+
+    def _first_sizes(self, component: TensorEvent) -> set[int]:
+        """Returns the sizes of the first axes of the recorded components of an element."""
+        return {sibling.shape[0] for sibling in self.siblings(component) if sibling.shape}
 
     def has_batch(self, call: int, size: int) -> bool:
         """Returns whether a call is a training step that takes several arguments with a first axis of this size."""
@@ -109,7 +117,10 @@ class StepBatches:
         return arguments
 
     def siblings(self, row: TensorEvent) -> list[TensorEvent]:
-        """Returns the recorded outputs of the op that made a tensor, from the same run of this op."""
+        """Returns the recorded outputs of the op that made a tensor, from the same run of this op.
+
+        For a component of the element in the body of a loop over a data set, these are all recorded components.
+        """
         graph_tensor = row.graph_tensor
         return self._outputs_of(row.execution_index) if graph_tensor is None else self.siblings_of(graph_tensor)
 
@@ -117,11 +128,12 @@ class StepBatches:
         """Returns the same as `siblings`, for a tensor that may have no row."""
         if isinstance(tensor, EagerValue):
             return self._outputs_of(self._flow.events.eager(tensor.tensor_id).execution_index)
+        names = sorted(self.loops.components(tensor.graph_id)) if self.loops.is_component(tensor) else [tensor.op_name]
         return read_events(
             self._logdir,
-            "graph_id = ? AND op_name = ? AND step_id IS NOT DISTINCT FROM ? AND iteration IS NOT DISTINCT FROM ? "
-            "ORDER BY output_slot",
-            [self._run_id, tensor.graph_id, tensor.op_name, tensor.context.step_id, tensor.context.iteration],
+            f"graph_id = ? AND op_name IN ({', '.join('?' * len(names))}) AND step_id IS NOT DISTINCT FROM ? "
+            "AND iteration IS NOT DISTINCT FROM ? ORDER BY op_name, output_slot",
+            [self._run_id, tensor.graph_id, *names, tensor.context.step_id, tensor.context.iteration],
         )
 
     def _outputs_of(self, execution_index: int | None) -> list[TensorEvent]:
