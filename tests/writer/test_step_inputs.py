@@ -175,6 +175,41 @@ def stepped(weights: tf.Variable, x: tf.Tensor) -> None:
     weights.assign_sub(0.01 * tape.gradient(loss, weights))
 
 
+@pytest.mark.parametrize("is_bad_before", [False, True])
+def test_slices_of_an_array_in_eager_code(is_bad_before: bool, tmp_path: Path) -> None:
+    """Nothing shows that the slice is a batch, so the answer shows its row, and no row of the labels."""
+    weights = tf.Variable(tf.ones([3]))
+
+    def program() -> None:
+        for start in range(0, NUM_RECORDS, 8):
+            x = np.log(features()[start : start + 8]) if is_bad_before else features()[start : start + 8]
+            with tf.GradientTape() as tape:
+                y = tf.constant(labels()[start : start + 8], tf.float32)
+                if is_bad_before:
+                    loss = tf.reduce_mean(tf.reduce_sum(x * weights, axis=1) - y)
+                else:
+                    loss = tf.reduce_mean(tf.math.log(tf.reduce_sum(x * weights, axis=1)) - y)
+            weights.assign_sub(0.01 * tape.gradient(loss, weights))
+
+    with np.errstate(divide="ignore"):
+        sample = record(tmp_path, program)
+    assert shown(sample) == {"tensor": (-np.inf,) * 3 if is_bad_before else (0.0, 0.0, 0.0)}
+    assert sample[0].index == BAD_RECORD % 8
+    first = tfdbg_arrow.first_nonfinite(tmp_path)
+    assert first is not None
+    assert first.samples is not None
+    assert (first.samples.whole, first.samples.unit) == ("a tensor from outside", "row")
+
+
+def test_rows_that_eager_code_mixes_are_not_shown(tmp_path: Path) -> None:
+    order = tf.constant([5, 4, 3, 2, 1, 0, 7, 6])
+
+    def program() -> None:
+        tf.math.log(tf.gather(tf.constant(features()[32:40]), order))
+
+    assert record(tmp_path, program) == ()
+
+
 @pytest.mark.parametrize("has_break", [False, True])
 def test_a_loop_over_a_data_set(has_break: bool, tmp_path: Path) -> None:
     """The loop has a state of the shape of the labels, which is no part of the element."""

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from tfdbg_arrow.query.batch_axis import BatchAxis, BatchSource
+from tfdbg_arrow.query.batch_axis import OUTSIDE, BatchAxis, BatchSource
 from tfdbg_arrow.query.batch_axis.step_batches import StepBatches
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.data_flow import DataFlow
@@ -89,9 +89,9 @@ class SampleFinder:
         self._stacks = StackReader(logdir, run_id=run_id)
         self._arrays = SourceArrays(logdir, flow, run_id=run_id)
         self._batches = StepBatches(logdir, flow, self._arrays, self._stacks, run_id=run_id)
-        self._axis = BatchAxis(logdir, flow, self._batches, run_id=run_id)
-        self._names = InputNames(logdir, flow, self._stacks, run_id=run_id)
         self._step_inputs = StepInputs(logdir, run_id=run_id)
+        self._axis = BatchAxis(logdir, flow, self._batches, self._step_inputs, run_id=run_id)
+        self._names = InputNames(logdir, flow, self._stacks, run_id=run_id)
 
     def of(self, event: TensorEvent) -> BadSamples | None:
         """Returns the bad samples of a tensor, or None if the recording shows no samples along its first axis."""
@@ -171,6 +171,9 @@ class SampleFinder:
         """
         events = self._flow.events
         component = source.component
+        if source.argument == OUTSIDE and source.row.tensor_id is not None:
+            yield from (("tensor", kept) for kept in self._step_inputs.of_tensors([source.row.tensor_id]).values())
+            return
         if component is None:
             execution = events.execution(call)
             arguments = {} if execution is None else events.execution_inputs(execution.execution_index)

@@ -24,9 +24,14 @@ from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.outside_tensors import OutsideTensors
 from tfdbg_arrow.query.recorded import EagerValue, GraphTensor, TensorEvent
 from tfdbg_arrow.query.source_arrays import GETS_ELEMENT
+from tfdbg_arrow.query.step_inputs import StepInputs
 
 _MAX_TENSORS = 1_000
 """Maximum number of tensors that are followed back for one answer. Each tensor takes some time."""
+
+
+OUTSIDE = "a tensor from outside"
+"""The name of a source that eager code took."""
 
 
 class BatchSource(NamedTuple):
@@ -51,8 +56,9 @@ class BatchSource(NamedTuple):
 class BatchAxis:
     """Follows tensors of one run back to the batch. The caller must hold the lock of the data flow."""
 
-    def __init__(self, logdir: Engine, flow: DataFlow, batches: StepBatches, *, run_id: str) -> None:
+    def __init__(self, logdir: Engine, flow: DataFlow, batches: StepBatches, kept: StepInputs, *, run_id: str) -> None:
         self._flow = flow
+        self._kept = kept
         self._batches = batches
         facts = OpFacts(logdir, run_id=run_id)
         self._unrecorded = UnrecordedInputs(flow, facts, batches)
@@ -111,9 +117,11 @@ class BatchAxis:
         return frozenset(behind)
 
     def _as_argument(self, row: TensorEvent) -> BatchSource | None:
-        """Returns an eager tensor as an argument of the first call that took it, or None if no call did.
+        """Returns an eager tensor as an argument of the first call that took it.
 
-        If the call is a step of Keras, or a training step with several such arguments, they are the batch.
+        If the call is a step of Keras, or a training step with several such arguments, they are the batch. A tensor
+        from outside that no call took is a source only if its elements were kept: the answer then shows the row, which
+        is often a record of an array that eager code slices. For other tensors, the result is None.
         """
         uses = () if row.scope == "graph" or row.tensor_id is None else self._flow.events.uses(row.tensor_id)
         for use in uses:
@@ -123,7 +131,8 @@ class BatchAxis:
                 is_of_keras = use.execution.graph_id in self._batches.functions_of_keras  # as in train_on_batch
                 is_batch = is_of_keras or self._batches.has_batch(call, (row.shape or (0,))[0])
                 return BatchSource(row, None, None if is_batch else name, call)
-        return None
+        is_kept = row.scope == "external" and row.tensor_id is not None and self._kept.of_tensors([row.tensor_id])
+        return BatchSource(row, None, OUTSIDE) if is_kept else None
 
     def _source(self, row: TensorEvent) -> BatchSource | None:
         """Returns a tensor as a source if it is an input of the step, or is computed from an input that has no row."""
