@@ -16,7 +16,8 @@ import tensorflow as tf
 import tfdbg_arrow
 from tests.cli.running import python
 from tfdbg_arrow.errors import ReproError
-from tfdbg_arrow.query import SampleInput
+from tfdbg_arrow.query import NonFinite, SampleInput
+from tfdbg_arrow.query.wording import slices_text
 
 from .subprocesses import run_python
 from .test_executed_graphs import rows
@@ -173,6 +174,55 @@ def stepped(weights: tf.Variable, x: tf.Tensor) -> None:
     with tf.GradientTape() as tape:
         loss = loss_of(x, weights)
     weights.assign_sub(0.01 * tape.gradient(loss, weights))
+
+
+def answer_of_several(logdir: Path, op: Callable[[tf.Tensor], tf.Tensor], bad_rows: list[int]) -> NonFinite:
+    x = features() + 1
+    x[bad_rows, 1] = 0
+
+    @tf.function
+    def step(x: tf.Tensor) -> tf.Tensor:
+        return tf.reduce_sum(op(x))
+
+    def program() -> None:
+        for batch in tf.data.Dataset.from_tensor_slices(x).batch(16):
+            step(batch)
+
+    record(logdir, program)
+    first = tfdbg_arrow.first_nonfinite(logdir)
+    assert first is not None
+    assert first.samples is not None
+    return first
+
+
+@pytest.mark.parametrize(
+    ("bad_rows", "numbers"),
+    [([17, 19], "samples 1 and 3"), ([*range(17, 26), 30], "samples 1, 2, 3, 4, 5 and 5 more")],
+)
+def test_several_bad_samples(bad_rows: list[int], numbers: str, tmp_path: Path) -> None:
+    first = answer_of_several(tmp_path, tf.math.log, bad_rows)
+    assert first.samples is not None
+    assert first.samples.numbers == tuple(row - 16 for row in bad_rows)
+    assert first.headline.endswith(f": {len(bad_rows)} of the 16 samples of the batch, {numbers}.")
+    assert slices_text(first, first.samples) == f"{len(bad_rows)} of the 16 samples of the batch are bad: {numbers}"
+    assert [input_.index for input_ in first.samples.first_sample] == [1]
+
+
+def test_of_several_bad_samples_only_the_first_is_known_if_the_op_cannot_be_computed_again(tmp_path: Path) -> None:
+    first = answer_of_several(tmp_path, tf.math.lgamma, [17, 19])
+    assert first.samples is not None
+    assert first.samples.numbers == ()
+    assert first.headline.endswith(": 2 of the 16 samples of the batch, the first is sample 1.")
+
+
+def test_several_bad_samples_of_the_batch_itself(tmp_path: Path) -> None:
+    x = features()
+    x[[33, 36, 39]] = np.nan
+    record(tmp_path, lambda: tf.function(lambda x: tf.reduce_sum(x))(tf.constant(x[32:40])))
+    first = tfdbg_arrow.first_nonfinite(tmp_path)
+    assert first is not None
+    assert first.samples is not None
+    assert (first.samples.unit, first.samples.numbers) == ("row", (1, 4, 7))
 
 
 @pytest.mark.parametrize("is_bad_before", [False, True])

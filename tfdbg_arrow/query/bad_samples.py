@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from tfdbg_arrow.query.bad_slices import BadSlices
 from tfdbg_arrow.query.batch_axis import OUTSIDE, BatchAxis, BatchSource
 from tfdbg_arrow.query.batch_axis.step_batches import StepBatches
 from tfdbg_arrow.query.engine import Engine
@@ -47,6 +48,8 @@ class BadSamples:
     Attributes:
         first: Index of the first bad sample, from 0.
         num_bad: Number of bad samples; None if other components of the data have other bad samples.
+        numbers: Indexes of all bad samples; empty unless the recording kept the elements that show them, as with
+            `on_nonfinite='keep'`.
         num_samples: Number of all samples of the tensor.
         whole: The name of the data that the samples belong to: `the batch`, or `the data` from which batches are taken.
             The batch of one of several replicas in a graph is `the batch of replica 1`. In the validation of Keras's
@@ -77,6 +80,7 @@ class BadSamples:
     is_row_of_arrays: bool
     follows_skipped: bool
     first_sample: tuple[SampleInput, ...] = ()
+    numbers: tuple[int, ...] = ()
 
 
 class SampleFinder:
@@ -90,6 +94,7 @@ class SampleFinder:
         self._arrays = SourceArrays(logdir, flow, run_id=run_id)
         self._batches = StepBatches(logdir, flow, self._arrays, self._stacks, run_id=run_id)
         self._step_inputs = StepInputs(logdir, run_id=run_id)
+        self._slices = BadSlices(logdir, run_id=run_id)
         self._axis = BatchAxis(logdir, flow, self._batches, self._step_inputs, run_id=run_id)
         self._names = InputNames(logdir, flow, self._stacks, run_id=run_id)
 
@@ -128,7 +133,24 @@ class SampleFinder:
             is_row_of_arrays=row is not None and row.is_of_arrays,
             follows_skipped=row is not None and row.follows_skipped,
             first_sample=self._first_sample(sources[0], event, call) if sources else self._first_sample_taken(event),
+            numbers=self._slices.of(event, self._row_of_inputs(event)) if num_bad > 1 else (),
         )
+
+    def _row_of_inputs(self, event: TensorEvent) -> int | None:
+        """Returns the row of a tensor in `step_input`; None if it is no input of a step that was kept."""
+        kept: Mapping[int, KeptInput] = {}
+        number = event.output_slot or 0
+        if event.tensor_id is not None:
+            number, kept = event.tensor_id, self._step_inputs.of_tensors([event.tensor_id])
+        elif event.graph_tensor is not None and event.op_type in GETS_ELEMENT:
+            kept = self._step_inputs.of_element(event.graph_tensor)
+        elif event.graph_tensor is not None and self._batches.loops.is_component(event.graph_tensor):
+            components = self._batches.loops.components(event.graph_id)
+            number, kept = (
+                components[event.graph_tensor.op_name],
+                self._step_inputs.of_arguments(event.graph_tensor, components),
+            )
+        return kept[number].event_index if number in kept else None
 
     def _first_sample(self, source: BatchSource, bad: TensorEvent, call: int | None) -> tuple[SampleInput, ...]:
         """Returns what the kept inputs of a step hold for the first bad sample of a tensor.
