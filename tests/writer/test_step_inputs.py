@@ -176,6 +176,50 @@ def stepped(weights: tf.Variable, x: tf.Tensor) -> None:
     weights.assign_sub(0.01 * tape.gradient(loss, weights))
 
 
+def mean_of_ragged(words: tf.RaggedTensor, table: tf.Tensor) -> tf.Tensor:
+    return tf.reduce_mean(tf.gather(table, tf.strings.to_hash_bucket_fast(words, 8)), axis=1)
+
+
+def mean_of_dense(words: tf.RaggedTensor, table: tf.Tensor) -> tf.Tensor:
+    padded = words.to_tensor()
+    is_word = tf.cast(tf.not_equal(padded, ""), tf.float32)
+    vectors = tf.gather(table, tf.strings.to_hash_bucket_fast(padded, 8)) * is_word[..., None]
+    return tf.reduce_sum(vectors, axis=1) / tf.reduce_sum(is_word, axis=1, keepdims=True)
+
+
+def mean_in_another_order(words: tf.RaggedTensor, table: tf.Tensor) -> tf.Tensor:
+    vectors = tf.gather(table, tf.strings.to_hash_bucket_fast(words.values, 8))
+    rows = words.nrows() - 1 - words.value_rowids()
+    return tf.math.unsorted_segment_sum(vectors, rows, words.nrows()) / tf.math.unsorted_segment_sum(
+        tf.ones_like(vectors), rows, words.nrows()
+    )
+
+
+@pytest.mark.parametrize("labels_dtype", [np.int64, np.float32])
+@pytest.mark.parametrize("mean", [mean_of_ragged, mean_of_dense, mean_in_another_order])
+def test_words_of_split_texts(mean: Callable[..., tf.Tensor], labels_dtype: type, tmp_path: Path) -> None:
+    """A text without words: 0 / 0. Labels with a floating-point dtype have rows."""
+    table = tf.Variable(tf.ones([8, 4]))
+    texts = np.array([f"user {number}" for number in range(NUM_RECORDS)])
+    texts[BAD_RECORD] = ""
+
+    @tf.function
+    def step(text: tf.Tensor, label: tf.Tensor) -> None:
+        with tf.GradientTape() as tape:
+            means = mean(tf.strings.split(tf.strings.lower(text)), tf.convert_to_tensor(table))
+            loss = tf.reduce_mean(means) - tf.reduce_mean(tf.cast(label, tf.float32))
+        table.assign_sub(0.01 * tf.convert_to_tensor(tape.gradient(loss, table)))
+
+    def program() -> None:
+        data = tf.data.Dataset.from_tensor_slices((texts, labels().astype(labels_dtype)))
+        for batch in data.shuffle(NUM_RECORDS, seed=1).batch(8):
+            step(*batch)
+
+    is_known = mean is not mean_in_another_order
+    expected = {"component 0": ("",), "component 1": (BAD_RECORD,)} if is_known else {}
+    assert shown(record(tmp_path, program)) == expected
+
+
 def answer_of_several(logdir: Path, op: Callable[[tf.Tensor], tf.Tensor], bad_rows: list[int]) -> NonFinite:
     x = features() + 1
     x[bad_rows, 1] = 0

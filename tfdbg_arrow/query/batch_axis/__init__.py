@@ -146,7 +146,7 @@ class BatchAxis:
         graph_tensor = row.graph_tensor
         if row.op_type in LOOKUPS:
             start = self._unrecorded.indices(row)
-        else:
+        elif (start := self._unrecorded.split_texts(row)) is None:
             is_of_slices = row.op_type in ELEMENTWISE | RESHAPING
             start = (
                 None if graph_tensor is None or not is_of_slices else UnrecordedTensor(graph_tensor, num_axes_of(row))

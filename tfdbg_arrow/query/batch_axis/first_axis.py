@@ -69,6 +69,8 @@ class FirstAxis:
             if indices is None:
                 return []
             return _certain(self._unrecorded.rows_behind(row, indices.tensor, num_axes=indices.num_axes))
+        if (texts := self._unrecorded.split_texts(row)) is not None:
+            return _certain(self._unrecorded.rows_behind(row, texts.tensor, num_axes=texts.num_axes))
         if row.op_type in _REORDERING or row.op_type == READER or not row.shape:
             return []
         size = row.shape[0]

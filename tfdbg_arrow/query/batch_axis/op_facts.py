@@ -25,6 +25,10 @@ class OpFacts:
         """Returns the attributes of the op that made a tensor; None for an eager op, and if they were not recorded."""
         return None if row.graph_id is None or row.op_name is None else self._attributes(row.graph_id, row.op_name)
 
+    def attributes_of(self, tensor: GraphTensor) -> dict[str, Any] | None:
+        """Returns the same as `attributes`, for a tensor that may have no row."""
+        return self._attributes(tensor.graph_id, tensor.op_name)
+
     def _read_attributes(self, graph_id: int, op_name: str) -> dict[str, Any] | None:
         """Returns the attributes of an op of a graph, or None if they were not recorded."""
         rows = self._logdir.rows(

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from tfdbg_arrow.query.batch_axis.op_facts import OpFacts
+from tfdbg_arrow.query.batch_axis.split_texts import OF_EACH_TEXT, ROWS_OF_WORDS, SplitTexts
 from tfdbg_arrow.query.batch_axis.step_batches import StepBatches
 from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.recorded import EagerValue, GraphTensor, Op, Place, TensorEvent
@@ -40,6 +41,7 @@ class UnrecordedInputs:
         self._flow = flow
         self._facts = facts
         self._batches = batches
+        self._split_texts = SplitTexts(flow.graphs, facts)
 
     def rows_behind(self, row: TensorEvent, start: GraphTensor | None, *, num_axes: int) -> list[TensorEvent]:
         """Returns the nearest recorded tensors that reach an op through tensors without rows, such as masks.
@@ -85,6 +87,11 @@ class UnrecordedInputs:
             return None
         return UnrecordedTensor(graph_tensor.of_op(*op.inputs[1]), len(indices))
 
+    def split_texts(self, row: TensorEvent) -> UnrecordedTensor | None:
+        """Returns the texts of whose words the slices of a tensor are computed; None if that is not certain."""
+        texts = self._split_texts.of(row.graph_tensor) if row.op_type in ROWS_OF_WORDS else None
+        return None if texts is None else UnrecordedTensor(texts, 1)
+
     def _behind(
         self, row: TensorEvent, start: GraphTensor | None, *, num_axes: int
     ) -> Iterator[GraphTensor | EagerValue | TensorEvent]:
@@ -128,7 +135,11 @@ class UnrecordedInputs:
                 continue
             if op is not None and not sources:
                 sources = self._flow.borders.executed.inputs(tensor, op)
-            if op is not None and op.op_type in ELEMENTWISE:
+            if op is not None and op.op_type in ROWS_OF_WORDS and (texts := self._split_texts.of(tensor)) is not None:
+                to_follow.append((texts, 1, self._facts.static_shape(texts)))
+            elif op is not None and op.op_type in OF_EACH_TEXT and sources:
+                to_follow.append((sources[0], num_axes, shape))
+            elif op is not None and op.op_type in ELEMENTWISE:
                 same_shape = shape if len(sources) == 1 else None  # a node that the optimizer made has no static shape
                 to_follow += [(source, num_axes, same_shape) for source in sources]
             elif op is not None and op.op_type in RESHAPING and sources:
