@@ -220,6 +220,41 @@ def test_words_of_split_texts(mean: Callable[..., tf.Tensor], labels_dtype: type
     assert shown(record(tmp_path, program)) == expected
 
 
+@pytest.mark.parametrize("is_reversed", [False, True])
+def test_a_ragged_batch(is_reversed: bool, tmp_path: Path) -> None:
+    """Two values of a sample are bad; in the near miss, the values are in another order than the samples."""
+    weight = tf.Variable(1.0)
+    lists = [[1.0] * (1 + number % 5) for number in range(NUM_RECORDS)]
+    lists[BAD_RECORD] = [2.0, 0.0, 0.0]
+
+    @tf.function
+    def step(values: tf.RaggedTensor, label: tf.Tensor) -> None:
+        with tf.GradientTape() as tape:
+            flat = values.flat_values[::-1] if is_reversed else values.flat_values
+            logarithms = tf.math.log(flat * weight)
+            loss = tf.reduce_sum(logarithms) - tf.reduce_mean(tf.cast(label, tf.float32))
+        weight.assign_sub(0.01 * tape.gradient(loss, weight))
+
+    def program() -> None:
+        data = tf.data.Dataset.from_tensor_slices((tf.ragged.constant(lists), labels()))
+        for batch in data.shuffle(NUM_RECORDS, seed=1).batch(8):
+            step(*batch)
+
+    sample = record(tmp_path / "log", program)
+    if is_reversed:
+        assert sample == ()
+        return
+    assert shown(sample) == {"component 0": (2.0, 0.0, 0.0), "component 1": (BAD_RECORD,)}
+    first = tfdbg_arrow.first_nonfinite(tmp_path / "log")
+    assert first is not None
+    assert first.samples is not None
+    assert (first.samples.num_bad, first.samples.num_samples, first.samples.whole) == (1, 8, "the batch")
+    tfdbg_arrow.write_repro(tmp_path / "log", tmp_path / "repro.py")
+    with np.load(tmp_path / "repro_sample.npz") as arrays:
+        assert arrays["component_0"].tolist() == [2.0, 0.0, 0.0]
+        assert arrays["component_1"].tolist() == [BAD_RECORD]
+
+
 def answer_of_several(logdir: Path, op: Callable[[tf.Tensor], tf.Tensor], bad_rows: list[int]) -> NonFinite:
     x = features() + 1
     x[bad_rows, 1] = 0
@@ -293,6 +328,24 @@ def test_slices_of_an_array_in_eager_code(is_bad_before: bool, tmp_path: Path) -
     assert first is not None
     assert first.samples is not None
     assert (first.samples.whole, first.samples.unit) == ("a tensor from outside", "row")
+
+
+@pytest.mark.parametrize("is_eager", [False, True])
+@pytest.mark.parametrize("num_features", [0, 3])
+def test_a_reversed_batch_has_no_known_samples(is_eager: bool, num_features: int, tmp_path: Path) -> None:
+    weights = tf.Variable(tf.ones([3] if num_features else []))
+
+    def step(x: tf.Tensor) -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.math.log(x[::-1] * weights))
+        weights.assign_sub(0.01 * tape.gradient(loss, weights))
+
+    def program() -> None:
+        x = features() if num_features else features()[:, 0]
+        for batch in tf.data.Dataset.from_tensor_slices(x).batch(8):
+            (step if is_eager else tf.function(step))(batch)
+
+    assert record(tmp_path, program) == ()
 
 
 def test_rows_that_eager_code_mixes_are_not_shown(tmp_path: Path) -> None:

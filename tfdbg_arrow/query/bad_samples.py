@@ -12,6 +12,7 @@ from tfdbg_arrow.query.batch_axis.step_batches import StepBatches
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.input_names import InputNames, component_name, short_name
+from tfdbg_arrow.query.ragged_batches import RaggedBatch, RaggedBatches
 from tfdbg_arrow.query.recorded import (
     EagerValue,
     GraphTensor,
@@ -95,6 +96,7 @@ class SampleFinder:
         self._batches = StepBatches(logdir, flow, self._arrays, self._stacks, run_id=run_id)
         self._step_inputs = StepInputs(logdir, run_id=run_id)
         self._slices = BadSlices(logdir, run_id=run_id)
+        self._ragged = RaggedBatches(flow, self._batches, self._step_inputs)
         self._axis = BatchAxis(logdir, flow, self._batches, self._step_inputs, run_id=run_id)
         self._names = InputNames(logdir, flow, self._stacks, run_id=run_id)
 
@@ -108,6 +110,9 @@ class SampleFinder:
         arguments = {source.argument for source in sources}
         if data_name is None and len(arguments) != 1:  # no argument, or rows of several arguments
             return None
+        ragged = self._ragged.find(sources[0]) if len(sources) == 1 else None
+        if ragged is not None:
+            return self._of_ragged(event, ragged, first_bad[0], num_bad)
         (argument,) = arguments or {None}
         rows = {self._row_of(source, first_bad[0]) for source in sources}
         row = rows.pop() if len(rows) == 1 else None
@@ -134,6 +139,35 @@ class SampleFinder:
             follows_skipped=row is not None and row.follows_skipped,
             first_sample=self._first_sample(sources[0], event, call) if sources else self._first_sample_taken(event),
             numbers=self._slices.of(event, self._row_of_inputs(event)) if num_bad > 1 else (),
+        )
+
+    def _of_ragged(self, event: TensorEvent, batch: RaggedBatch, first_bad: int, num_bad: int) -> BadSamples:
+        """Returns the bad samples of a tensor whose first axis has the values of all samples of a ragged batch."""
+        bad_values = self._slices.of(event, self._row_of_inputs(event)) if num_bad > 1 else (first_bad,)
+        numbers = tuple(dict.fromkeys(map(batch.sample_of, bad_values)))
+        first, num_samples = batch.sample_of(first_bad), len(batch.limits) - 1
+        start, end = batch.limits[first : first + 2]
+        is_of_keras = self._names.is_taken_by_keras(event)
+        path = self._arrays.element_component(batch.source.taken_in, batch.slot) or (batch.slot,)
+        name = short_name(path, is_of_keras=is_of_keras)
+        others = (
+            self._step_inputs.sample(kept, first, name=name)
+            for name, kept in self._kept_inputs(batch.source, None)
+            if kept.shape[:1] == (num_samples,)
+        )
+        return BadSamples(
+            first=first,
+            num_bad=len(numbers) or None,
+            num_samples=num_samples,
+            whole=self._whole(event, is_batch=True),
+            unit="sample",
+            name=None,
+            inputs=(),
+            row=None,
+            is_row_of_arrays=False,
+            follows_skipped=False,
+            first_sample=(self._step_inputs.sample(batch.values, start, name=name, num_values=end - start), *others),
+            numbers=numbers if len(numbers) > 1 else (),
         )
 
     def _row_of_inputs(self, event: TensorEvent) -> int | None:

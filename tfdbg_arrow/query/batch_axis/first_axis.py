@@ -71,6 +71,8 @@ class FirstAxis:
             return _certain(self._unrecorded.rows_behind(row, indices.tensor, num_axes=indices.num_axes))
         if (texts := self._unrecorded.split_texts(row)) is not None:
             return _certain(self._unrecorded.rows_behind(row, texts.tensor, num_axes=texts.num_axes))
+        if row.op_type == "StridedSlice" and self._may_skip_or_reverse(row):
+            return []
         if row.op_type in _REORDERING or row.op_type == READER or not row.shape:
             return []
         size = row.shape[0]
@@ -160,6 +162,20 @@ class FirstAxis:
             if len(shape) != 2 or shape[0] != num_rows or not self._keeps_slices(carrier):
                 return None
         return None
+
+    def _may_skip_or_reverse(self, row: TensorEvent) -> bool:
+        """Returns whether a StridedSlice may take the slices along the first axis in steps other than 1.
+
+        The strides of an eager op are not recorded. If the shape stays the same, they are the only reason for the op.
+        """
+        graph_tensor = row.graph_tensor
+        if graph_tensor is None:
+            return any(source.shape == row.shape for _, _, source in self._flow.taken_by(row))
+        op = self._flow.graphs.op(graph_tensor.graph_id, graph_tensor.op_name)
+        if op is None or op.op_type != "StridedSlice" or len(op.inputs) < 4:
+            return False
+        strides = self._facts.integers(graph_tensor.of_op(*op.inputs[3]))
+        return not strides or strides[0] != 1
 
     def _keeps_slices(self, row: TensorEvent) -> bool:
         """Returns whether each slice of an output is certainly computed from the same slice of the first input."""
