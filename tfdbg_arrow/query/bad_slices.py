@@ -40,15 +40,15 @@ class BadSlices:
         # Few answers need NumPy.
         import numpy as np
 
-        shape, place, num_bad = event.shape, event.first_bad_place, event.num_bad_slices
-        if not shape or not place or not num_bad or math.prod(shape) * 16 > _MAX_BYTES:
+        shape, first_bad, num_bad = event.shape, event.first_bad_place, event.num_bad_slices
+        if not shape or not first_bad or not num_bad or math.prod(shape) * 16 > _MAX_BYTES:
             return ()
         array = self._elements(event, shape, kept_as)
         if array is None or array.shape != shape or array.dtype.kind not in "fc":
             return ()
         is_bad = ~np.isfinite(array.reshape(shape[0], -1)).all(axis=1)
         slices = tuple(int(index) for index in np.flatnonzero(is_bad))
-        return slices if len(slices) == num_bad and slices[0] == place[0] else ()
+        return slices if len(slices) == num_bad and slices[0] == first_bad[0] else ()
 
     def _elements(self, event: TensorEvent, shape: tuple[int, ...], kept_as: int | None) -> npt.NDArray[Any] | None:
         """Returns the elements of a tensor, as they were kept or computed again."""
