@@ -16,7 +16,8 @@ import tensorflow as tf
 import tfdbg_arrow
 from tests.cli.running import python
 from tfdbg_arrow.errors import ReproError
-from tfdbg_arrow.query import SampleInput
+from tfdbg_arrow.query import NonFinite, SampleInput
+from tfdbg_arrow.query.wording import slices_text
 
 from .subprocesses import run_python
 from .test_executed_graphs import rows
@@ -167,6 +168,325 @@ def test_fit_shuffled_with_tokens(tmp_path: Path) -> None:
     assert repro.sample_path == str(tmp_path / "repro_sample.npz")
     with np.load(repro.sample_path, allow_pickle=False) as arrays:
         assert {name: arrays[name].tolist() for name in arrays} == {"x": [[0] * 5], "y": [BAD_RECORD]}
+
+
+def stepped(weights: tf.Variable, x: tf.Tensor) -> None:
+    with tf.GradientTape() as tape:
+        loss = loss_of(x, weights)
+    weights.assign_sub(0.01 * tape.gradient(loss, weights))
+
+
+def mean_of_ragged(words: tf.RaggedTensor, table: tf.Tensor) -> tf.Tensor:
+    return tf.reduce_mean(tf.gather(table, tf.strings.to_hash_bucket_fast(words, 8)), axis=1)
+
+
+def mean_of_dense(words: tf.RaggedTensor, table: tf.Tensor) -> tf.Tensor:
+    padded = words.to_tensor()
+    is_word = tf.cast(tf.not_equal(padded, ""), tf.float32)
+    vectors = tf.gather(table, tf.strings.to_hash_bucket_fast(padded, 8)) * is_word[..., None]
+    return tf.reduce_sum(vectors, axis=1) / tf.reduce_sum(is_word, axis=1, keepdims=True)
+
+
+def mean_in_another_order(words: tf.RaggedTensor, table: tf.Tensor) -> tf.Tensor:
+    vectors = tf.gather(table, tf.strings.to_hash_bucket_fast(words.values, 8))
+    rows = words.nrows() - 1 - words.value_rowids()
+    return tf.math.unsorted_segment_sum(vectors, rows, words.nrows()) / tf.math.unsorted_segment_sum(
+        tf.ones_like(vectors), rows, words.nrows()
+    )
+
+
+@pytest.mark.parametrize("labels_dtype", [np.int64, np.float32])
+@pytest.mark.parametrize("mean", [mean_of_ragged, mean_of_dense, mean_in_another_order])
+def test_words_of_split_texts(mean: Callable[..., tf.Tensor], labels_dtype: type, tmp_path: Path) -> None:
+    """A text without words: 0 / 0. Labels with a floating-point dtype have rows."""
+    table = tf.Variable(tf.ones([8, 4]))
+    texts = np.array([f"user {number}" for number in range(NUM_RECORDS)])
+    texts[BAD_RECORD] = ""
+
+    @tf.function
+    def step(text: tf.Tensor, label: tf.Tensor) -> None:
+        with tf.GradientTape() as tape:
+            means = mean(tf.strings.split(tf.strings.lower(text)), tf.convert_to_tensor(table))
+            loss = tf.reduce_mean(means) - tf.reduce_mean(tf.cast(label, tf.float32))
+        table.assign_sub(0.01 * tf.convert_to_tensor(tape.gradient(loss, table)))
+
+    def program() -> None:
+        data = tf.data.Dataset.from_tensor_slices((texts, labels().astype(labels_dtype)))
+        for batch in data.shuffle(NUM_RECORDS, seed=1).batch(8):
+            step(*batch)
+
+    is_known = mean is not mean_in_another_order
+    expected = {"component 0": ("",), "component 1": (BAD_RECORD,)} if is_known else {}
+    assert shown(record(tmp_path, program)) == expected
+
+
+@pytest.mark.parametrize("is_reversed", [False, True])
+def test_a_ragged_batch(is_reversed: bool, tmp_path: Path) -> None:
+    """Two values of a sample are bad; in the near miss, the values are in another order than the samples."""
+    weight = tf.Variable(1.0)
+    lists = [[1.0] * (1 + number % 5) for number in range(NUM_RECORDS)]
+    lists[BAD_RECORD] = [2.0, 0.0, 0.0]
+
+    @tf.function
+    def step(values: tf.RaggedTensor, label: tf.Tensor) -> None:
+        with tf.GradientTape() as tape:
+            flat = values.flat_values[::-1] if is_reversed else values.flat_values
+            logarithms = tf.math.log(flat * weight)
+            loss = tf.reduce_sum(logarithms) - tf.reduce_mean(tf.cast(label, tf.float32))
+        weight.assign_sub(0.01 * tape.gradient(loss, weight))
+
+    def program() -> None:
+        data = tf.data.Dataset.from_tensor_slices((tf.ragged.constant(lists), labels()))
+        for batch in data.shuffle(NUM_RECORDS, seed=1).batch(8):
+            step(*batch)
+
+    sample = record(tmp_path / "log", program)
+    if is_reversed:
+        assert sample == ()
+        return
+    assert shown(sample) == {"component 0": (2.0, 0.0, 0.0), "component 1": (BAD_RECORD,)}
+    first = tfdbg_arrow.first_nonfinite(tmp_path / "log")
+    assert first is not None
+    assert first.samples is not None
+    assert (first.samples.num_bad, first.samples.num_samples, first.samples.whole) == (1, 8, "the batch")
+    tfdbg_arrow.write_repro(tmp_path / "log", tmp_path / "repro.py")
+    with np.load(tmp_path / "repro_sample.npz") as arrays:
+        assert arrays["component_0"].tolist() == [2.0, 0.0, 0.0]
+        assert arrays["component_1"].tolist() == [BAD_RECORD]
+
+
+def answer_of_several(logdir: Path, op: Callable[[tf.Tensor], tf.Tensor], bad_rows: list[int]) -> NonFinite:
+    x = features() + 1
+    x[bad_rows, 1] = 0
+
+    @tf.function
+    def step(x: tf.Tensor) -> tf.Tensor:
+        return tf.reduce_sum(op(x))
+
+    def program() -> None:
+        for batch in tf.data.Dataset.from_tensor_slices(x).batch(16):
+            step(batch)
+
+    record(logdir, program)
+    first = tfdbg_arrow.first_nonfinite(logdir)
+    assert first is not None
+    assert first.samples is not None
+    return first
+
+
+@pytest.mark.parametrize(
+    ("bad_rows", "numbers"),
+    [([17, 19], "samples 1 and 3"), ([*range(17, 26), 30], "samples 1, 2, 3, 4, 5 and 5 more")],
+)
+def test_several_bad_samples(bad_rows: list[int], numbers: str, tmp_path: Path) -> None:
+    first = answer_of_several(tmp_path, tf.math.log, bad_rows)
+    assert first.samples is not None
+    assert first.samples.numbers == tuple(row - 16 for row in bad_rows)
+    assert first.headline.endswith(f": {len(bad_rows)} of the 16 samples of the batch, {numbers}.")
+    assert slices_text(first, first.samples) == f"{len(bad_rows)} of the 16 samples of the batch are bad: {numbers}"
+    assert [input_.index for input_ in first.samples.first_sample] == [1]
+
+
+def test_of_several_bad_samples_only_the_first_is_known_if_the_op_cannot_be_computed_again(tmp_path: Path) -> None:
+    first = answer_of_several(tmp_path, tf.math.lgamma, [17, 19])
+    assert first.samples is not None
+    assert first.samples.numbers == ()
+    assert first.headline.endswith(": 2 of the 16 samples of the batch, the first is sample 1.")
+
+
+def test_several_bad_samples_of_the_batch_itself(tmp_path: Path) -> None:
+    x = features()
+    x[[33, 36, 39]] = np.nan
+    record(tmp_path, lambda: tf.function(lambda x: tf.reduce_sum(x))(tf.constant(x[32:40])))
+    first = tfdbg_arrow.first_nonfinite(tmp_path)
+    assert first is not None
+    assert first.samples is not None
+    assert (first.samples.unit, first.samples.numbers) == ("row", (1, 4, 7))
+
+
+@pytest.mark.parametrize("is_bad_before", [False, True])
+def test_slices_of_an_array_in_eager_code(is_bad_before: bool, tmp_path: Path) -> None:
+    """Nothing shows that the slice is a batch, so the answer shows its row, and no row of the labels."""
+    weights = tf.Variable(tf.ones([3]))
+
+    def program() -> None:
+        for start in range(0, NUM_RECORDS, 8):
+            x = np.log(features()[start : start + 8]) if is_bad_before else features()[start : start + 8]
+            with tf.GradientTape() as tape:
+                y = tf.constant(labels()[start : start + 8], tf.float32)
+                if is_bad_before:
+                    loss = tf.reduce_mean(tf.reduce_sum(x * weights, axis=1) - y)
+                else:
+                    loss = tf.reduce_mean(tf.math.log(tf.reduce_sum(x * weights, axis=1)) - y)
+            weights.assign_sub(0.01 * tape.gradient(loss, weights))
+
+    with np.errstate(divide="ignore"):
+        sample = record(tmp_path, program)
+    assert shown(sample) == {"tensor": (-np.inf,) * 3 if is_bad_before else (0.0, 0.0, 0.0)}
+    assert sample[0].index == BAD_RECORD % 8
+    first = tfdbg_arrow.first_nonfinite(tmp_path)
+    assert first is not None
+    assert first.samples is not None
+    assert (first.samples.whole, first.samples.unit) == ("a tensor from outside", "row")
+
+
+@pytest.mark.parametrize("is_eager", [False, True])
+@pytest.mark.parametrize("num_features", [0, 3])
+def test_a_reversed_batch_has_no_known_samples(is_eager: bool, num_features: int, tmp_path: Path) -> None:
+    weights = tf.Variable(tf.ones([3] if num_features else []))
+
+    def step(x: tf.Tensor) -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.math.log(x[::-1] * weights))
+        weights.assign_sub(0.01 * tape.gradient(loss, weights))
+
+    def program() -> None:
+        x = features() if num_features else features()[:, 0]
+        for batch in tf.data.Dataset.from_tensor_slices(x).batch(8):
+            (step if is_eager else tf.function(step))(batch)
+
+    assert record(tmp_path, program) == ()
+
+
+def test_rows_that_eager_code_mixes_are_not_shown(tmp_path: Path) -> None:
+    order = tf.constant([5, 4, 3, 2, 1, 0, 7, 6])
+
+    def program() -> None:
+        tf.math.log(tf.gather(tf.constant(features()[32:40]), order))
+
+    assert record(tmp_path, program) == ()
+
+
+@pytest.mark.parametrize("has_break", [False, True])
+def test_a_loop_over_a_data_set(has_break: bool, tmp_path: Path) -> None:
+    """The loop has a state of the shape of the labels, which is no part of the element."""
+    weights = tf.Variable(tf.ones([3]))
+
+    @tf.function
+    def train(data: tf.data.Dataset) -> tf.Tensor:
+        total = tf.zeros([8], tf.int64)
+        for x, number, _ in data:
+            stepped(weights, x)
+            total += number
+            if has_break and total[0] < 0:
+                break
+        return total
+
+    assert shown(record(tmp_path, lambda: train(batches()))) == EXPECTED
+    assert rows(tmp_path, "SELECT DISTINCT role FROM graph_op WHERE op_type IN ('Log', 'AssignSubVariableOp')") == [
+        ("forward",)
+    ]
+
+
+def test_a_loop_over_a_data_set_of_tokens_with_names(tmp_path: Path) -> None:
+    """The tokens have no rows; the data set is made in the function with the loop."""
+    tokens = np.random.default_rng(0).integers(1, 9, (NUM_RECORDS, 5))
+    tokens[BAD_RECORD] = 0
+    weights = tf.Variable(1.0)
+
+    @tf.function
+    def train(data: tf.data.Dataset) -> None:
+        for batch in data.batch(8):
+            is_word = tf.cast(tf.not_equal(batch["tokens"], 0), tf.float32)
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(weights / tf.reduce_sum(is_word, axis=1))
+            weights.assign_sub(0.01 * tape.gradient(loss, weights))
+
+    data = tf.data.Dataset.from_tensor_slices({"tokens": tokens, "who": names()})
+    sample = record(tmp_path, lambda: train(data.shuffle(NUM_RECORDS, seed=1)))
+    assert [input_.elements for input_ in sample] == [(0, 0, 0, 0, 0), (f"user{BAD_RECORD}",)]
+
+
+def test_a_loop_over_records_has_no_samples(tmp_path: Path) -> None:
+    weights = tf.Variable(tf.ones([3]))
+
+    @tf.function
+    def train(data: tf.data.Dataset) -> None:
+        for x in data:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.math.log(x * weights))
+            weights.assign_sub(0.01 * tape.gradient(loss, weights))
+
+    x = features() + 1
+    x[BAD_RECORD, 1] = 0
+    assert record(tmp_path, lambda: train(tf.data.Dataset.from_tensor_slices(x))) == ()
+
+
+def test_a_bad_record_that_a_loop_takes(tmp_path: Path) -> None:
+    """The data set's function is still the origin, and its ops still belong to the input."""
+    weights = tf.Variable(tf.ones([3]))
+
+    @tf.function
+    def train(data: tf.data.Dataset) -> tf.Tensor:
+        total = 0.0
+        for x in data:
+            total += tf.reduce_sum(x * weights)
+        return total
+
+    def program() -> None:
+        train(tf.data.Dataset.from_tensor_slices(features()).map(tf.math.log).batch(8))
+
+    record(tmp_path, program)
+    first = tfdbg_arrow.first_nonfinite(tmp_path)
+    assert first is not None
+    assert (first.op_type, first.role) == ("Log", "input")
+
+
+@pytest.mark.parametrize("is_shown", [True, False])
+def test_train_on_batch(is_shown: bool, tmp_path: Path) -> None:
+    import keras
+
+    def program() -> None:
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Lambda(tf.math.log), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        for start in range(0, NUM_RECORDS, 8):
+            part = slice(start, start + 8)
+            batch = features()[part], labels()[part].astype(np.float32)
+            if is_shown:
+                model.train_on_batch(batch[0], batch[1], sample_weight=np.ones(8, np.float32))
+            else:
+                model.train_on_batch(*batch)
+
+    sample = shown(record(tmp_path, program))
+    if is_shown:
+        assert sample == {"x": (0.0, 0.0, 0.0), "y": (float(BAD_RECORD),), "sample_weight": (1.0,)}
+    else:
+        assert sample == {"data": (0.0, 0.0, 0.0), "data_1": (float(BAD_RECORD),)}
+
+
+def test_train_on_batch_with_a_variable_that_is_none(tmp_path: Path) -> None:
+    """The text shows three arguments, and the batch has three tensors, but x has two of them."""
+    import keras
+
+    weights = None
+
+    def program() -> None:
+        inputs = [keras.Input((3,)), keras.Input((3,))]
+        logarithm = keras.layers.Lambda(tf.math.log)(inputs[0])
+        model = keras.Model(inputs, keras.layers.Dense(1)(keras.layers.Add()([logarithm, inputs[1]])))
+        model.compile("sgd", "mse")
+        both = [features()[32:40], features()[32:40]]
+        model.train_on_batch(both, labels()[32:40].astype(np.float32), sample_weight=weights)
+
+    assert list(shown(record(tmp_path, program))) == ["data", "data_1", "data_2"]
+
+
+def test_a_bad_label_of_train_on_batch(tmp_path: Path) -> None:
+    import keras
+
+    def program() -> None:
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        y = labels().astype(np.float32)
+        y[BAD_RECORD] = np.nan
+        model.train_on_batch(features(), y)
+
+    record(tmp_path, program)
+    first = tfdbg_arrow.first_nonfinite(tmp_path)
+    assert first is not None
+    assert first.samples is not None
+    assert first.samples.name == "y of the batch"
+    assert [input_.name for input_ in first.samples.inputs] == ["x of the batch"]
 
 
 def test_a_bad_record_of_the_data(tmp_path: Path) -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import ast
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 
-from tfdbg_arrow.query.batch_axis import METHODS_OF_KERAS, BatchAxis, BatchSource
+from tfdbg_arrow.query.bad_slices import BadSlices
+from tfdbg_arrow.query.batch_axis import OUTSIDE, BatchAxis, BatchSource
+from tfdbg_arrow.query.batch_axis.step_batches import StepBatches
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.data_flow import DataFlow
-from tfdbg_arrow.query.outside_tensors import OutsideTensors
+from tfdbg_arrow.query.input_names import InputNames, component_name, short_name
+from tfdbg_arrow.query.ragged_batches import RaggedBatch, RaggedBatches
 from tfdbg_arrow.query.recorded import (
     EagerValue,
     GraphTensor,
@@ -22,11 +24,8 @@ from tfdbg_arrow.query.recorded import (
 from tfdbg_arrow.query.source_arrays import GETS_ELEMENT, SourceArrays, SourceRow
 from tfdbg_arrow.query.step_inputs import KeptInput, SampleInput, StepInputs
 
-_ARGUMENTS_OF_KERAS = ("x", "y", "sample_weight")
-"""Keras's names for the components of an element that it takes from a data set."""
 _REPLICA = re.compile(r"(?:^|/)replica_([1-9]\d{0,3})/")
 """The scope that TensorFlow gives to the names of all ops of a replica, except the first one."""
-_ORDINALS = ("first", "second", "third")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +48,8 @@ class BadSamples:
     Attributes:
         first: Index of the first bad sample, from 0.
         num_bad: Number of bad samples; None if other components of the data have other bad samples.
+        numbers: Indexes of all bad samples; empty unless the recording kept the elements that show them, as with
+            `on_nonfinite='keep'`.
         num_samples: Number of all samples of the tensor.
         whole: The name of the data that the samples belong to: `the batch`, or `the data` from which batches are taken.
             The batch of one of several replicas in a graph is `the batch of replica 1`. In the validation of Keras's
@@ -79,6 +80,7 @@ class BadSamples:
     is_row_of_arrays: bool
     follows_skipped: bool
     first_sample: tuple[SampleInput, ...] = ()
+    numbers: tuple[int, ...] = ()
 
 
 class SampleFinder:
@@ -88,11 +90,13 @@ class SampleFinder:
         self._logdir = logdir
         self._flow = flow
         self._run_id = run_id
-        self._stacks = flow.stacks
         self._arrays = SourceArrays(logdir, flow, run_id=run_id)
-        self._axis = BatchAxis(logdir, flow, self._arrays, self._stacks, run_id=run_id)
-        self._outside = OutsideTensors(flow)
+        self._batches = StepBatches(logdir, flow, self._arrays, run_id=run_id)
         self._step_inputs = StepInputs(logdir, run_id=run_id)
+        self._slices = BadSlices(logdir, run_id=run_id)
+        self._ragged = RaggedBatches(flow, self._batches, self._step_inputs)
+        self._axis = BatchAxis(logdir, flow, self._batches, self._step_inputs, run_id=run_id)
+        self._names = InputNames(flow)
 
     def of(self, event: TensorEvent) -> BadSamples | None:
         """Returns the bad samples of a tensor, or None if the recording shows no samples along its first axis."""
@@ -104,6 +108,9 @@ class SampleFinder:
         arguments = {source.argument for source in sources}
         if data_name is None and len(arguments) != 1:  # no argument, or rows of several arguments
             return None
+        ragged = self._ragged.find(sources[0]) if len(sources) == 1 else None
+        if ragged is not None:
+            return self._of_ragged(event, ragged, first_bad[0], num_bad)
         (argument,) = arguments or {None}
         rows = {self._row_of(source, first_bad[0]) for source in sources}
         row = rows.pop() if len(rows) == 1 else None
@@ -129,7 +136,53 @@ class SampleFinder:
             is_row_of_arrays=row is not None and row.is_of_arrays,
             follows_skipped=row is not None and row.follows_skipped,
             first_sample=self._first_sample(sources[0], event, call) if sources else self._first_sample_taken(event),
+            numbers=self._slices.of(event, self._row_of_inputs(event)) if num_bad > 1 else (),
         )
+
+    def _of_ragged(self, event: TensorEvent, batch: RaggedBatch, first_bad: int, num_bad: int) -> BadSamples:
+        """Returns the bad samples of a tensor whose first axis has the values of all samples of a ragged batch."""
+        bad_values = self._slices.of(event, self._row_of_inputs(event)) if num_bad > 1 else (first_bad,)
+        numbers = tuple(dict.fromkeys(map(batch.sample_of, bad_values)))
+        first, num_samples = batch.sample_of(first_bad), len(batch.limits) - 1
+        start, end = batch.limits[first : first + 2]
+        is_of_keras = self._names.is_taken_by_keras(event)
+        path = self._arrays.element_component(batch.source.taken_in, batch.slot) or (batch.slot,)
+        name = short_name(path, is_of_keras=is_of_keras)
+        others = (
+            self._step_inputs.sample(kept, first, name=name)
+            for name, kept in self._kept_inputs(batch.source, None)
+            if kept.shape[:1] == (num_samples,)
+        )
+        return BadSamples(
+            first=first,
+            num_bad=len(numbers) or None,
+            num_samples=num_samples,
+            whole=self._whole(event, is_batch=True),
+            unit="sample",
+            name=None,
+            inputs=(),
+            row=None,
+            is_row_of_arrays=False,
+            follows_skipped=False,
+            first_sample=(self._step_inputs.sample(batch.values, start, name=name, num_values=end - start), *others),
+            numbers=numbers if len(numbers) > 1 else (),
+        )
+
+    def _row_of_inputs(self, event: TensorEvent) -> int | None:
+        """Returns the row of a tensor in `step_input`; None if it is no input of a step that was kept."""
+        kept: Mapping[int, KeptInput] = {}
+        number = event.output_slot or 0
+        if event.tensor_id is not None:
+            number, kept = event.tensor_id, self._step_inputs.of_tensors([event.tensor_id])
+        elif event.graph_tensor is not None and event.op_type in GETS_ELEMENT:
+            kept = self._step_inputs.of_element(event.graph_tensor)
+        elif event.graph_tensor is not None and self._batches.loops.is_component(event.graph_tensor):
+            components = self._batches.loops.components(event.graph_id)
+            number, kept = (
+                components[event.graph_tensor.op_name],
+                self._step_inputs.of_arguments(event.graph_tensor, components),
+            )
+        return kept[number].event_index if number in kept else None
 
     def _first_sample(self, source: BatchSource, bad: TensorEvent, call: int | None) -> tuple[SampleInput, ...]:
         """Returns what the kept inputs of a step hold for the first bad sample of a tensor.
@@ -172,14 +225,23 @@ class SampleFinder:
         """
         events = self._flow.events
         component = source.component
+        if source.argument == OUTSIDE and source.row.tensor_id is not None:
+            yield from (("tensor", kept) for kept in self._step_inputs.of_tensors([source.row.tensor_id]).values())
+            return
         if component is None:
             execution = events.execution(call)
             arguments = {} if execution is None else events.execution_inputs(execution.execution_index)
             input_of_tensor = self._step_inputs.of_tensors(arguments.values())
+            names = {} if execution is None else self._names.arguments(execution)
             for index, tensor_id in arguments.items():
-                name = None if execution is None else self._outside.argument_name(execution, index)
-                if name is not None and tensor_id in input_of_tensor:
-                    yield name, input_of_tensor[tensor_id]
+                if index in names and tensor_id in input_of_tensor:
+                    yield names[index], input_of_tensor[tensor_id]
+            return
+        loops = self._batches.loops
+        if isinstance(component, GraphTensor) and loops.is_component(component):
+            components = loops.components(component.graph_id)
+            for number, input_ in sorted(self._step_inputs.of_arguments(component, components).items()):
+                yield short_name(loops.path(component.graph_id, number) or (number,), is_of_keras=False), input_
             return
         if isinstance(component, GraphTensor):
             taken_in, by_slot = source.row.execution_index, self._step_inputs.of_element(component)
@@ -192,10 +254,10 @@ class SampleFinder:
                 for slot, (tensor_id, _) in outputs.items()
                 if tensor_id in input_of_tensor
             }
-        is_of_keras = not self._library_functions(source.row).isdisjoint(METHODS_OF_KERAS)
+        is_of_keras = self._names.is_taken_by_keras(source.row)
         for slot, input_ in sorted(by_slot.items()):
             path = self._arrays.element_component(taken_in, slot) or (slot,)
-            yield _short_name(path, is_of_keras=is_of_keras), input_
+            yield short_name(path, is_of_keras=is_of_keras), input_
 
     def _row_of(self, source: BatchSource, sample: int) -> SourceRow | None:
         return None if source.taken_in is None else self._arrays.row(source.row, sample, taken_in=source.taken_in)
@@ -208,23 +270,43 @@ class SampleFinder:
         """Returns all recorded inputs of the step that takes a source, by event_index."""
         arguments = {
             index: StepInput(name=name, health=_health(row))
-            for index, (name, row) in self._axis.arguments(execution_index).items()
+            for index, (name, row) in self._batches.arguments(execution_index).items()
         }
+        execution = self._flow.events.execution(execution_index)
+        on_batch = {} if execution is None else self._names.on_batch(execution)
+        for index, name in on_batch.items():
+            row = self._flow.events.eager(self._flow.events.execution_inputs(execution_index or 0)[index]).event
+            if row is not None and row.event_index in arguments:
+                arguments[row.event_index] = replace(arguments[row.event_index], name=f"{name} of the batch")
+        loops = self._batches.loops
+        if loops.is_component(source.graph_tensor):
+            components = loops.components(source.graph_id)
+            return {
+                row.event_index: StepInput(
+                    name=f"{self._component_of_loop(row, components)} of the batch", health=_health(row)
+                )
+                for row in self._batches.siblings(source)
+            }
         if source.event_index in arguments or source.op_type not in GETS_ELEMENT:
             return arguments
-        is_of_keras = not self._library_functions(source).isdisjoint(METHODS_OF_KERAS)
+        is_of_keras = self._names.is_taken_by_keras(source)
         return {
             row.event_index: StepInput(
                 name=f"{self._component(row.execution_index, row.output_slot, is_of_keras=is_of_keras)} of the batch",
                 health=_health(row),
             )
-            for row in self._axis.siblings(source)
+            for row in self._batches.siblings(source)
         }
 
     def _component(self, taken_in: int | None, output_slot: int | None, *, is_of_keras: bool) -> str:
         """Returns what a component of a data set's element is in the program, such as `the component age`."""
         path = self._arrays.element_component(taken_in, output_slot)
-        return _component_name(path or (output_slot or 0,), is_of_keras=is_of_keras)
+        return component_name(path or (output_slot or 0,), is_of_keras=is_of_keras)
+
+    def _component_of_loop(self, row: TensorEvent, components: Mapping[str, int]) -> str:
+        number = components[row.op_name or ""]
+        path = None if row.graph_id is None else self._batches.loops.path(row.graph_id, number)
+        return component_name(path or (number,), is_of_keras=False)
 
     def _data_name(self, event: TensorEvent) -> str | None:
         """Returns which component of a data set consists of the rows of an array; None for other tensors."""
@@ -233,22 +315,10 @@ class SampleFinder:
         for op_type, _, index in self._flow.events.ways_of_use(event.tensor_id):
             if self._arrays.is_array(op_type):
                 path = self._arrays.array_component(event.tensor_id, index)
-                functions = self._library_functions(self._first_element(event))
-                name = _component_name(path or (index,), is_of_keras=not functions.isdisjoint(METHODS_OF_KERAS))
-                return "class_weight" if name == "sample_weight" and self._has_class_weight(event) else name
+                is_of_keras = self._names.is_taken_by_keras(self._first_element(event))
+                name = component_name(path or (index,), is_of_keras=is_of_keras)
+                return "class_weight" if name == "sample_weight" and self._names.has_class_weight(event) else name
         return None
-
-    def _has_class_weight(self, weights: TensorEvent) -> bool:
-        """Returns whether Keras made the weights of the samples from weights of the classes, by the program's text."""
-        execution = self._flow.events.execution(weights.execution_index)
-        frames = () if execution is None else self._stacks.stack(execution.stack_trace_id)
-        for frame in frames:
-            module = self._stacks.module(frame.file_path) if frame.is_user else None
-            calls = () if module is None else (node for node in ast.walk(module) if isinstance(node, ast.Call))
-            here = (call for call in calls if call.lineno <= frame.lineno <= (call.end_lineno or 0))
-            if any(keyword.arg == "class_weight" for call in here for keyword in call.keywords):
-                return True
-        return False
 
     def _first_element(self, array: TensorEvent) -> TensorEvent:
         """Returns the first bad element that was taken after an array was given to a data set.
@@ -263,17 +333,11 @@ class SampleFinder:
         )
         return elements[0] if elements else array
 
-    def _library_functions(self, event: TensorEvent) -> set[str]:
-        """Returns the library functions that called the execution of a tensor."""
-        execution = self._flow.events.execution(event.execution_index)
-        stack = () if execution is None else self._stacks.stack(execution.stack_trace_id)
-        return {frame.func.rpartition(".")[2] for frame in stack if not frame.is_user}
-
     def _whole(self, event: TensorEvent, *, is_batch: bool) -> str:
         """Returns the name of the data that the samples of a tensor belong to, such as `the batch`."""
         replica = self._replica(event) if is_batch else None
         of_replica = "" if replica is None else f" of replica {replica}"
-        if self._library_functions(event if is_batch else self._first_element(event)) >= {"fit", "evaluate"}:
+        if self._names.library_functions(event if is_batch else self._first_element(event)) >= {"fit", "evaluate"}:
             return f"the batch{of_replica} of the validation" if is_batch else "the validation data"
         return f"the batch{of_replica}" if is_batch else "the data"
 
@@ -285,38 +349,6 @@ class SampleFinder:
         if own is not None:
             return int(own[1])
         return 0 if any(map(_REPLICA.search, self._flow.graphs.graph(event.graph_id).ops)) else None
-
-
-def _component_name(path: tuple[int | str, ...], *, is_of_keras: bool) -> str:
-    """Returns what a tensor is in an element of a data set, such as `the component age` or `the second component`.
-
-    Args:
-        path: The indexes and keys that lead to the tensor.
-        is_of_keras: Whether Keras interprets the elements as (x, y, sample_weight).
-    """
-    names = [key for key in path if isinstance(key, str)]
-    if names:
-        return f"the component {names[-1]}"
-    index, *inner = path
-    if is_of_keras and index in range(len(_ARGUMENTS_OF_KERAS)):
-        return _short_name(path, is_of_keras=True)
-    if isinstance(index, int) and index < len(_ORDINALS) and not inner:
-        return f"the {_ORDINALS[index]} component"
-    return "the component " + "".join(f"[{key}]" for key in path)
-
-
-def _short_name(path: tuple[int | str, ...], *, is_of_keras: bool) -> str:
-    """Returns the name of a tensor among the components of an element, such as `age`, `x[0]` or `component 1`.
-
-    The arguments are those of `_component_name`.
-    """
-    names = [key for key in path if isinstance(key, str)]
-    if names:
-        return names[-1]
-    index, *inner = path
-    is_argument = is_of_keras and isinstance(index, int) and index < len(_ARGUMENTS_OF_KERAS)
-    name = _ARGUMENTS_OF_KERAS[int(index)] if is_argument else f"component {index}"
-    return name + "".join(f"[{key}]" for key in inner)
 
 
 def _health(row: TensorEvent) -> TensorHealth:

@@ -315,7 +315,8 @@ class BadTensorReader:
             for beside in samples.inputs
             if beside.health.has_inf_or_nan
         )
-        return replace(samples, name=None, inputs=(), num_bad=samples.num_bad if is_alike else None)
+        facts = (samples.num_bad, samples.numbers) if is_alike else (None, ())
+        return replace(samples, name=None, inputs=(), num_bad=facts[0], numbers=facts[1])
 
     def _step_in_call(self, event: TensorEvent) -> int | None:
         """Returns the number of a tensor's training step within its call, if Keras runs several steps in one call."""

@@ -25,6 +25,8 @@ _GETS_ELEMENT = types_with(Trait.GETS_ELEMENT)
 _FED = types_with(Trait.FED)
 _PARTS = {"loss": "the loss", "metric": "a metric", "optimizer": "the optimizer"}
 """The part of a library to which an op without a layer belongs, by its role."""
+_MAX_NUMBERS = 5
+"""Maximum number of bad samples whose numbers a text has."""
 
 
 def headline_of(tensor: NonFinite, *, line: str | None, later: Sequence[str] = ()) -> str:
@@ -187,7 +189,17 @@ def _samples_text(samples: BadSamples, call: FunctionCall | None) -> str:
     if samples.num_bad == samples.num_samples:
         return f"{computed_from}every {unit} of {whole}"
     of_whole = f"{samples.num_bad:,} of the {samples.num_samples:,} {unit}s of {whole}"
-    return f"{computed_from}{of_whole}, the first is {unit} {samples.first:,}"
+    return f"{computed_from}{of_whole}, {sample_numbers_text(samples)}"
+
+
+def sample_numbers_text(samples: BadSamples) -> str:
+    """Returns which samples are bad, such as `samples 3, 9 and 12`, or `the first is sample 3` if only it is known."""
+    unit, numbers = samples.unit, [f"{number:,}" for number in samples.numbers]
+    if len(numbers) < 2:
+        return f"the first is {unit} {samples.first:,}"
+    if len(numbers) > _MAX_NUMBERS:
+        numbers[_MAX_NUMBERS:] = [f"{len(numbers) - _MAX_NUMBERS:,} more"]
+    return f"{unit}s {_enumeration(numbers)}"
 
 
 def _enumeration(texts: Sequence[str]) -> str:

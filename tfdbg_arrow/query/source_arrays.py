@@ -18,7 +18,7 @@ _BATCHES = frozenset({
     "BatchDataset", "BatchDatasetV2", "PaddedBatchDataset", "PaddedBatchDatasetV2", "ParallelBatchDataset",
 })  # fmt: skip
 """Types of ops that make batches of the elements of a data set."""
-_MAKES_BATCHES = _BATCHES | {"MapAndBatchDataset"}
+MAKES_BATCHES = _BATCHES | {"MapAndBatchDataset"}
 """Types of ops that make data sets whose elements are batches."""
 _MAPS_IN_PARALLEL = "ParallelMapDatasetV2"
 _MAPS = frozenset({"MapDataset", _MAPS_IN_PARALLEL})
@@ -89,10 +89,13 @@ class SourceArrays:
     def is_batched(self, execution_index: int) -> bool:
         """Returns whether an execution took an element from a data set of batches."""
         made = self._maker(execution_index)
-        dataset_id = None if made is None else self._flow.events.execution_inputs(made).get(0)
+        return made is not None and self.is_data_set_of_batches(self._flow.events.execution_inputs(made).get(0))
+
+    def is_data_set_of_batches(self, dataset_id: int | None) -> bool:
+        """Returns whether the elements of a data set are batches; False for None."""
         while dataset_id is not None:
             maker = self._flow.events.eager(dataset_id)
-            if maker.op_type in _MAKES_BATCHES:
+            if maker.op_type in MAKES_BATCHES:
                 return True
             is_dataset = maker.op_type is not None and "Dataset" in maker.op_type and maker.execution_index is not None
             inputs = self._flow.events.execution_inputs(maker.execution_index or 0) if is_dataset else {}
@@ -108,14 +111,14 @@ class SourceArrays:
         """
         made = None if taken_in is None else self._maker(taken_in)
         dataset_id = None if made is None else self._flow.events.execution_inputs(made).get(0)
-        return self._component(dataset_id, output_slot)
+        return self.component_path(dataset_id, output_slot)
 
     def array_component(self, tensor_id: int, input_index: int) -> tuple[int | str, ...] | None:
         """Returns the path of an array in the elements of the data set made from it; None without names."""
         for use in self._flow.events.uses(tensor_id):
             outputs = self._flow.events.execution_outputs(use.execution.execution_index)
             if use.input_index == input_index and self.is_array(use.execution.op_type) and 0 in outputs:
-                return self._component(outputs[0][0], input_index)
+                return self.component_path(outputs[0][0], input_index)
         return None
 
     @cached_property
@@ -125,7 +128,8 @@ class SourceArrays:
         )
         return {tensor_id: _DataSet(is_deterministic, _paths(paths)) for tensor_id, is_deterministic, paths in rows}
 
-    def _component(self, dataset_id: int | None, index: int | None) -> tuple[int | str, ...] | None:
+    def component_path(self, dataset_id: int | None, index: int | None) -> tuple[int | str, ...] | None:
+        """Returns the path of a component in the elements of a data set; None without names."""
         data_set = None if dataset_id is None else self._data_sets.get(dataset_id)
         return None if data_set is None or index is None else dict(enumerate(data_set.paths)).get(index)
 
@@ -260,7 +264,7 @@ class SourceArrays:
 
     def _pipeline(self, dataset_id: int | None) -> Iterator[tuple[str, int]]:
         """Yields the type and the execution of each data set, last first, back to one that has no input data set."""
-        following = _HANDING_ON | _MAKES_BATCHES | _MAPS | _LIMITS | {_SKIPS}
+        following = _HANDING_ON | MAKES_BATCHES | _MAPS | _LIMITS | {_SKIPS}
         while dataset_id is not None:
             made = self._flow.events.eager(dataset_id)
             if made.op_type is None or made.execution_index is None:

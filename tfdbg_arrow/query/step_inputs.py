@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.recorded import GraphTensor
@@ -23,10 +24,11 @@ class SampleInput:
     Attributes:
         name: The name of the argument, the feed or the component, such as `x`, `age` or `component 0`.
         event_index: Its row in `step_input`, which has the elements of all samples.
-        index: Number of the sample in this batch, from 0.
+        index: Number of the sample in this batch, from 0; for a ragged tensor, the first of the sample's values.
         dtype: TensorFlow's name of the dtype.
         shape: Dimensions of the sample.
         elements: The first elements of the sample, at most 8; None if the package cannot decode the dtype.
+        num_values: Number of values that the sample has in a ragged tensor; None for another tensor.
     """
 
     name: str
@@ -35,6 +37,7 @@ class SampleInput:
     dtype: str
     shape: tuple[int, ...]
     elements: tuple[object, ...] | None
+    num_values: int | None = None
 
 
 @dataclass(frozen=True)
@@ -66,12 +69,22 @@ class StepInputs:
             [component.graph_id, component.op_name, context.step_id, context.iteration],
         )
 
+    def of_arguments(self, argument: GraphTensor, components: Mapping[str, int]) -> dict[int, KeptInput]:
+        """Returns the kept components of the element in one run of the body of a loop over a data set.
+
+        Args:
+            argument: Any argument in this run of the body.
+            components: The number of each argument that is a component, by name. The result has these numbers as keys.
+        """
+        kept = self._read("op_name", "graph_id = ? AND step_id = ?", [argument.graph_id, argument.context.step_id])
+        return {components[name]: input_ for name, input_ in kept.items() if name in components}
+
     def of_tensors(self, tensor_ids: Iterable[int]) -> dict[int, KeptInput]:
         """Returns the kept tensors among eager tensors, by ID."""
         ids = sorted(tensor_ids)
         return self._read("tensor_id", f"tensor_id IN ({', '.join('?' * len(ids))})", ids) if ids else {}
 
-    def _read(self, key: str, condition: str, parameters: Sequence[object]) -> dict[int, KeptInput]:
+    def _read(self, key: str, condition: str, parameters: Sequence[object]) -> dict[Any, KeptInput]:
         rows = self._logdir.rows(
             f"SELECT {key}, event_index, dtype, shape FROM step_input WHERE run_id = ? AND {condition} "
             "ORDER BY event_index DESC",
@@ -79,13 +92,25 @@ class StepInputs:
         )
         return {number: KeptInput(event_index, dtype, tuple(shape)) for number, event_index, dtype, shape in rows}
 
-    def sample(self, kept: KeptInput, number: int, *, name: str) -> SampleInput:
+    def integers(self, kept: KeptInput) -> tuple[int, ...]:
+        """Returns the elements of a vector of integers; empty for another tensor."""
+        import numpy as np
+
+        from tfdbg_arrow.query.values import decode
+
+        if kept.dtype not in ("int32", "int64") or len(kept.shape) != 1:
+            return ()
+        array = decode(np.frombuffer(self._prefix(kept, _MAX_OFFSET), np.uint8), kept.dtype)
+        return () if array is None else tuple(array.tolist())
+
+    def sample(self, kept: KeptInput, number: int, *, name: str, num_values: int | None = None) -> SampleInput:
         """Returns what an input holds for one sample.
 
         Args:
             kept: The input.
-            number: The sample.
+            number: The sample; for the values of a ragged tensor, the first value of the sample.
             name: The name of the input.
+            num_values: Number of values of the sample in a ragged tensor; None for another tensor.
 
         Raises:
             BrokenPartError: The row does not hold the strings of the input.
@@ -95,9 +120,8 @@ class StepInputs:
 
         from tfdbg_arrow.query.values import decode, texts
 
-        shape = kept.shape[1:]
-        size = math.prod(shape)
-        first, num_shown = number * size, min(size, _NUM_ELEMENTS)
+        shape = kept.shape[1:] if num_values is None else (num_values, *kept.shape[1:])
+        first, num_shown = number * math.prod(kept.shape[1:]), min(math.prod(shape), _NUM_ELEMENTS)
         elements: list[object] | None = None
         if kept.dtype == "string":
             value = self._prefix(kept, _MAX_OFFSET)
@@ -113,6 +137,7 @@ class StepInputs:
             dtype=kept.dtype,
             shape=shape,
             elements=None if elements is None else tuple(elements),
+            num_values=num_values,
         )
 
     def _prefix(self, kept: KeptInput, num_bytes: int) -> bytes:

@@ -7,7 +7,7 @@ import unicodedata
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Protocol
 
-from tfdbg_arrow.query.headline import bad_kinds_text
+from tfdbg_arrow.query.headline import bad_kinds_text, sample_numbers_text
 from tfdbg_arrow.query.stacks import executed_span
 from tfdbg_arrow.safe_text import printable_line
 
@@ -202,7 +202,8 @@ def slices_text(health: TensorHealth, samples: BadSamples | None) -> str | None:
             return f"{unit} {samples.first:,}{whole}, {only} {samples.num_samples:,}"
         return (
             f"{samples.num_bad:,} of the {samples.num_samples:,} {unit}s{whole} "
-            f"{'lead to bad elements' if is_computed else 'are bad'}, the first is {unit} {samples.first:,}"
+            f"{'lead to bad elements' if is_computed else 'are bad'}{':' if samples.numbers else ','} "
+            f"{sample_numbers_text(samples)}"
         )
     first_bad, bad = health.first_bad_place, health.num_bad_slices
     if first_bad is None or bad is None or health.shape is None or 2 * bad > health.shape[0]:

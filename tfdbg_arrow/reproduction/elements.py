@@ -38,20 +38,21 @@ class Elements:
     shape: tuple[int, ...]
     value: bytes
 
-    def slice(self, number: int) -> Elements:
-        """Returns one slice along the first axis. The slice keeps this axis, with the size 1.
+    def slice(self, number: int, *, count: int = 1) -> Elements:
+        """Returns consecutive slices along the first axis. The result keeps this axis.
 
         Args:
-            number: The slice. It must exist.
+            number: The first slice. It must exist.
+            count: Number of the slices.
         """
-        shape = (1, *self.shape[1:])
-        size = math.prod(shape)
+        shape = (count, *self.shape[1:])
+        size = math.prod(shape[1:])
         if self.dtype == "string":
-            texts = decode_strings(self.value, math.prod(self.shape))[number * size : (number + 1) * size]
+            texts = decode_strings(self.value, math.prod(self.shape))[number * size : (number + count) * size]
             value = encode_strings(texts)
         else:
             num_bytes = size * (itemsize_of(self.dtype) or 1)
-            value = self.value[number * num_bytes : (number + 1) * num_bytes]
+            value = self.value[number * num_bytes : (number + count) * num_bytes]
         return Elements(self.dtype, shape, value)
 
     @property
@@ -118,7 +119,7 @@ class ElementReader:
             name = _NO_WORD.sub("_", input_.name).strip("_")
             made[name if name not in made else f"{name}_{len(made)}"] = _elements(
                 dtype, shape, value, table="step_input"
-            ).slice(input_.index)
+            ).slice(input_.index, count=1 if input_.num_values is None else input_.num_values)
         return made
 
     def inputs_of(self, event_index: int) -> dict[int, Elements]:

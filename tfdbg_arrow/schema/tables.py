@@ -625,8 +625,8 @@ STEP_INPUT = Table(
         _RUN_ID,
         Column(2, "event_index", _BIGINT, "Position among all events."),
         _nullable(3, "tensor_id", _BIGINT,
-            "The eager tensor that a call took as an argument or a feed, or that an eager op took from a data set; "
-            "NULL for a component that a graph took from a data set."),
+            "The eager tensor that a call took as an argument or a feed, or that an eager op took from a data set or "
+            "from outside; NULL for a component that a graph took from a data set."),
         _nullable(4, "step_id", _BIGINT, "As in tensor_health; NULL for an eager tensor."),
         _nullable(5, "frame_id", _BIGINT, "As in tensor_health; NULL for an eager tensor."),
         _nullable(6, "iteration", _BIGINT, "As in tensor_health; NULL for an eager tensor."),

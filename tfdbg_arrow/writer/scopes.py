@@ -31,6 +31,7 @@ class Scope:
         owner: id() of the innermost layer or module; 0 if there is none.
         part_stack: The stack where the innermost part of Keras was made; NO_VALUE if there is no such part, or if its
             stack is unknown.
+        is_of_pipeline: Whether a function of a tf.data pipeline is being traced, which TensorFlow calls by itself.
     """
 
     layer: str | None = None
@@ -39,6 +40,7 @@ class Scope:
     forward_execution: int = NO_VALUE
     owner: int = 0
     part_stack: int = NO_VALUE
+    is_of_pipeline: bool = False
 
 
 class ForwardOp(NamedTuple):

@@ -14,6 +14,7 @@ from functools import cached_property, lru_cache
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.events import EventReader
 from tfdbg_arrow.query.flow.graphs import GraphReader
+from tfdbg_arrow.query.flow.loop_bodies import LoopBodies
 from tfdbg_arrow.query.recorded import GraphTensor, Place, TensorEvent, read_events
 from tfdbg_arrow.schema.op_traits import PIPELINE_ENDS, Trait, types_with
 
@@ -50,6 +51,7 @@ class Pipelines:
         self._events = events
         self._row_of = row_of
         self._run_id = run_id
+        self._loop_bodies = LoopBodies(logdir, graphs, run_id=run_id)
         self._bad_results = lru_cache(maxsize=_MAX_CACHED)(self._find_bad_results)
 
     def sources_of(self, event: TensorEvent) -> tuple[TensorEvent, ...]:
@@ -59,8 +61,8 @@ class Pipelines:
         data set was made from.
 
         Args:
-            event: An element that left a data set, or an argument of a data set's function. For any other tensor, the
-                result is empty.
+            event: An element that left a data set, an argument of a data set's function, or an element or a result of a
+                loop over a data set. For any other tensor, the result is empty.
         """
         if (event.op_type or "").startswith(PIPELINE_ENDS):
             functions, component = self._functions, event.output_slot
@@ -71,6 +73,10 @@ class Pipelines:
             if argument is None or argument.is_capture:
                 return ()
             component = argument.input_index
+        elif (component := self._loop_bodies.components(event.graph_id).get(event.op_name or "")) is not None:
+            functions = [graph_id for graph_id in self._functions if graph_id < (event.graph_id or 0)]
+        elif event.op_type == "ReduceDataset" and event.graph_id is not None:  # it returns the state of a loop
+            functions, component = self._loop_bodies.of_reduce(event.graph_id, event.op_name), event.output_slot
         else:
             return ()
         for graph_id in functions:

@@ -65,12 +65,14 @@ class GraphOptimizer(Protocol):
         calls: Mapping[str, int],
         is_used_by_graph: bool,
         failing_ops: Mapping[str, bool],
+        elements: Sequence[str],
     ) -> None:
         """Adds a graph to record.
 
         `arguments` are node names from `ops`. `calls` holds the called graphs, by the path that their nodes get when
         TensorFlow inlines them. `is_used_by_graph` is True if another graph uses the results. `failing_ops` holds the
-        nodes that wait for the record ops before them, and whether they wait only on the host.
+        nodes that wait for the record ops before them, and whether they wait only on the host. `elements` are the
+        arguments that are components of an element of a data set.
         """
 
     def set_summary_graphs(
@@ -228,11 +230,12 @@ class ExecutedGraphs:
             name = tensor.op.name
             ops.append((node, name, tensor.op.type, keys_of_op.get(name, ()), name in chosen))
         self._op_names.setdefault(state.graph_id, set()).update(op_name for _, op_name, *_ in ops)
+        elements = arguments if graph.name == _LOOP_OVER_DATA_SET else []
         calls = _inlined_calls(state, node_names)
         is_used = is_used_by_graph(graph)
         failing = {} if self._failing is None else self._failing.find(graph, state)
         failing_nodes = {node: failing[name] for node, name, _ in node_names if name in failing}
-        self._optimizer.add_program_graph(state.graph_id, ops, arguments, calls, is_used, failing_nodes)
+        self._optimizer.add_program_graph(state.graph_id, ops, arguments, calls, is_used, failing_nodes, elements)
 
     def add_session_graph(self, graph: Any, state: GraphState, batches: Iterable[TensorBatch]) -> None:
         """Gives the optimizer the names of the ops of a graph that a session runs, and notes the tensors to record.
@@ -250,7 +253,7 @@ class ExecutedGraphs:
             (node, name, op_type, keys_of_op.get(name, ()), name in chosen) for node, name, op_type in names
         ]
         self._op_names.setdefault(state.graph_id, set()).update(name for _, name, _ in names)
-        self._optimizer.add_program_graph(state.graph_id, ops, [], _inlined_calls(state, names), False, {})
+        self._optimizer.add_program_graph(state.graph_id, ops, [], _inlined_calls(state, names), False, {}, [])
 
     def is_left_alone(self, graph_id: int) -> bool:
         """Returns True if a graph was marked, but write() has not seen it, so it was not optimized and recorded."""
@@ -493,6 +496,11 @@ _OF_INTEGERS = frozenset(
 )
 """Op types that compute the shapes for reshaping."""
 
+_LOOP_OVER_DATA_SET = "Dataset_scan_scan_body"
+"""The name of the graph of a loop `for batch in dataset` in a tf.function.
+
+Its arguments are the state of the loop, the components of the element, and captured tensors.
+"""
 _INDEX_INPUT = {"Gather": 1, "GatherV2": 1, "StridedSlice": 1}
 """Op types that fail if an index is out of range, each with the number of the input that holds the indices."""
 

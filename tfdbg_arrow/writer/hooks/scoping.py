@@ -4,7 +4,7 @@
 |---|---|
 | `Module.name_scope` | `with_name_scope` and Sonnet's modules enter it for each method |
 | `_MirroredReplicaContext._merge_call` | the main thread runs a function for the thread of a replica |
-| `StructuredFunctionWrapper.__init__`, `_PerDeviceGenerator.__init__` | the functions of tf.data pipelines |
+| `StructuredFunctionWrapper.__init__`, `_PerDeviceGenerator.__init__` | the functions of tf.data pipelines and loops |
 | `FuncRegistry.insert`, `__call__` | a Python function that an op calls has the scope of the op |
 | `Optimizer.apply_gradients` of `tf.compat.v1.train` | the optimizer |
 | `backprop._gradient_function`, by TFE_Py_RegisterGradientFunction | notes that a tape runs an op's gradient function |
@@ -18,11 +18,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python import pywrap_tfe
-from tensorflow.python.data.ops import multi_device_iterator_ops, structured_function
+from tensorflow.python.data.ops import dataset_autograph, multi_device_iterator_ops, structured_function
 from tensorflow.python.distribute import mirrored_run
 from tensorflow.python.eager import backprop, execute, imperative_grad, record
 from tensorflow.python.eager import context as eager_context
@@ -91,15 +92,29 @@ def scope_of(observation: Observation, find: Find, /, *args: Any, **kwargs: Any)
 def hook_layers(observation: Observation, patches: Patches) -> None:
     """Installs the hooks that find the tf.Module of ops, and their role in TensorFlow's own parts."""
     scopes = observation.observer.scopes
-    pipeline = scoped(observation, lambda *args, **kwargs: Scope(role=INPUT))
+    pipeline = scoped(observation, lambda *args, **kwargs: Scope(role=INPUT, is_of_pipeline=True))
+    function = scoped(observation, functools.partial(_of_data_set_function, observation))
     optimizer = scoped(observation, lambda *args, **kwargs: scopes.in_role(OPTIMIZER))
     put(observation, patches, tf.Module, "name_scope", functools.partial(_make_name_scope, observation))
-    put(observation, patches, structured_function.StructuredFunctionWrapper, "__init__", pipeline)
+    put(observation, patches, structured_function.StructuredFunctionWrapper, "__init__", function)
     put(observation, patches, multi_device_iterator_ops._PerDeviceGenerator, "__init__", pipeline)
     put(observation, patches, tf.compat.v1.train.Optimizer, "apply_gradients", optimizer)
     replica = mirrored_run._MirroredReplicaContext
     put(observation, patches, replica, "_merge_call", functools.partial(_make_merge_call, observation))
     _hook_python_functions(observation, patches)
+
+
+def _of_data_set_function(
+    observation: Observation, wrapper: object, function: object = None, *args: object, **kwargs: object
+) -> Scope:
+    """Returns the scope of a function that a data set calls.
+
+    The body of a loop `for batch in dataset` in a tf.function is such a function, too, but it trains the model.
+    """
+    is_loop = getattr(function, "__module__", None) == dataset_autograph.__name__
+    if not is_loop:
+        return Scope(role=INPUT, is_of_pipeline=True)
+    return replace(observation.observer.scopes.current(), is_of_pipeline=True)
 
 
 class _ModuleScope(framework_ops.name_scope_v2):  # type: ignore[misc]

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <deque>
 #include <string_view>
 #include <unordered_map>
 #include <unordered_set>
@@ -317,6 +318,75 @@ void keep_eager_step_inputs(Session& session, PyObject* tensors, int32_t bad_nod
   tf.TF_DeleteStatus(status);
 }
 
+Shape shape_of(TFE_TensorHandle* handle, TF_Status* status) {
+  const TensorFlowApi& tf = tf_api();
+  Shape shape;
+  shape.rank = std::min(tf.TFE_TensorHandleNumDims(handle, status), kMaxRank);
+  for (int d = 0; d < shape.rank; ++d) shape.dims[d] = tf.TFE_TensorHandleDim(handle, d, status);
+  shape.is_known = tf.TF_GetCode(status) == 0;
+  if (!shape.is_known) shape.rank = 0;
+  shape.size = num_elements(shape.rank, shape.dims);
+  return shape;
+}
+
+// The last tensors from outside that eager ops took, such as slices of the program's arrays. They are kept if a bad value
+// comes up.
+class OutsideTensors {
+ public:
+  void hold(PyObject* tensor) {
+    const TensorFlowApi& tf = tf_api();
+    if (!tf.EagerTensor_CheckExact(tensor)) return;
+    TFE_TensorHandle* handle = tf.EagerTensor_Handle(tensor);
+    if (!Session::has_elements(tf.TFE_TensorHandleDataType(handle))) return;
+    TF_Status* status = tf.TF_NewStatus();
+    const Shape shape = shape_of(handle, status);
+    tf.TF_DeleteStatus(status);
+    const int64_t size = shape.size;
+    if (!shape.is_known || shape.rank == 0 || shape.dims[0] < 2 || size > kMaxElements) return;  // it has no samples
+    tensors_.push_back({Py_NewRef(tensor), size});
+    num_elements_ += size;
+    while (num_elements_ > kMaxElements || tensors_.size() > kMaxTensors) {
+      num_elements_ -= tensors_.front().size;
+      PyObject* first = tensors_.front().tensor;
+      tensors_.pop_front();
+      Py_DECREF(first);  // last, because it can run code of the program
+    }
+  }
+
+  // Keeps the tensors, the newest first.
+  void keep(Session& session, int32_t bad_node) {
+    std::vector<PyObject*> newest;  // another thread can change the tensors while the GIL is released
+    for (auto held = tensors_.rbegin(); held != tensors_.rend(); ++held) newest.push_back(Py_NewRef(held->tensor));
+    PyObject* tuple = PyTuple_New(static_cast<Py_ssize_t>(newest.size()));
+    if (tuple == nullptr) {
+      PyErr_Clear();
+      for (PyObject* tensor : newest) Py_DECREF(tensor);
+      return;
+    }
+    for (size_t i = 0; i < newest.size(); ++i) PyTuple_SET_ITEM(tuple, static_cast<Py_ssize_t>(i), newest[i]);
+    keep_eager_step_inputs(session, tuple, bad_node);
+    Py_DECREF(tuple);
+  }
+
+  void clear() {
+    num_elements_ = 0;
+    for (const Held& held : std::exchange(tensors_, {})) Py_DECREF(held.tensor);
+  }
+
+ private:
+  struct Held {
+    PyObject* tensor;
+    int64_t size;
+  };
+  static constexpr size_t kMaxTensors = 64;
+  static constexpr int64_t kMaxElements = int64_t{8} << 20;
+
+  std::deque<Held> tensors_;
+  int64_t num_elements_ = 0;
+};
+
+OutsideTensors g_outside;
+
 // The outputs of the last ops that took elements of data sets eagerly, by iterator. They are kept if a bad value comes
 // up before the next element is taken.
 class EagerElements {
@@ -353,6 +423,12 @@ class EagerElements {
 
 EagerElements g_elements;
 
+// Keeps what eager code took from outside before a bad value.
+void keep_held(Session& session, int32_t bad_node) {
+  g_elements.keep(session, bad_node);
+  g_outside.keep(session, bad_node);
+}
+
 bool takes_element(const Session& session, PyObject* op_type) {
   const char* text = PyUnicode_Check(op_type) ? PyUnicode_AsUTF8(op_type) : PyBytes_Check(op_type) ? PyBytes_AS_STRING(op_type) : nullptr;
   if (text == nullptr) PyErr_Clear();
@@ -364,18 +440,7 @@ void keep_eager_step(Session& session, const Record& bad) {
   const size_t begin = session.bad_steps.size();
   keep_step_inputs(session, bad);
   const int32_t bad_node = session.bad_steps.first_from(begin);
-  if (bad_node != BadSteps::kNoNode) g_elements.keep(session, bad_node);
-}
-
-Shape shape_of(TFE_TensorHandle* handle, TF_Status* status) {
-  const TensorFlowApi& tf = tf_api();
-  Shape shape;
-  shape.rank = std::min(tf.TFE_TensorHandleNumDims(handle, status), kMaxRank);
-  for (int d = 0; d < shape.rank; ++d) shape.dims[d] = tf.TFE_TensorHandleDim(handle, d, status);
-  shape.is_known = tf.TF_GetCode(status) == 0;
-  if (!shape.is_known) shape.rank = 0;
-  shape.size = num_elements(shape.rank, shape.dims);
-  return shape;
+  if (bad_node != BadSteps::kNoNode) keep_held(session, bad_node);
 }
 
 bool is_counted_on_device(const Session& session, const char* device, int dtype, const Shape& shape, bool keep) {
@@ -443,13 +508,16 @@ Record record_tensor(Session& session, PyObject* tensor, Record record, Wanted w
 }
 
 // Records the inputs that no recorded op made. Each tensor is recorded only once.
-void record_external(Session& session, PyObject* const* inputs, Py_ssize_t count, int64_t execution_index) {
+// `is_op`: whether an op takes them, and not a call, which keeps its inputs itself.
+void record_external(Session& session, PyObject* const* inputs, Py_ssize_t count, int64_t execution_index, bool is_op) {
   for (Py_ssize_t i = 0; i < count; ++i) {
     int64_t id = tensor_id(inputs[i]);
     if (id == kNoValue || g_seen.test_and_set(id)) continue;
+    if (is_op && session.keeps_inputs) g_outside.hold(inputs[i]);
     Record record = blank_record(kExternalTensor, session);
     record.execution_index = execution_index;
-    record_tensor(session, inputs[i], record, Wanted::kFacts);
+    record = record_tensor(session, inputs[i], record, Wanted::kFacts);
+    if (is_op && session.keeps_inputs && (record.flags & kBad) != 0) keep_eager_step(session, record);
   }
 }
 
@@ -512,7 +580,7 @@ void record_outputs(Session& session, int32_t name, PyObject* op_type, PyObject*
     const size_t num_bad_steps = session.bad_steps.size();
     keep_eager_inputs(session, inputs, num_inputs, record, last_event_index());
     const int32_t bad_node = session.bad_steps.first_from(num_bad_steps);
-    if (bad_node != BadSteps::kNoNode) g_elements.keep(session, bad_node);
+    if (bad_node != BadSteps::kNoNode) keep_held(session, bad_node);
     else if (is_element) keep_eager_step(session, record);
   }
 }
@@ -562,7 +630,7 @@ void on_eager_op(Session& session, PyObject* op_type, PyObject* inputs_object, P
     t_calls.back().has_outputs = true;
   } else {
     execution_index = session.next_execution_index.fetch_add(1, std::memory_order_relaxed);
-    record_external(session, inputs.data(), inputs.size(), execution_index);
+    record_external(session, inputs.data(), inputs.size(), execution_index, true);
     record_execution(session, name, inputs.data(), inputs.size(), outputs.size(), execution_index, kCallbackFrames);
     g_forwards.add(attrs, name, execution_index, scope_in(session).layer);
   }
@@ -725,7 +793,7 @@ int64_t begin_call(PyObject* function_name, PyObject* inputs_object, int64_t num
   arguments.reserve(static_cast<size_t>(inputs.size()));
   for (Py_ssize_t i = 0; i < inputs.size(); ++i) arguments.push_back(address_of(*session, inputs.data()[i]));
   session->calls.add(execution_index, std::move(arguments));
-  record_external(*session, inputs.data(), inputs.size(), execution_index);
+  record_external(*session, inputs.data(), inputs.size(), execution_index, false);
   record_execution(*session, name, inputs.data(), inputs.size(), num_outputs, execution_index, 0);
   if (PyErr_Occurred() != nullptr) report_error("recording a call");
   if (t_held.type != nullptr) {  // the caller raises it, so the call never runs, and end_call() is not called
@@ -798,7 +866,7 @@ void record_failed_op(PyObject* op_type, PyObject* inputs_object, PyObject* erro
   int64_t execution_index = session->next_execution_index.fetch_add(1, std::memory_order_relaxed);
   if (is_paused()) return;
   Items inputs(inputs_object);
-  record_external(*session, inputs.data(), inputs.size(), execution_index);
+  record_external(*session, inputs.data(), inputs.size(), execution_index, false);
   record_execution(*session, name, inputs.data(), inputs.size(), 0, execution_index, 0);
   record_error(*session, execution_index, error_type);
   if (PyErr_Occurred() != nullptr) report_error("recording an op that failed");
@@ -814,6 +882,7 @@ void reset_eager_state() {
 
 void forget_step_inputs() {
   g_elements.clear();
+  g_outside.clear();
   g_kept_step_inputs.clear();
 }
 

@@ -185,7 +185,8 @@ class Editor {
       const int type = std::abs(types[slot]);
       const bool keep = match.op != nullptr && match.op->keep;
       const bool is_component = session_.keeps_inputs && type > 0 && !is_reference && Session::has_elements(type) &&
-                                session_.element_ops.count(std::string(node.op)) != 0;
+                                ((match.op != nullptr && match.op->is_element) ||
+                                 session_.element_ops.count(std::string(node.op)) != 0);
       if (type == 0 || (!session_.covers(type, keep) && !is_component)) continue;
       // A consumer of a reference must get the reference directly from its op. Python selects the references to record.
       if (is_reference && (match.op == nullptr || !run_.is_found() || !run_.computes(i, slot))) continue;

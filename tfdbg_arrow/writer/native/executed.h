@@ -35,6 +35,7 @@ struct ProgramOp {
   std::vector<int32_t> keys;  // of each output in the Python registry; -1 for an output that is not recorded
   bool keep = false;          // whether the elements are kept
   Fails fails = Fails::kNever;
+  bool is_element = false;    // whether it is an argument that holds a component of an element of a data set
 };
 
 struct ProgramGraph {

@@ -11,6 +11,7 @@
 #include <memory>
 #include <system_error>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "debug_event_scan.h"
 #include "executed.h"
@@ -205,7 +206,9 @@ class Recording {
   // From then on, the optimizer records this graph of the program.
   void add_program_graph(int64_t graph_id, const std::vector<NamedOp>& ops, const std::vector<std::string>& arguments,
                          const std::unordered_map<std::string, int64_t>& calls, bool is_used_by_graph,
-                         const std::unordered_map<std::string, bool>& failing_ops) {
+                         const std::unordered_map<std::string, bool>& failing_ops,
+                         const std::vector<std::string>& elements) {
+    const std::unordered_set<std::string> element_nodes(elements.begin(), elements.end());
     ProgramGraph graph;
     graph.is_used_by_graph = is_used_by_graph;
     graph.arguments = arguments;
@@ -213,7 +216,7 @@ class Recording {
     for (const auto& [node_name, op_name, op_type, keys, keep] : ops) {
       const auto failing = failing_ops.find(node_name);
       const Fails fails = failing == failing_ops.end() ? Fails::kNever : failing->second ? Fails::kOnHost : Fails::kEverywhere;
-      graph.ops.emplace(node_name, ProgramOp{op_name, op_type, keys, keep, fails});
+      graph.ops.emplace(node_name, ProgramOp{op_name, op_type, keys, keep, fails, element_nodes.count(node_name) != 0});
     }
     session_->executed.add(graph_id, std::move(graph));
   }
@@ -447,7 +450,8 @@ NB_MODULE(_core, m) {
       .def("set_paused", &Recording::set_paused, nb::arg("paused"))
       .def("add_program_graph", &Recording::add_program_graph, nb::arg("graph_id"), nb::arg("ops"),
            nb::arg("arguments"), nb::arg("calls"), nb::arg("is_used_by_graph") = false,
-           nb::arg("failing_ops") = std::unordered_map<std::string, bool>())
+           nb::arg("failing_ops") = std::unordered_map<std::string, bool>(),
+           nb::arg("elements") = std::vector<std::string>())
       .def("set_records_others", &Recording::set_records_others, nb::arg("records_others"))
       .def("set_summary_graphs", &Recording::set_summary_graphs, nb::arg("device_types"), nb::arg("graphs"),
            nb::arg("small_dtypes"))

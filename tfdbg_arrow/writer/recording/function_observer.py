@@ -19,7 +19,7 @@ from tfdbg_arrow.writer.hooks.unobserved import is_connected, is_remote, local_t
 from tfdbg_arrow.writer.live_stop.stop import GraphJudge, Stop
 from tfdbg_arrow.writer.recording.capture_stats import FunctionNotes
 from tfdbg_arrow.writer.recording.marks import FitMarks, StepGate
-from tfdbg_arrow.writer.scopes import INPUT, Scopes
+from tfdbg_arrow.writer.scopes import Scopes
 
 
 class FunctionObserver:
@@ -129,7 +129,7 @@ class FunctionObserver:
     def xla_choice(self) -> str:
         """Returns how to treat a function with jit_compile=True that the calling thread traces now."""
         # A function that TensorFlow runs by itself, in a pipeline or a session, cannot be replaced by a copy.
-        is_run_by_others = self.scopes.current().role == INPUT or is_graph_mode()
+        is_run_by_others = self.scopes.current().is_of_pipeline or is_graph_mode()
         return "observe" if self._xla == "inside" and is_run_by_others else self._xla
 
     def copy_to_record(self, function_name: bytes, /) -> bytes:

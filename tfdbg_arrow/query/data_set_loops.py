@@ -1,0 +1,58 @@
+"""DataSetLoops: the data sets of the loops `for batch in dataset` in tf.functions."""
+
+from __future__ import annotations
+
+from tfdbg_arrow.query.engine import Engine
+from tfdbg_arrow.query.flow.data_flow import DataFlow
+from tfdbg_arrow.query.flow.loop_bodies import LoopBodies
+from tfdbg_arrow.query.source_arrays import MAKES_BATCHES, SourceArrays
+
+_MAX_DATA_SETS = 100
+"""Maximum number of data sets that are followed back in a graph."""
+
+
+class DataSetLoops(LoopBodies):
+    """Finds the loops over data sets in the graphs of one run. The caller must hold the lock of the data flow."""
+
+    def __init__(self, logdir: Engine, flow: DataFlow, arrays: SourceArrays, *, run_id: str) -> None:
+        super().__init__(logdir, flow.graphs, run_id=run_id)
+        self._flow = flow
+        self._arrays = arrays
+
+    def is_batched(self, graph_id: int) -> bool:
+        """Returns whether the elements of a loop are certainly batches."""
+        is_made_here, data_sets = self._data_sets(graph_id)
+        return is_made_here or (bool(data_sets) and all(map(self._arrays.is_data_set_of_batches, data_sets)))
+
+    def path(self, graph_id: int, component: int) -> tuple[int | str, ...] | None:
+        """Returns the path of a component of a loop's elements; None without names."""
+        is_made_here, data_sets = self._data_sets(graph_id)
+        paths = {self._arrays.component_path(dataset_id, component) for dataset_id in data_sets}
+        return paths.pop() if len(paths) == 1 and not is_made_here else None
+
+    def _data_sets(self, graph_id: int) -> tuple[bool, set[int]]:
+        """Returns whether the graph with the loop itself makes the batches; otherwise the data sets that it was given.
+
+        The second value has the tensor ids. It is empty if the data sets are not known.
+        """
+        loop = self.by_graph.get(graph_id)
+        graphs = self._graphs
+        name = None if loop is None else loop.op_name
+        for _ in range(_MAX_DATA_SETS):
+            op = None if loop is None or name is None else graphs.op(loop.outer_graph_id, name)
+            if loop is None or op is None:
+                break
+            if op.op_type in MAKES_BATCHES:
+                return True, set()
+            argument = graphs.argument(loop.outer_graph_id, op.op_name, function_name=None)
+            if argument is not None:
+                functions = [
+                    function for function, called in graphs.function_graphs.items() if called == loop.outer_graph_id
+                ]
+                inputs = [
+                    self._flow.events.execution_inputs(call.execution_index).get(argument.input_index)
+                    for call in self._flow.events.executions_of(functions)
+                ]
+                return False, set() if None in inputs else {tensor_id for tensor_id in inputs if tensor_id is not None}
+            name = op.inputs[0][0] if "Dataset" in op.op_type and op.inputs else None
+        return False, set()

@@ -1,0 +1,175 @@
+"""InputNames: what the inputs of training steps are in the program, such as `the component age` or `y`."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+from collections.abc import Iterator
+
+from tfdbg_arrow.query.batch_axis.step_batches import METHODS_OF_KERAS
+from tfdbg_arrow.query.flow.data_flow import DataFlow
+from tfdbg_arrow.query.outside_tensors import OutsideTensors, users_of
+from tfdbg_arrow.query.recorded import Execution, TensorEvent
+
+Path = tuple[int | str, ...]
+"""The indexes and keys that lead to a tensor in an element of a data set."""
+_ARGUMENTS_OF_KERAS = ("x", "y", "sample_weight")
+"""Keras's names for the components of an element that it takes from a data set."""
+_PARAMETERS_ON_BATCH = {
+    "predict_on_batch": ("x",),
+    "test_on_batch": ("x", "y", "sample_weight"),
+    "train_on_batch": ("x", "y", "sample_weight", "class_weight"),
+}
+"""The parameters of Keras's methods that take a batch, as far as the method makes tensors of them."""
+_ORDINALS = ("first", "second", "third")
+
+
+class InputNames:
+    """Names the inputs of the training steps of one run. The caller must hold the lock of the data flow."""
+
+    def __init__(self, flow: DataFlow) -> None:
+        self._flow = flow
+        self._stacks = flow.stacks
+        self._outside = OutsideTensors(flow)
+
+    def library_functions(self, event: TensorEvent) -> set[str]:
+        """Returns the library functions that called the execution of a tensor."""
+        execution = self._flow.events.execution(event.execution_index)
+        stack = () if execution is None else self._stacks.stack(execution.stack_trace_id)
+        return {frame.func.rpartition(".")[2] for frame in stack if not frame.is_user}
+
+    def is_taken_by_keras(self, element: TensorEvent) -> bool:
+        """Returns whether Keras took an element from a data set, and interprets it as (x, y, sample_weight)."""
+        return not self.library_functions(element).isdisjoint(METHODS_OF_KERAS)
+
+    def has_class_weight(self, weights: TensorEvent) -> bool:
+        """Returns whether Keras made the weights of the samples from weights of the classes, by the program's text."""
+        execution = self._flow.events.execution(weights.execution_index)
+        frames = () if execution is None else self._stacks.stack(execution.stack_trace_id)
+        return any(
+            keyword.arg == "class_weight"
+            for frame in frames
+            if frame.is_user
+            for call in self._calls_at(frame.file_path, frame.lineno)
+            for keyword in call.keywords
+        )
+
+    def arguments(self, execution: Execution) -> dict[int, str]:
+        """Returns the names of the arguments of a call, by input_index: those of `on_batch`, or of the placeholders."""
+        inputs = self._flow.events.execution_inputs(execution.execution_index)
+        named = ((index, self._outside.argument_name(execution, index)) for index in inputs)
+        return self.on_batch(execution) or {index: name for index, name in named if name is not None}
+
+    def on_batch(self, execution: Execution) -> dict[int, str]:
+        """Returns the parameters of Keras's `train_on_batch` or a similar method that a call takes, by input_index.
+
+        Keras merges the batch into one argument `data`. The program's text shows the parameters. The result is empty
+        for other calls, and if the text does not show them.
+        """
+        inputs = self._flow.events.execution_inputs(execution.execution_index)
+        indexes = [index for index in sorted(inputs) if self._outside.argument_name(execution, index) is not None]
+        tensors = self._tensors_on_batch(execution)
+        if len(tensors) != len(indexes):
+            return {}
+        by_index = dict(zip(indexes, tensors, strict=True))
+        if not self._are_targets_outside_layers(execution, by_index):
+            return {}
+        return {index: _name_of(tensor) for index, tensor in by_index.items()}
+
+    def _tensors_on_batch(self, execution: Execution) -> list[tuple[str, Path]]:
+        """Returns (parameter, path in it) of each tensor of a batch that the program's text gives to a Keras method."""
+        frames = self._stacks.stack(execution.stack_trace_id)
+        for frame, caller in itertools.pairwise(frames):
+            method = frame.func.rpartition(".")[2]
+            if frame.is_user or method not in _PARAMETERS_ON_BATCH or not caller.is_user:
+                continue
+            calls = [
+                call
+                for call in self._calls_at(caller.file_path, caller.lineno)
+                if isinstance(call.func, ast.Attribute) and call.func.attr == method
+            ]
+            return _tensors_in(calls[0], _PARAMETERS_ON_BATCH[method]) if len(calls) == 1 else []
+        return []
+
+    def _are_targets_outside_layers(self, execution: Execution, tensors: dict[int, tuple[str, Path]]) -> bool:
+        """Returns whether no layer takes a tensor that is not x.
+
+        A layer that takes such a tensor shows that the program's text was misread, e.g. because an argument is None.
+        """
+        for index, (parameter, _) in tensors.items():
+            placeholder = self._flow.graphs.placeholder(execution.op_type, index)
+            if parameter == "x" or placeholder is None or execution.graph_id is None:
+                continue
+            for graph_id, op in users_of(self._flow, execution.graph_id, placeholder):
+                label = self._flow.labels.op(graph_id, op.op_name)
+                if label.role == "forward" and label.layer is not None:
+                    return False
+        return True
+
+    def _calls_at(self, file_path: str, lineno: int) -> Iterator[ast.Call]:
+        """Yields the calls in the program's text that include a line."""
+        module = self._stacks.module(file_path)
+        for node in () if module is None else ast.walk(module):
+            if isinstance(node, ast.Call) and node.lineno <= lineno <= (node.end_lineno or 0):
+                yield node
+
+
+def _tensors_in(call: ast.Call, parameters: tuple[str, ...]) -> list[tuple[str, Path]]:
+    """Returns (parameter, path in it) of each tensor that a call passes; empty if the text does not show them."""
+    if any(isinstance(value, ast.Starred) for value in call.args) or any(word.arg is None for word in call.keywords):
+        return []
+    values = dict(zip(parameters, call.args, strict=False))
+    values |= {word.arg: word.value for word in call.keywords if word.arg in parameters}
+    tensors: list[tuple[str, Path]] = []
+    for parameter in parameters:
+        value = values.get(parameter)
+        if value is None or (isinstance(value, ast.Constant) and value.value is None):
+            continue
+        is_nested = isinstance(value, (ast.List, ast.Tuple)) and parameter in ("x", "y")
+        if isinstance(value, ast.Dict) and parameter != "class_weight":
+            keys = [key.value if isinstance(key, ast.Constant) else None for key in value.keys]
+            if not all(isinstance(key, str) for key in keys):
+                return []
+            tensors += [(parameter, (key,)) for key in sorted(str(key) for key in keys)]
+        elif is_nested and isinstance(value, (ast.List, ast.Tuple)):
+            tensors += [(parameter, (index,)) for index in range(len(value.elts))]
+        else:
+            tensors.append((parameter, ()))
+    return tensors
+
+
+def _name_of(tensor: tuple[str, Path]) -> str:
+    parameter, path = tensor
+    return next((key for key in path if isinstance(key, str)), parameter + "".join(f"[{index}]" for index in path))
+
+
+def component_name(path: Path, *, is_of_keras: bool) -> str:
+    """Returns what a tensor is in an element of a data set, such as `the component age` or `the second component`.
+
+    Args:
+        path: The indexes and keys that lead to the tensor.
+        is_of_keras: Whether Keras interprets the elements as (x, y, sample_weight).
+    """
+    names = [key for key in path if isinstance(key, str)]
+    if names:
+        return f"the component {names[-1]}"
+    index, *inner = path
+    if is_of_keras and index in range(len(_ARGUMENTS_OF_KERAS)):
+        return short_name(path, is_of_keras=True)
+    if isinstance(index, int) and index < len(_ORDINALS) and not inner:
+        return f"the {_ORDINALS[index]} component"
+    return "the component " + "".join(f"[{key}]" for key in path)
+
+
+def short_name(path: Path, *, is_of_keras: bool) -> str:
+    """Returns the name of a tensor among the components of an element, such as `age`, `x[0]` or `component 1`.
+
+    The arguments are those of `component_name`.
+    """
+    names = [key for key in path if isinstance(key, str)]
+    if names:
+        return names[-1]
+    index, *inner = path
+    is_argument = is_of_keras and isinstance(index, int) and index < len(_ARGUMENTS_OF_KERAS)
+    name = _ARGUMENTS_OF_KERAS[int(index)] if is_argument else f"component {index}"
+    return name + "".join(f"[{key}]" for key in inner)
