@@ -17,7 +17,7 @@ import tfdbg_arrow
 from tests.cli.running import python
 from tfdbg_arrow.errors import ReproError
 from tfdbg_arrow.query import NonFinite, SampleInput
-from tfdbg_arrow.query.wording import slices_text
+from tfdbg_arrow.query.wording import sample_texts, slices_text
 
 from .subprocesses import run_python
 from .test_executed_graphs import rows
@@ -584,3 +584,86 @@ def test_an_answer_as_json(tmp_path: Path) -> None:
     result = python(tmp_path, "-m", "tfdbg_arrow", "first-nonfinite", str(tmp_path), "--json")
     (sample,) = json.loads(result.stdout)["nonfinite"]["samples"]["first_sample"]
     assert (sample["name"], sample["dtype"], sample["shape"], sample["elements"]) == ("x", "float32", [], [0.0])
+
+
+class PairModel(tf.keras.Model):
+    """A model whose `train_step` has names of its own for the components of the data."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = self.add_weight(shape=(3,), initializer="ones", name="weight")
+
+    def loss_of_pair(self, features: tf.Tensor) -> None:
+        with tf.GradientTape() as tape:
+            loss = loss_of(features, self.weight)
+        self.weight.assign_sub(0.01 * tape.gradient(loss, self.weight))
+
+
+class Unpacks(PairModel):
+    def train_step(self, data: Any) -> dict[str, Any]:
+        (features, _number), _owner = data
+        self.loss_of_pair(features)
+        return {"objective": 0.0}
+
+
+class TakesByIndex(PairModel):
+    def train_step(self, data: Any) -> dict[str, Any]:
+        self.loss_of_pair(data[0][0])
+        return {"objective": 0.0}
+
+
+class PassesOn(PairModel):
+    def train_step(self, data: Any) -> dict[str, Any]:
+        result: dict[str, Any] = super().train_step(data)
+        return result
+
+    def call(self, inputs: Any) -> tf.Tensor:
+        return tf.math.log(tf.reduce_sum(inputs[0] * self.weight, axis=1, keepdims=True))
+
+
+@pytest.mark.parametrize(
+    ("model", "component_names"),
+    [
+        (Unpacks, ["features", "_number", "_owner"]),
+        (TakesByIndex, ["component 0[0]", "component 0[1]", "component 1"]),
+        (PassesOn, ["x[0]", "x[1]", "y"]),
+    ],
+)
+def test_the_names_in_a_train_step_of_the_model(
+    model: type[PairModel], component_names: list[str], tmp_path: Path
+) -> None:
+    data = tf.data.Dataset.from_tensor_slices(((features(), labels()), labels().astype(np.float32)[:, None]))
+
+    def program() -> None:
+        trained = model()
+        trained.compile("sgd", "mse")
+        trained.fit(data.shuffle(NUM_RECORDS, seed=1).batch(8), epochs=1, shuffle=False, verbose=0)
+
+    sample = shown(record(tmp_path, program))
+    assert [*sample.values()] == [(0.0, 0.0, 0.0), (BAD_RECORD,), (float(BAD_RECORD),)]
+    assert [*sample] == component_names
+
+
+@pytest.mark.parametrize("bad_column", [2, 11])
+def test_a_bad_element_behind_the_first_ones(bad_column: int, tmp_path: Path) -> None:
+    records = np.ones((NUM_RECORDS, 4, 3), np.float32)
+    records[BAD_RECORD].flat[bad_column] = np.nan
+
+    @tf.function
+    def step(batch: tf.Tensor) -> tf.Tensor:
+        return tf.reduce_sum(batch)
+
+    def program() -> None:
+        for batch in tf.data.Dataset.from_tensor_slices(records).shuffle(NUM_RECORDS, seed=1).batch(8):
+            step(batch)
+
+    (sample,) = record(tmp_path, program)
+    first = tfdbg_arrow.first_nonfinite(tmp_path)
+    assert first is not None
+    assert first.samples is not None
+    ((_, text),) = sample_texts(first.samples)
+    if bad_column < 8:
+        assert sample.first_bad is None
+        assert text == "[1, 1, nan, 1, 1, 1, 1, 1, …] (12 elements)"
+    else:
+        assert text == "[1, 1, 1, 1, 1, 1, 1, 1, …] (12 elements, the first bad one is [3, 2] = nan)"

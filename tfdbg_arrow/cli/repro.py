@@ -97,13 +97,13 @@ def _print_repro(written: Repro, *, is_fixed: bool) -> None:
         before = None if written.shapes_before is None else written.shapes_before[input_.name]
         was = "" if before in (None, input_.shape) else f", {list(before or ())} before"
         made_by = "" if input_.made_by is None else f"  made by {input_.made_by}"
-        out.print(styled(f"  {input_.name:<12}", f"{input_.dtype} {list(input_.shape)}{was}", (made_by, "dim")))
+        out.print(styled(f"  {input_.name:<11} ", f"{input_.dtype} {list(input_.shape)}{was}", (made_by, "dim")))
     if written.sample_path is not None:
         samples = written.nonfinite.samples
         which = "" if samples is None else f", {samples.unit} {samples.first:,} of {samples.whole}"
         out.print(styled("wrote ", (written.sample_path, "bold"), f"{which}, as a batch of one:"))
         for input_ in written.sample:
-            out.print(styled(f"  {input_.name:<12}", f"{input_.dtype} {list(input_.shape)}"))
+            out.print(styled(f"  {input_.name:<11} ", f"{input_.dtype} {list(input_.shape)}"))
     if written.is_cut:
         out.print(styled("The time limit ended the search for smaller inputs; --time-limit sets another one."))
     if is_fixed:

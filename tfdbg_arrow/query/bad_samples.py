@@ -11,7 +11,7 @@ from tfdbg_arrow.query.batch_axis import OUTSIDE, BatchAxis, BatchSource
 from tfdbg_arrow.query.batch_axis.step_batches import StepBatches
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.data_flow import DataFlow
-from tfdbg_arrow.query.input_names import InputNames, component_name, short_name
+from tfdbg_arrow.query.input_names import InputNames, Names, component_name, short_name
 from tfdbg_arrow.query.ragged_batches import RaggedBatch, RaggedBatches
 from tfdbg_arrow.query.recorded import (
     EagerValue,
@@ -145,9 +145,9 @@ class SampleFinder:
         numbers = tuple(dict.fromkeys(map(batch.sample_of, bad_values)))
         first, num_samples = batch.sample_of(first_bad), len(batch.limits) - 1
         start, end = batch.limits[first : first + 2]
-        is_of_keras = self._names.is_taken_by_keras(event)
+        names = self._names.of_components(event)
         path = self._arrays.element_component(batch.source.taken_in, batch.slot) or (batch.slot,)
-        name = short_name(path, is_of_keras=is_of_keras)
+        name = short_name(path, names)
         others = (
             self._step_inputs.sample(kept, first, name=name)
             for name, kept in self._kept_inputs(batch.source, None)
@@ -241,7 +241,7 @@ class SampleFinder:
         if isinstance(component, GraphTensor) and loops.is_component(component):
             components = loops.components(component.graph_id)
             for number, input_ in sorted(self._step_inputs.of_arguments(component, components).items()):
-                yield short_name(loops.path(component.graph_id, number) or (number,), is_of_keras=False), input_
+                yield short_name(loops.path(component.graph_id, number) or (number,), {}), input_
             return
         if isinstance(component, GraphTensor):
             taken_in, by_slot = source.row.execution_index, self._step_inputs.of_element(component)
@@ -254,10 +254,10 @@ class SampleFinder:
                 for slot, (tensor_id, _) in outputs.items()
                 if tensor_id in input_of_tensor
             }
-        is_of_keras = self._names.is_taken_by_keras(source.row)
+        component_names = self._names.of_components(source.row)
         for slot, input_ in sorted(by_slot.items()):
             path = self._arrays.element_component(taken_in, slot) or (slot,)
-            yield short_name(path, is_of_keras=is_of_keras), input_
+            yield short_name(path, component_names), input_
 
     def _row_of(self, source: BatchSource, sample: int) -> SourceRow | None:
         return None if source.taken_in is None else self._arrays.row(source.row, sample, taken_in=source.taken_in)
@@ -289,24 +289,24 @@ class SampleFinder:
             }
         if source.event_index in arguments or source.op_type not in GETS_ELEMENT:
             return arguments
-        is_of_keras = self._names.is_taken_by_keras(source)
+        names = self._names.of_components(source)
         return {
             row.event_index: StepInput(
-                name=f"{self._component(row.execution_index, row.output_slot, is_of_keras=is_of_keras)} of the batch",
+                name=f"{self._component(row.execution_index, row.output_slot, names)} of the batch",
                 health=_health(row),
             )
             for row in self._batches.siblings(source)
         }
 
-    def _component(self, taken_in: int | None, output_slot: int | None, *, is_of_keras: bool) -> str:
+    def _component(self, taken_in: int | None, output_slot: int | None, names: Names) -> str:
         """Returns what a component of a data set's element is in the program, such as `the component age`."""
         path = self._arrays.element_component(taken_in, output_slot)
-        return component_name(path or (output_slot or 0,), is_of_keras=is_of_keras)
+        return component_name(path or (output_slot or 0,), names)
 
     def _component_of_loop(self, row: TensorEvent, components: Mapping[str, int]) -> str:
         number = components[row.op_name or ""]
         path = None if row.graph_id is None else self._batches.loops.path(row.graph_id, number)
-        return component_name(path or (number,), is_of_keras=False)
+        return component_name(path or (number,), {})
 
     def _data_name(self, event: TensorEvent) -> str | None:
         """Returns which component of a data set consists of the rows of an array; None for other tensors."""
@@ -315,8 +315,8 @@ class SampleFinder:
         for op_type, _, index in self._flow.events.ways_of_use(event.tensor_id):
             if self._arrays.is_array(op_type):
                 path = self._arrays.array_component(event.tensor_id, index)
-                is_of_keras = self._names.is_taken_by_keras(self._first_element(event))
-                name = component_name(path or (index,), is_of_keras=is_of_keras)
+                names = self._names.of_components(self._first_element(event))
+                name = component_name(path or (index,), names)
                 return "class_weight" if name == "sample_weight" and self._names.has_class_weight(event) else name
         return None
 

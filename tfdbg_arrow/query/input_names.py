@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import ast
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-from tfdbg_arrow.query.batch_axis.step_batches import METHODS_OF_KERAS
 from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.outside_tensors import OutsideTensors, users_of
 from tfdbg_arrow.query.recorded import Execution, TensorEvent
 
 Path = tuple[int | str, ...]
 """The indexes and keys that lead to a tensor in an element of a data set."""
-_ARGUMENTS_OF_KERAS = ("x", "y", "sample_weight")
+Names = Mapping[Path, str]
+"""The program's names for the components of an element, by their paths."""
+_NAMES_OF_KERAS: Names = {(0,): "x", (1,): "y", (2,): "sample_weight"}
 """Keras's names for the components of an element that it takes from a data set."""
 _PARAMETERS_ON_BATCH = {
     "predict_on_batch": ("x",),
@@ -21,6 +22,9 @@ _PARAMETERS_ON_BATCH = {
     "train_on_batch": ("x", "y", "sample_weight", "class_weight"),
 }
 """The parameters of Keras's methods that take a batch, as far as the method makes tensors of them."""
+_STEPS_OF_KERAS = {"evaluate": "test_step", "fit": "train_step", "predict": "predict_step"}
+"""The method of a model that takes an element, by the method that takes the elements from a data set. During a fit with
+validation data, `evaluate` runs inside `fit`."""
 _ORDINALS = ("first", "second", "third")
 
 
@@ -38,9 +42,30 @@ class InputNames:
         stack = () if execution is None else self._stacks.stack(execution.stack_trace_id)
         return {frame.func.rpartition(".")[2] for frame in stack if not frame.is_user}
 
-    def is_taken_by_keras(self, element: TensorEvent) -> bool:
-        """Returns whether Keras took an element from a data set, and interprets it as (x, y, sample_weight)."""
-        return not self.library_functions(element).isdisjoint(METHODS_OF_KERAS)
+    def of_components(self, element: TensorEvent) -> Names:
+        """Returns the names of the components of an element: those of Keras, or of the model's own `train_step`.
+
+        The result is empty if the program does not name them.
+        """
+        functions = self.library_functions(element)
+        method = next((step for taker, step in _STEPS_OF_KERAS.items() if taker in functions), None)
+        if method is None:
+            return {}
+        own_names = [_names_in_step(step) for step in self._steps_of_user(method)]
+        if not own_names:
+            return _NAMES_OF_KERAS
+        return own_names[0] if all(names == own_names[0] for names in own_names) else {}
+
+    def _steps_of_user(self, method: str) -> list[ast.FunctionDef]:
+        """Returns the program's own methods of a name, such as `train_step`, that made ops."""
+        steps: dict[tuple[str, int], ast.FunctionDef] = {}
+        for file_path, lineno in self._flow.stacks.user_lines(method):
+            module = self._stacks.module(file_path)
+            for node in () if module is None else ast.walk(module):
+                is_step = isinstance(node, ast.FunctionDef) and node.name == method
+                if isinstance(node, ast.FunctionDef) and is_step and node.lineno <= lineno <= (node.end_lineno or 0):
+                    steps[file_path, node.lineno] = node
+        return list(steps.values())
 
     def has_class_weight(self, weights: TensorEvent) -> bool:
         """Returns whether Keras made the weights of the samples from weights of the classes, by the program's text."""
@@ -143,33 +168,63 @@ def _name_of(tensor: tuple[str, Path]) -> str:
     return next((key for key in path if isinstance(key, str)), parameter + "".join(f"[{index}]" for index in path))
 
 
-def component_name(path: Path, *, is_of_keras: bool) -> str:
+def _names_in_step(step: ast.FunctionDef) -> Names:
+    """Returns the variables to which a method such as `train_step(self, data)` unpacks its data.
+
+    A method that passes its data on, such as `super().train_step(data)`, leaves the names to Keras.
+    """
+    parameters = [argument.arg for argument in step.args.args[1:2]]
+    data = parameters[0] if parameters else None
+    for node in ast.walk(step):
+        if (
+            isinstance(node, ast.Assign)
+            and len(node.targets) == 1
+            and isinstance(node.targets[0], ast.List | ast.Tuple)
+        ):
+            value = node.value
+            unpacked = value.args[0] if isinstance(value, ast.Call) and len(value.args) == 1 else value
+            if isinstance(unpacked, ast.Name) and unpacked.id == data:
+                return dict(_targets(node.targets[0], ()))
+    calls = (node.func for node in ast.walk(step) if isinstance(node, ast.Call))
+    passes_on = any(isinstance(function, ast.Attribute) and function.attr == step.name for function in calls)
+    return _NAMES_OF_KERAS if passes_on else {}
+
+
+def _targets(target: ast.expr, path: Path) -> Iterator[tuple[Path, str]]:
+    """Yields (path, name) of each variable in the target of an assignment."""
+    if isinstance(target, ast.Name):
+        yield path, target.id
+    elif isinstance(target, ast.List | ast.Tuple) and not any(isinstance(part, ast.Starred) for part in target.elts):
+        for index, part in enumerate(target.elts):
+            yield from _targets(part, (*path, index))
+
+
+def component_name(path: Path, names: Names) -> str:
     """Returns what a tensor is in an element of a data set, such as `the component age` or `the second component`.
 
     Args:
         path: The indexes and keys that lead to the tensor.
-        is_of_keras: Whether Keras interprets the elements as (x, y, sample_weight).
+        names: The program's names for the components.
     """
-    names = [key for key in path if isinstance(key, str)]
-    if names:
-        return f"the component {names[-1]}"
+    keys = [key for key in path if isinstance(key, str)]
+    if keys:
+        return f"the component {keys[-1]}"
+    if any(path[:end] in names for end in range(len(path), 0, -1)):
+        return short_name(path, names)
     index, *inner = path
-    if is_of_keras and index in range(len(_ARGUMENTS_OF_KERAS)):
-        return short_name(path, is_of_keras=True)
     if isinstance(index, int) and index < len(_ORDINALS) and not inner:
         return f"the {_ORDINALS[index]} component"
     return "the component " + "".join(f"[{key}]" for key in path)
 
 
-def short_name(path: Path, *, is_of_keras: bool) -> str:
+def short_name(path: Path, names: Names) -> str:
     """Returns the name of a tensor among the components of an element, such as `age`, `x[0]` or `component 1`.
 
     The arguments are those of `component_name`.
     """
-    names = [key for key in path if isinstance(key, str)]
-    if names:
-        return names[-1]
-    index, *inner = path
-    is_argument = is_of_keras and isinstance(index, int) and index < len(_ARGUMENTS_OF_KERAS)
-    name = _ARGUMENTS_OF_KERAS[int(index)] if is_argument else f"component {index}"
-    return name + "".join(f"[{key}]" for key in inner)
+    keys = [key for key in path if isinstance(key, str)]
+    if keys:
+        return keys[-1]
+    named = next((end for end in range(len(path), 0, -1) if path[:end] in names), 1)
+    name = names.get(path[:named], f"component {path[0]}")
+    return name + "".join(f"[{key}]" for key in path[named:])

@@ -136,6 +136,14 @@ class StackReader:
                 (stack_trace_id, tuple(stack_frames)) for stack_trace_id, stack_frames in frames.items()
             )
 
+    def user_lines(self, function: str) -> list[tuple[str, int]]:
+        """Returns (file, line) of each recorded line of the user's functions and methods of a name."""
+        return self._logdir.rows(
+            "SELECT DISTINCT file_path, lineno FROM stack_frame WHERE run_id = ? AND owner = 'user' "
+            "AND (func = ? OR func LIKE ?) ORDER BY file_path, lineno",
+            [self._run_id, function, f"%.{function}"],
+        )
+
     def user_sources(self, stack_trace_ids: Iterable[int]) -> dict[int, Frame]:
         """Returns the user's innermost frame of each stack that has one. All stacks are read in one query."""
         ids = sorted(set(stack_trace_ids))

@@ -13,6 +13,8 @@ from tfdbg_arrow.schema.dtypes import itemsize_of
 
 _NUM_ELEMENTS = 8
 """Number of elements of a sample in an answer."""
+_MAX_EXAMINED = 2**22
+"""Maximum number of elements of a sample among which a bad one is looked for."""
 _MAX_OFFSET = 2**40
 """Larger than any kept tensor; limits what a hostile shape can ask for."""
 
@@ -29,6 +31,7 @@ class SampleInput:
         shape: Dimensions of the sample.
         elements: The first elements of the sample, at most 8; None if the package cannot decode the dtype.
         num_values: Number of values that the sample has in a ragged tensor; None for another tensor.
+        first_bad: The place of the first NaN or infinity of the sample and its value, if it is not one of `elements`.
     """
 
     name: str
@@ -38,6 +41,7 @@ class SampleInput:
     shape: tuple[int, ...]
     elements: tuple[object, ...] | None
     num_values: int | None = None
+    first_bad: tuple[tuple[int, ...], object] | None = None
 
 
 @dataclass(frozen=True)
@@ -121,15 +125,21 @@ class StepInputs:
         from tfdbg_arrow.query.values import decode, texts
 
         shape = kept.shape[1:] if num_values is None else (num_values, *kept.shape[1:])
-        first, num_shown = number * math.prod(kept.shape[1:]), min(math.prod(shape), _NUM_ELEMENTS)
+        first, size = number * math.prod(kept.shape[1:]), math.prod(shape)
+        num_shown = min(size, _NUM_ELEMENTS)
         elements: list[object] | None = None
+        first_bad = None
         if kept.dtype == "string":
             value = self._prefix(kept, _MAX_OFFSET)
             elements = list(texts(value, size=math.prod(kept.shape))[first : first + num_shown])
         elif (itemsize := itemsize_of(kept.dtype)) is not None:
-            value = self._prefix(kept, (first + num_shown) * itemsize)[first * itemsize :]
+            value = self._prefix(kept, (first + min(size, _MAX_EXAMINED)) * itemsize)[first * itemsize :]
             array = decode(np.frombuffer(value, np.uint8), kept.dtype)
-            elements = None if array is None else array.tolist()
+            if array is not None:
+                elements = array[:num_shown].tolist()
+                bad = np.flatnonzero(~np.isfinite(array)).tolist() if array.dtype.kind in "fc" else []
+                if bad and bad[0] >= num_shown:
+                    first_bad = tuple(map(int, np.unravel_index(bad[0], shape))), array[bad[0]].item()
         return SampleInput(
             name=name,
             event_index=kept.event_index,
@@ -138,6 +148,7 @@ class StepInputs:
             shape=shape,
             elements=None if elements is None else tuple(elements),
             num_values=num_values,
+            first_bad=first_bad,
         )
 
     def _prefix(self, kept: KeptInput, num_bytes: int) -> bytes:

@@ -189,7 +189,8 @@ def write_repro(
         except ReproError as error:
             if not bad.sample:
                 raise
-            raise ReproError(f"{error} The bad sample of the batch was written to {sample_path}.") from None
+            inputs = ", ".join(f"{name} {input_.dtype} {list(input_.shape)}" for name, input_ in bad.sample.items())
+            raise ReproError(f"{error} The bad sample of the batch was written to {sample_path}: {inputs}.") from None
     tensor, content, deeper = bad.nonfinite, read.content, read.deeper
     with tempfile.TemporaryDirectory(prefix="tfdbg_arrow-") as directory:
         trials = _Trials(Path(directory))
