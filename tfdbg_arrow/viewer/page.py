@@ -170,6 +170,22 @@ class Shell:
     about: AboutRuns
     labels: Mapping[str, str]
 
+    @property
+    def is_newest(self) -> bool:
+        """Whether the page is about the newest run."""
+        return bool(self.runs) and self.runs[-1].run_id in self.about.run_ids
+
+    @property
+    def news(self) -> str | None:
+        """A sentence that says whether the page is about the newest run; None for all runs."""
+        if not self.runs or self.run_id == ALL_RUNS:
+            return None
+        if not self.is_newest:
+            return f"There is a newer run: {self.labels[self.runs[-1].run_id].removeprefix('newest · ')}."
+        if not self.about.num_others:
+            return "This is the only run." if len(self.runs) == 1 else "These are the only runs."
+        return f"This is the newest of {len(self.runs):,} runs. {self.about.others}"
+
 
 def read_shell(logdir: Logdir, parameters: Parameters) -> Shell:
     """Returns the shell of a page."""
