@@ -19,7 +19,10 @@ from tfdbg_arrow.viewer.site import Site
 from ..query.builder import CLEAN, NAN
 from ..query.test_asked_runs import run_of
 
-NEWS = '<b class="is-good">Clean.</b> This is the newest of 2 runs. The other run recorded bad values.'
+NEWS = (
+    '<b class="is-good">Clean.</b> This is the newest of 2 runs. '
+    "The other run recorded bad values: train.py · 22:13 · bad."
+)
 
 
 @pytest.fixture

@@ -184,7 +184,11 @@ class Shell:
             return f"There is a newer run: {self.labels[self.runs[-1].run_id].removeprefix('newest · ')}."
         if not self.about.num_others:
             return "This is the only run." if len(self.runs) == 1 else "These are the only runs."
-        return f"This is the newest of {len(self.runs):,} runs. {self.about.others}"
+        others = self.about.others
+        if self.about.num_others == self.about.num_bad_others == 1:
+            (other,) = (run for run in self.runs if run.run_id not in self.about.run_ids)
+            others = f"{others.removesuffix('.')}: {self.labels[other.run_id]}."
+        return f"This is the newest of {len(self.runs):,} runs. {others}"
 
 
 def read_shell(logdir: Logdir, parameters: Parameters) -> Shell:
