@@ -87,7 +87,7 @@ def test_a_page_says_whether_the_run_is_mended(tmp_path: Path) -> None:
     run_of("second", CLEAN, start_s=20, end_s=30).write(tmp_path)
     with contextlib.closing(Reader(tmp_path, timeout_s=600)) as reader:
         text = Site(reader).answer("/model", {"run": "first"}).content.decode()
-        assert re.findall(r"There is[^<]*", text) == ["There is a newer run: train.py · 22:13. "]
+        assert re.findall(r"There is[^<]*", text) == ["There is a newer run without bad values: train.py · 22:13. "]
         assert "mended" not in text
         assert '"news"' not in Site(reader).answer("/model", {"run": "all"}).content.decode()
 

@@ -181,7 +181,9 @@ class Shell:
         if not self.runs or self.run_id == ALL_RUNS:
             return None
         if not self.is_newest:
-            return f"There is a newer run: {self.labels[self.runs[-1].run_id].removeprefix('newest · ')}."
+            without = " without bad values" if self.about.num_bad_others == 0 else ""
+            label = self.labels[self.runs[-1].run_id].removeprefix("newest · ")
+            return f"There is a newer run{without}: {label}."
         if not self.about.num_others:
             return "This is the only run." if len(self.runs) == 1 else "These are the only runs."
         others = self.about.others
