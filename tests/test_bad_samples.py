@@ -608,7 +608,7 @@ def test_a_filtered_recording_claims_no_batch(tmp_path: Path) -> None:
     step = train_step(lambda x: tf.math.log(x) @ weight, weight)
     found = first(tmp_path, lambda: train_steps(step), op_regex="Log")
     assert (found.op_type, found.samples) == ("Log", None)
-    assert facts_of(found) == [("where", f"slice 13 along the first axis, the only bad one of {BATCH}")]
+    assert facts_of(found) == [("where", f"row 13 of the tensor, the only bad one of {BATCH}")]
 
 
 @pytest.mark.parametrize("is_trained_before", [False, True])

@@ -928,3 +928,53 @@ def test_a_keras_training(tmp_path: Path) -> None:
     assert (loss.first_bad, curves.first_bad) == (4, 4)
     assert all(value > 0 for value in loss.values[:4])
     assert {"gradient_norm", "weight_norm", "update_ratio"} <= {each.name for each in curves.curves}
+
+
+LOOP = """
+import sys
+
+import tensorflow as tf
+import tfdbg_arrow
+
+scale = tf.Variable(tf.ones([4, 1]))
+
+
+@tf.function
+def train_step(batch):
+    with tf.GradientTape() as tape:
+        spread = tf.sqrt(tf.reduce_mean(batch**2, axis=1, keepdims=True))
+        loss = tf.reduce_mean(tf.matmul(batch / spread, scale))
+    scale.assign_sub(0.1 * tape.gradient(loss, scale))
+
+
+with tfdbg_arrow.capture(sys.argv[1]):
+    for number in range(4):
+        train_step(tf.ones([3, 4]) * [[1.0], [2.0], [1.0 if number < 2 else 0.0]])
+"""
+
+
+@pytest.mark.slow
+def test_a_training_loop_without_steps(tmp_path: Path) -> None:
+    """TensorFlow runs the division as a product with the reciprocal of the root, which is on another line."""
+    program = tmp_path / "program.py"
+    program.write_text(textwrap.dedent(LOOP))
+    done = run_to_end(program, tmp_path / "logdir")
+    assert done.returncode == 0, done.stderr
+    with open_logdir(tmp_path / "logdir") as logdir:
+        found, curves = layer_health(logdir), training_curves(logdir)
+        zoomed = layer_health(logdir, max_columns=2)
+    assert found is not None
+    assert curves is not None
+    assert zoomed is not None
+    assert "program.py:14 made NaN in call 3 of train_step" in found.sentence
+    assert found.origin is not None
+    assert found.rows[found.origin.row].name == "program.py:14"
+    assert "program.py:13" not in [found.rows[each].name for each in found.path]
+    assert found.calls == curves.calls
+    assert found.calls is not None
+    assert found.calls.function == "train_step"
+    assert found.calls.ranges[found.origin.column] == (3, 3)
+    assert found.calls.ranges[0] == (0, 0)  # an op before the first call
+    assert found.calls.ranges[-1][1] == 4
+    assert zoomed.calls is not None
+    assert [last for _, last in zoomed.calls.ranges][-1] == 4

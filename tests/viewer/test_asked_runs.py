@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,10 @@ from tfdbg_arrow.viewer.site import Site
 from ..query.builder import CLEAN, NAN
 from ..query.test_asked_runs import run_of
 
-ABOUT = "About run a-new, the newest of 2. The other run recorded bad values."
+NEWS = (
+    '<b class="is-good">Clean.</b> This is the newest of 2 runs. '
+    "The other run recorded bad values: train.py · 22:13 · bad."
+)
 
 
 @pytest.fixture
@@ -65,7 +69,7 @@ def test_the_overview_and_the_alerts_are_about_the_newest_run(site: Site) -> Non
 
 def test_a_page_says_which_run_it_shows_and_the_menu_selects_it(site: Site) -> None:
     text = site.answer("/overview", {"wait": "1"}).content.decode()
-    assert f'<p class="quiet">{ABOUT} <a href="/runs">All runs</a></p>' in text
+    assert f'<p class="news">{NEWS} <a href="/runs">All runs</a></p>' in text
     assert '<option value="">the newest run</option>' in text
     assert '<option value="all">all 2 runs</option>' in text
     of_all = site.answer("/tensors", {"run": "all"}).content.decode()
@@ -75,10 +79,23 @@ def test_a_page_says_which_run_it_shows_and_the_menu_selects_it(site: Site) -> N
     assert "About run z-old. The other run recorded no bad value." in of_old
 
 
+def test_a_page_says_whether_the_run_is_mended(tmp_path: Path) -> None:
+    run_of("first", NAN, start_s=0, end_s=10).write(tmp_path)
+    with contextlib.closing(Reader(tmp_path, timeout_s=600)) as reader:
+        text = Site(reader).answer("/model", {}).content.decode()
+    assert '<b class="is-bad">Not mended.</b> This is the only run.</p>' in text
+    run_of("second", CLEAN, start_s=20, end_s=30).write(tmp_path)
+    with contextlib.closing(Reader(tmp_path, timeout_s=600)) as reader:
+        text = Site(reader).answer("/model", {"run": "first"}).content.decode()
+        assert re.findall(r"There is[^<]*", text) == ["There is a newer run without bad values: train.py · 22:13. "]
+        assert "mended" not in text
+        assert '"news"' not in Site(reader).answer("/model", {"run": "all"}).content.decode()
+
+
 @pytest.mark.slow
 def test_the_report_is_about_the_newest_run(site: Site) -> None:
     with open_logdir(site.reader.path) as logdir:
         report = read_report(logdir)
         assert report.overview.verdict == "healthy"
-        assert ABOUT in render_report(report)[0]
+        assert NEWS in render_report(report)[0]
         assert read_report(logdir, run_id="all").overview.verdict == "bad"

@@ -105,9 +105,22 @@ def test_the_table_without_javascript_names_where_it_began(tmp_path: Path) -> No
     rows = [
         " ".join(unescape(re.sub(r"<[^>]*>", " ", row)).split()) for row in re.findall("<tr.*?</tr>", html, re.DOTALL)
     ]
-    assert rows[1].startswith("net/b began here forward ✕ 12 8")
+    assert rows[1].startswith("net/b began here forward ✕ step 12 8")
     assert "<noscript>" not in html.partition("<main")[2]
     assert "began here</text>" in html
+
+
+def test_calls_name_the_columns_of_a_program_without_steps() -> None:
+    columns = Columns(
+        axis="execution",
+        ranges=((3, 3), (4, 4), (5, 7), (8, 8)),
+        is_cells=True,
+        calls=((0, 0), (1, 1), (2, 4), (4, 4)),
+    )
+    assert columns.texts == ("before call 1", "call 1", "calls 2 to 4", "call 4")
+    assert columns.starts == ("before call 1", "call 1", "call 2", "call 4")
+    assert columns.ticks[0] == (0.0, "start")
+    assert 'data-ranges="3-3|4-4|5-7|8-8"' in columns.attributes
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ def test_a_gradient_has_its_forward_op_its_layer_and_its_calls(tmp_path: Path) -
     labels = re.search(r'<dl class="labels">(.*?)</dl>', html, re.DOTALL)
     assert labels is not None
     assert words(labels[1]) == (
-        "gradient of Sqrt, train.py:8 in loss layer model/norm role gradient step 2 effect reached a variable"
+        "when step 2 effect reached a variable gradient of Sqrt, train.py:8 in loss layer model/norm role gradient"
     )
     calls = re.search(r'<section class="card calls">(.*?)</section>', html, re.DOTALL)
     assert calls is not None

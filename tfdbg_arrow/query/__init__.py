@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from tfdbg_arrow.query.model_health import (
         Cell,
         Column,
+        ColumnCalls,
         Curve,
         Distributions,
         LayerDifferences,
@@ -108,6 +109,7 @@ _NAMES_OF = {
     "tfdbg_arrow.query.model_health": [
         "Cell",
         "Column",
+        "ColumnCalls",
         "Curve",
         "Distributions",
         "LayerDifferences",
@@ -155,6 +157,7 @@ __all__ = [
     "CaptureStat",
     "Cell",
     "Column",
+    "ColumnCalls",
     "Coverage",
     "Curve",
     "Deviation",

@@ -75,10 +75,11 @@ class AboutRuns:
         else:
             newest = " the newest" if self.is_newest else ""
             runs = f"{newest} {len(self.run_ids):,} runs of one program: {names}".strip()
-        return f"About {runs}. {self._others}"
+        return f"About {runs}. {self.others}"
 
     @property
-    def _others(self) -> str:
+    def others(self) -> str:
+        """A sentence about the other runs."""
         if self.num_bad_others is None:
             return (
                 "The other run was not read." if self.num_others == 1 else f"{self.num_others:,} others were not read."

@@ -268,6 +268,15 @@ class BadTensorReader:
         owners = {frame.owner for frame in stack if frame.func.rpartition(".")[2] == name}
         return None if name is None or number == 0 or owners == {"framework"} else FunctionCall(name, number, index)
 
+    def executions_of(self, call: FunctionCall) -> Sequence[int]:
+        """Returns the executions among which a call is numbered, in order."""
+        execution = self.flow.events.execution(call.execution_index)
+        if execution is None or execution.graph_id is None:
+            return ()
+        if execution.op_type in self.flow.graphs.sessions:
+            return [run.execution_index for run in self.flow.events.executions_of([execution.op_type])]
+        return self._calls_of(execution.graph_id)
+
     def _run_of_session(self, execution: Execution) -> FunctionCall | None:
         """Returns a session's run, numbered among the runs with the same fetches. None if some runs are missing."""
         if not self._has_all_executions:

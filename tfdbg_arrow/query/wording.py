@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from tfdbg_arrow.query.bad_samples import BadSamples
+    from tfdbg_arrow.query.model_health.answers import ColumnCalls, LayerMap, TrainingCurves
+    from tfdbg_arrow.query.model_health.histograms import Distributions
     from tfdbg_arrow.query.nonfinite_tensor import FunctionCall, InputTensor, NonFinite
     from tfdbg_arrow.query.recorded import TensorHealth
     from tfdbg_arrow.query.stacks import Frame
@@ -175,8 +177,42 @@ def call_text(call: FunctionCall) -> str:
     return f"{call.number:,} of {call.function}, execution {call.execution_index:,}"
 
 
+def column_unit(answer: LayerMap | TrainingCurves | Distributions) -> str:
+    """Returns what the columns of an answer are: `step`, `event`, `execution` or `call`."""
+    return answer.axis if _calls_of(answer) is None else "call"
+
+
+def column_start(answer: LayerMap | TrainingCurves | Distributions, column: int) -> int:
+    """Returns the number of the first step, event, execution or call of a column."""
+    calls = _calls_of(answer)
+    return answer.columns[column].first if calls is None else calls.ranges[column][0]
+
+
+def columns_text(answer: LayerMap | TrainingCurves | Distributions) -> str:
+    """Returns what the columns of an answer are, such as `steps 0 to 95` or `calls 1 to 60 of train_step`."""
+    unit, calls = column_unit(answer), _calls_of(answer)
+    if not answer.columns:
+        return f"no {unit}s"
+    last = answer.columns[-1].last if calls is None else calls.ranges[-1][1]
+    first = column_start(answer, 0)
+    if calls is not None:
+        first = min(max(first, 1), last)
+    of_function = "" if calls is None else f" of {calls.function}"
+    return f"{unit}s {first:,} to {last:,}{of_function}"
+
+
+def axis_text(answer: LayerMap | TrainingCurves | Distributions) -> str:
+    """Returns the axis of an answer, such as `steps` or `calls of train_step`."""
+    calls = _calls_of(answer)
+    return f"{answer.axis}s" if calls is None else f"calls of {calls.function}"
+
+
+def _calls_of(answer: LayerMap | TrainingCurves | Distributions) -> ColumnCalls | None:
+    return getattr(answer, "calls", None)
+
+
 def place_facts(health: TensorHealth, samples: BadSamples | None) -> tuple[tuple[str, str], ...]:
-    """Returns the bad samples or slices of a tensor and where they came from, as pairs of a name and a text.
+    """Returns the bad samples or rows of a tensor and where they came from, as pairs of a name and a text.
 
     An example is `sample 17 of the batch, the only bad one of 64`.
     """
@@ -189,7 +225,7 @@ def place_facts(health: TensorHealth, samples: BadSamples | None) -> tuple[tuple
 
 
 def slices_text(health: TensorHealth, samples: BadSamples | None) -> str | None:
-    """Returns which samples, slices or elements of a bad tensor are bad; None if unknown, or if most are bad."""
+    """Returns which samples, rows or elements of a bad tensor are bad; None if unknown, or if most are bad."""
     if samples is not None:
         unit, whole = samples.unit, f" of {samples.whole}"
         is_computed = samples.unit != "sample" and samples.name is None  # the rows themselves may be healthy
@@ -213,8 +249,8 @@ def slices_text(health: TensorHealth, samples: BadSamples | None) -> str | None:
             return f"element {first_bad[0]:,}, the only bad one of {health.shape[0]:,}"
         return f"{bad:,} of {health.shape[0]:,} elements are bad, the first is element {first_bad[0]:,}"
     if bad == 1:
-        return f"slice {first_bad[0]:,} along the first axis, the only bad one of {health.shape[0]:,}"
-    return f"{bad:,} of {health.shape[0]:,} slices along the first axis are bad, the first is slice {first_bad[0]:,}"
+        return f"row {first_bad[0]:,} of the tensor, the only bad one of {health.shape[0]:,}"
+    return f"{bad:,} of the {health.shape[0]:,} rows of the tensor are bad, the first is row {first_bad[0]:,}"
 
 
 def sample_texts(samples: BadSamples) -> tuple[tuple[str, str], ...]:

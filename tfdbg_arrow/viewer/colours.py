@@ -21,11 +21,13 @@ class Colours:
         sequential: The colours from the lowest to the greatest value. Their lightness changes evenly.
         diverging: The colours from negative values over 0 to positive values.
         bad: The colour of bad cells. No colour of the scales is similar to it.
+        zero: The colour of the other cells of a map, if the measure is 0 in all of them.
     """
 
     sequential: tuple[str, ...]
     diverging: tuple[str, ...]
     bad: str
+    zero: str
 
 
 # Source of the sequential colours: seaborn's colour map mako.
@@ -33,14 +35,18 @@ LIGHT = Colours(
     sequential=("#def5e5", "#a9e1bd", "#60ceac", "#3eb4ad", "#348fa7", "#366da0", "#3b4a8a", "#403a72"),
     diverging=("#1f4e9c", "#5b8fd0", "#a9c6ea", "#f1f1ee", "#f0c48c", "#d98a2b", "#9c5a00"),
     bad="#b3173f",
+    zero="#def5e5",
 )
 DARK = Colours(
-    sequential=LIGHT.sequential[::-1],
+    sequential=LIGHT.sequential,  # the same, so that a colour has the same meaning on both backgrounds
     diverging=("#8fc1ff", "#4d86cf", "#2c4f80", "#2a2f37", "#7d5216", "#c27f22", "#ffc66e"),
     bad="#e04060",
+    zero="#27503f",
 )
 BAD = "bad-cell"
 """The CSS class of bad cells."""
+ZERO = "zero-cell"
+"""The CSS class of the other cells, if the measure is 0 in all of them."""
 _NUM_LEVELS = 24
 """Number of colours of a scale, minus one. Neighbouring colours are hard to tell apart."""
 
@@ -65,7 +71,7 @@ def _fills(colours: Colours) -> dict[str, str]:
         for name, stops in scales.items()
         for level in range(_NUM_LEVELS + 1)
     }
-    return {**levels, BAD: colours.bad}
+    return {**levels, BAD: colours.bad, ZERO: colours.zero}
 
 
 _LIGHT_FILLS = _fills(LIGHT)

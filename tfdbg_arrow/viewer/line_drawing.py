@@ -25,6 +25,12 @@ from tfdbg_arrow.viewer.svg import (
 )
 
 _MAX_DECADES = 5
+_NOTES = {
+    "loss": "of one batch: {}",
+    "logs/loss": "as Keras prints it: the mean since the start of the epoch",
+    "bad_share": "with a NaN or an infinity, of {}",
+}
+"""What a curve shows, by its name. The source of its numbers is inserted."""
 _ROOM = 0.004
 """Minimum distance between the edges of a logarithmic scale and the nearest values, in decades."""
 _LEAST_SHARE = 1e-12
@@ -176,6 +182,7 @@ def curve_plots(curves: TrainingCurves) -> tuple[PlotDrawing, ...]:
         axis=curves.axis,
         ranges=tuple((column.first, column.last) for column in curves.columns),
         is_cells=False,
+        calls=None if curves.calls is None else curves.calls.ranges,
     )
     return tuple(plot_drawing(curve_plot(curve, columns, bad_from=curves.first_bad)) for curve in curves.curves)
 
@@ -205,7 +212,7 @@ def curve_plot(curve: Curve, columns: Columns, *, bad_from: int | None) -> Plot:
     texts = tuple(number_text(value, is_share=curve.scale == "share") for value in curve.values)
     return Plot(
         title=curve.title,
-        source=curve.source,
+        source=_NOTES.get(curve.name, "{}").format(curve.source),
         scale=curve.scale,
         columns=columns,
         lines=(Line(name=curve.title, greatest=finite, least=finite, texts=texts),),
@@ -241,7 +248,7 @@ def _area(plot: Plot, ticks: list[str]) -> Markup:
     if plot.bad_from is not None:
         x, is_left = percent(places[plot.bad_from]), places[plot.bad_from] > 0.5
         parts.append(f'<line x1="{x}" x2="{x}" y2="100%" stroke="{DARK.bad}" stroke-dasharray="4 3"/>')
-        text = f"bad from {plot.columns.axis} {plot.columns.ranges[plot.bad_from][0]:,} on"
+        text = f"bad from {plot.columns.starts[plot.bad_from]} on"
         anchor, away = ("end", -4) if is_left else ("start", 4)
         parts.append(label(text, x=x, y=12, anchor=anchor, more=f'dx="{away}" class="bad-from" {_BAD}'))
     return Markup("").join(map(Markup, parts))

@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 from tfdbg_arrow.query.model_health import LayerDifferences, LayerMap, Measure
 from tfdbg_arrow.safe_text import number_of, printable_line
-from tfdbg_arrow.viewer.colours import BAD, colour_class, paint
+from tfdbg_arrow.viewer.colours import BAD, ZERO, colour_class, paint
 from tfdbg_arrow.viewer.map_rows import MapRow, map_rows
 from tfdbg_arrow.viewer.map_scale import ColourScale, colour_scale, shown_measure
 from tfdbg_arrow.viewer.svg import (
@@ -107,7 +107,8 @@ class MapDrawing:
         sides: The sides of the map: `forward`, and `gradient` if any row has a gradient side.
         rows: The rows that are not inside another row.
         axis: The axis for the columns of one side.
-        scale: The legend of the colours, 28 px high.
+        scale: The legend of the colours, 28 px high; without words if `is_zero`.
+        is_zero: Whether the measure is 0 in all cells that are not bad, so that the legend has one colour.
         words: The words of the map.
         has_bad: Whether a cell is bad.
         has_origin: Whether a cell is outlined.
@@ -119,6 +120,7 @@ class MapDrawing:
     rows: tuple[DrawnRow, ...]
     axis: Markup
     scale: Markup
+    is_zero: bool
     words: MapWords
     has_bad: bool
     has_origin: bool
@@ -136,7 +138,7 @@ def map_drawing(layers: LayerMap, measure: Measure, *, max_numbers: int = _MAX_N
     num_numbers = len(layers.rows) * len(layers.columns) * len(layers.measures)
     num_numbers *= 3 if isinstance(layers, LayerDifferences) else 1
     measures = layers.measures if num_numbers <= max_numbers else (measure,)
-    scale = colour_scale(layers, measure)
+    scale, is_zero = colour_scale(layers, measure), _is_zero(layers, measure)
     rows = map_rows(layers)
     by_parent: dict[int | None, list[int]] = {}
     for number, row in enumerate(rows):
@@ -153,7 +155,7 @@ def map_drawing(layers: LayerMap, measure: Measure, *, max_numbers: int = _MAX_N
         return Strip(
             side=row.side,
             note=f"{row.side}{role}, {number_of(row.num_outputs, 'op output')}",
-            cells=_cells(layers, measure, scale, index) + _mark(layers, numbers.get(index)),
+            cells=_cells(layers, measure, None if is_zero else scale, index) + _mark(layers, numbers.get(index)),
             marks_inside=_mark(layers, inside.get(index)),
             readouts=_readouts(layers, measure, measures, index),
             start=layers.origin.column if layers.origin is not None and is_origin else None,
@@ -167,13 +169,14 @@ def map_drawing(layers: LayerMap, measure: Measure, *, max_numbers: int = _MAX_N
             inside=tuple(drawn(inner) for inner in by_parent.get(number, ())),
         )
 
-    columns = _columns(layers)
+    columns = map_columns(layers)
     return MapDrawing(
         columns=columns,
         sides=sides,
         rows=tuple(drawn(number) for number in by_parent.get(None, ())),
         axis=axis_labels(columns),
-        scale=_zero_colour(scale) if _is_zero(layers, measure) else _scale_bar(scale),
+        scale=Markup(f'<rect width="18" height="12" {paint(ZERO)}/>') if is_zero else _scale_bar(scale),
+        is_zero=is_zero,
         words=MAP_WORDS[type(layers).__name__],
         has_bad=any(map(any, layers.bad)),
         has_origin=layers.origin is not None,
@@ -212,6 +215,8 @@ def map_svg(health: LayerMap) -> Markup:
     foot = height - _FOOT + 6
     parts.append(label(shown.title, x=width - 350, y=foot + 10, anchor="end"))
     parts.append(placed(drawing.scale, x=width - 340, y=foot, width=160, height=28))
+    if drawing.is_zero:
+        parts.append(label("0", x=width - 316, y=foot + 10))
     if drawing.has_bad:
         parts.append(f'<rect x="{width - 150}" y="{foot}" width="12" height="12" {paint(BAD)}/>')
         parts.append(label(drawing.words.bad, x=width - 132, y=foot + 10))
@@ -225,11 +230,13 @@ def _unfolded(rows: Sequence[DrawnRow]) -> Iterator[DrawnRow]:
             yield from _unfolded(drawn.inside)
 
 
-def _columns(layers: LayerMap) -> Columns:
+def map_columns(layers: LayerMap) -> Columns:
+    """Returns the columns of a map."""
     return Columns(
         axis=layers.axis,
         ranges=tuple((column.first, column.last) for column in layers.columns),
         is_cells=True,
+        calls=None if layers.calls is None else layers.calls.ranges,
         queries=tuple(
             f"first_step={column.first}&last_step={column.last}"
             if layers.axis == "step"
@@ -241,14 +248,23 @@ def _columns(layers: LayerMap) -> Columns:
     )
 
 
-def _cells(layers: LayerMap, measure: Measure, scale: ColourScale, row: int) -> Markup:
-    """Returns the cells of a row. Bad cells have stripes; a dotted line marks cells without a known value."""
+def _cells(layers: LayerMap, measure: Measure, scale: ColourScale | None, row: int) -> Markup:
+    """Returns the cells of a row. Bad cells have stripes; a dotted line marks cells without a known value.
+
+    Args:
+        layers: The map.
+        measure: The measure that the colours show.
+        scale: The scale of the colours; None if the measure is 0 in all cells that are not bad.
+        row: Index of the row.
+    """
     num_columns = len(layers.columns)
     classes = [
         BAD
         if num_bad
         else None
         if value is None or not math.isfinite(value)
+        else ZERO
+        if scale is None
         else colour_class(scale.place(value), is_diverging=scale.kind == "signed")
         for value, num_bad in zip(layers.values[measure.name][row], layers.bad[row], strict=True)
     ]
@@ -361,12 +377,6 @@ def _is_zero(layers: LayerMap, measure: Measure) -> bool:
     return all(num_bad or not value for row in rows for value, num_bad in zip(*row, strict=True))
 
 
-def _zero_colour(scale: ColourScale) -> Markup:
-    """Returns a legend with only the colour of 0."""
-    colour = paint(colour_class(scale.place(0.0), is_diverging=scale.kind == "signed"))
-    return Markup('<rect y="4" width="18" height="12" {}/>').format(colour) + label("0", x=24, y=14)
-
-
 def _scale_bar(scale: ColourScale) -> Markup:
     """Returns the colours of a scale, with numbers below them."""
     num_steps = 25
@@ -401,10 +411,16 @@ def _merged(health: LayerMap, measure: Measure) -> LayerMap:
         for start in starts
     )
     values = tuple(tuple(greatest(row[at : at + by]) for at in starts) for row in health.values[measure.name])
+    calls = health.calls
+    if calls is not None:
+        ends = (min(start + by, len(calls.ranges)) - 1 for start in starts)
+        ranges = tuple((calls.ranges[start][0], calls.ranges[end][1]) for start, end in zip(starts, ends, strict=True))
+        calls = replace(calls, ranges=ranges)
     origin = health.origin
     return replace(
         health,
         columns=columns,
+        calls=calls,
         values={**health.values, measure.name: values},
         bad=tuple(tuple(sum(row[at : at + by]) for at in starts) for row in health.bad),
         origin=None if origin is None else replace(origin, column=origin.column // by),

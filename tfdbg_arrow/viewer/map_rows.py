@@ -69,7 +69,7 @@ def map_rows(health: LayerMap) -> tuple[MapRow, ...]:
             MapRow(
                 layer=layer,
                 kind=kind,
-                name=first.name,
+                name="outside layers" if (kind, layer) == ("role", "forward") else first.name,
                 role=first.role,
                 depth=first.depth,
                 parent=parents[number],

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import groupby
 from typing import Protocol
 
 from tfdbg_arrow.query import Alert, Run
+from tfdbg_arrow.query.nonfinite_tensor import FunctionCall
 from tfdbg_arrow.query.present import tensors
 from tfdbg_arrow.query.stacks import file_name
+from tfdbg_arrow.query.user_places import CallSite
 from tfdbg_arrow.safe_text import parse_json, printable
 
 BORDERS = {
@@ -122,6 +125,26 @@ def command_text(command_line: str | None) -> str | None:
     except ValueError:
         return command_line
     return " ".join(map(str, words)) if isinstance(words, list) else command_line
+
+
+def moment_text(step: int | None, call: FunctionCall | None) -> str | None:
+    """Returns the name of a moment, such as `step 20` or `call 10 of train_step`; None if it has no name."""
+    if step is not None:
+        return f"step {step:,}"
+    return None if call is None else f"call {call.number:,} of {call.function}"
+
+
+def call_groups(calls: Sequence[CallSite]) -> list[tuple[CallSite, str]]:
+    """Returns the calls on each line, innermost first: one of them, and a text such as `calls step, then loss`."""
+    groups = [list(group) for _, group in groupby(calls, key=lambda call: call.source and call.source.place)]
+    return [(group[0], _called_text(group)) for group in groups]
+
+
+def _called_text(group: Sequence[CallSite]) -> str:
+    functions = list(dict.fromkeys(call.function for call in reversed(group) if call.function))
+    calls = f"calls {', then '.join(functions)}" if functions else ""
+    layers = [f"layer {call.layer}" for call in group if call.layer][:1]
+    return ", ".join([*([calls] if calls else []), *layers])
 
 
 def run_title(run: Run) -> str:

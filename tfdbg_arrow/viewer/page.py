@@ -170,6 +170,28 @@ class Shell:
     about: AboutRuns
     labels: Mapping[str, str]
 
+    @property
+    def is_newest(self) -> bool:
+        """Whether the page is about the newest run."""
+        return bool(self.runs) and self.runs[-1].run_id in self.about.run_ids
+
+    @property
+    def news(self) -> str | None:
+        """A sentence that says whether the page is about the newest run; None for all runs."""
+        if not self.runs or self.run_id == ALL_RUNS:
+            return None
+        if not self.is_newest:
+            without = " without bad values" if self.about.num_bad_others == 0 else ""
+            label = self.labels[self.runs[-1].run_id].removeprefix("newest · ")
+            return f"There is a newer run{without}: {label}."
+        if not self.about.num_others:
+            return "This is the only run." if len(self.runs) == 1 else "These are the only runs."
+        others = self.about.others
+        if self.about.num_others == self.about.num_bad_others == 1:
+            (other,) = (run for run in self.runs if run.run_id not in self.about.run_ids)
+            others = f"{others.removesuffix('.')}: {self.labels[other.run_id]}."
+        return f"This is the newest of {len(self.runs):,} runs. {others}"
+
 
 def read_shell(logdir: Logdir, parameters: Parameters) -> Shell:
     """Returns the shell of a page."""

@@ -40,7 +40,7 @@ from tfdbg_arrow.viewer.graph_drawing import (
 )
 from tfdbg_arrow.viewer.line_drawing import curve_plots, plot_drawing
 from tfdbg_arrow.viewer.links import Links, Url, execution_filter_parameters, filter_parameters
-from tfdbg_arrow.viewer.map_drawing import map_drawing
+from tfdbg_arrow.viewer.map_drawing import map_columns, map_drawing
 from tfdbg_arrow.viewer.page import MAX_TEXT, PageKind, Shell
 from tfdbg_arrow.viewer.pages import PAGES
 from tfdbg_arrow.viewer.source_text import highlighted
@@ -75,7 +75,12 @@ def _environment() -> Environment:
         shares=shares,
         tensor_name=naming.tensor_name,
         effect_text=wording.effect_text,
-        call_text=wording.call_text,
+        axis_text=wording.axis_text,
+        column_unit=wording.column_unit,
+        column_texts=lambda layers: map_columns(layers).texts,
+        columns_text=wording.columns_text,
+        call_groups=naming.call_groups,
+        moment=naming.moment_text,
         op_text=wording.op_in_graph_text,
         origin_text=wording.origin_text,
         with_code=_with_code,

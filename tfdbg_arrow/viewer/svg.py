@@ -31,12 +31,14 @@ class Columns:
         ranges: The first and the last position of each column.
         is_cells: Whether the columns are cells of equal width. Otherwise, they are points at their first positions.
         queries: The part of an address that selects each column; empty for a column without tensors.
+        calls: The first and the last call of each column, as in ColumnCalls, if calls name the columns.
     """
 
     axis: str
     ranges: tuple[tuple[int, int], ...]
     is_cells: bool
     queries: tuple[str, ...] = ()
+    calls: tuple[tuple[int, int], ...] | None = None
 
     @property
     def places(self) -> tuple[float, ...]:
@@ -50,23 +52,44 @@ class Columns:
     def texts(self) -> tuple[str, ...]:
         """The names of the columns, as readers see them."""
         return tuple(
-            f"{self.axis} {first:,}" if first == last else f"{self.axis}s {first:,} to {last:,}"
-            for first, last in self.ranges
+            self._start(first) if first == last else f"{self._unit}s {first:,} to {last:,}"
+            for first, last in self._numbers
         )
+
+    @property
+    def starts(self) -> tuple[str, ...]:
+        """The first position of each column, as readers see it."""
+        return tuple(self._start(first) for first, _ in self._numbers)
+
+    def _start(self, number: int) -> str:
+        return f"{self._unit} {number:,}" if number or self.calls is None else "before call 1"
 
     @property
     def ticks(self) -> tuple[tuple[float, str], ...]:
         """The places and texts of the labels: the first column, and round numbers at distances without overlaps."""
-        places = self.places
-        ticks = [(0.0 if self.is_cells else places[0], f"{self.axis} {self.ranges[0][0]:,}")]
-        by = max(1.0, round_step(_LEAST_TICKS_APART * (self.ranges[-1][1] - self.ranges[0][0] + 1)))
-        for place, (first, last) in zip(places, self.ranges, strict=True):
+        places, numbers = self.places, self._numbers
+        ticks = [
+            (
+                0.0 if self.is_cells else places[0],
+                f"{self._unit} {numbers[0][0]:,}" if self.calls is None or numbers[0][0] else "start",
+            )
+        ]
+        by = max(1.0, round_step(_LEAST_TICKS_APART * (numbers[-1][1] - numbers[0][0] + 1)))
+        for place, (first, last) in zip(places, numbers, strict=True):
             number = int(last // by * by)
             # The first text is longer, because it names the axis.
             least = (1.4 if len(ticks) == 1 else 0.9) * _LEAST_TICKS_APART
-            if number >= max(first, self.ranges[0][0] + 1) and place - ticks[-1][0] >= least:
+            if number >= max(first, numbers[0][0] + 1) and place - ticks[-1][0] >= least:
                 ticks.append((place, f"{number:,}"))
         return tuple(ticks)
+
+    @property
+    def _unit(self) -> str:
+        return self.axis if self.calls is None else "call"
+
+    @property
+    def _numbers(self) -> tuple[tuple[int, int], ...]:
+        return self.ranges if self.calls is None else self.calls
 
     @property
     def attributes(self) -> Markup:

@@ -26,6 +26,7 @@ from tfdbg_arrow.query.model_health.answers import (
     MEASURES,
     Cell,
     Column,
+    ColumnCalls,
     Curve,
     LayerDifferences,
     LayerHealth,
@@ -51,6 +52,7 @@ __all__ = [
     "MEASURES",
     "Cell",
     "Column",
+    "ColumnCalls",
     "Curve",
     "Distributions",
     "LayerDifferences",
@@ -241,11 +243,12 @@ def last_loss(logdir: Engine | str | Path, *, run_id: str) -> tuple[int, float] 
 
 def _layer_health(recorded: Recorded) -> LayerHealth:
     nodes = make_nodes(recorded.groups, recorded.ratios, len(recorded.columns))
-    origin = None if recorded.bad_tensor is None else read_origin(recorded.logdir, recorded.bad_tensor, recorded.labels)
     rows = tuple(node.row() for node in nodes)
     values = {measure.name: tuple(numbers(measured(node, measure.name)) for node in nodes) for measure in MEASURES}
     given = tuple(measure for measure in MEASURES if any(_has_any(of_row) for of_row in values[measure.name]))
     row_of = {node.key: index for index, node in enumerate(nodes)}
+    bad_tensor = recorded.bad_tensor
+    origin = None if bad_tensor is None else read_origin(recorded.logdir, bad_tensor, recorded.labels, row_of)
     path = () if origin is None else tuple(row_of[key] for key in origin.path if key in row_of)
     first_row = None if origin is None or not origin.path else row_of.get(origin.path[0])
     first_bad = recorded.first_bad
@@ -264,13 +267,14 @@ def _layer_health(recorded: Recorded) -> LayerHealth:
         run_id=recorded.run_id,
         axis=recorded.axis_name,
         columns=recorded.columns,
+        calls=recorded.calls,
         rows=rows,
         num_folded=recorded.labels.num_folded,
         measures=given,
         values={measure.name: values[measure.name] for measure in given},
         bad=tuple(bad_numbers(node) for node in nodes),
         origin=None if first_row is None or first_bad is None else Cell(row=first_row, column=first_bad),
-        origin_event_index=None if recorded.bad_tensor is None else recorded.bad_tensor.event_index,
+        origin_event_index=None if bad_tensor is None else bad_tensor.event_index,
         path=path,
         sentence=text,
     )
@@ -295,6 +299,7 @@ def _training_curves(recorded: Recorded, *, max_labels: int = MAX_LABELS) -> Tra
         run_id=recorded.run_id,
         axis=recorded.axis_name,
         columns=recorded.columns,
+        calls=recorded.calls,
         curves=tuple(curves),
         notes=notes,
         first_bad=recorded.first_bad,

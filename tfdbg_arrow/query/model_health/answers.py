@@ -56,6 +56,20 @@ class Column:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ColumnCalls:
+    """The calls of a function that began in each column. They name the columns of a program without steps.
+
+    Attributes:
+        function: The function in which the first bad value arose.
+        ranges: For each column, the numbers of the first and the last call that began in it, counted from 1. If none
+            began in it, both are the number of the last call before it; 0 before the first call.
+    """
+
+    function: str
+    ranges: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class LayerRow:
     """One row of a map: a layer, with everything inside the layer.
 
@@ -105,6 +119,8 @@ class LayerMap:
         axis: The kind of position: `step` (training steps that the program marked) or `execution` (`execution_index`).
             Tensors without a position are in no column.
         columns: The columns, in order. Columns without tensors are left out at the two ends, but not in between.
+        calls: The calls that began in the columns; None unless the columns are executions of one run, and the first bad
+            value that did harm arose in a call whose number is known.
         rows: The rows, in the order in which the program made the layers. A layer comes before the layers inside it,
             and its forward side before its gradient side. There are at most about 2,000 rows.
         measures: The measures that are known.
@@ -119,6 +135,7 @@ class LayerMap:
 
     axis: str
     columns: tuple[Column, ...]
+    calls: ColumnCalls | None
     rows: tuple[LayerRow, ...]
     measures: tuple[Measure, ...]
     values: Mapping[str, tuple[tuple[float | None, ...], ...]]
@@ -263,6 +280,7 @@ class TrainingCurves(Displayed):
         run_id: The run.
         axis: As in LayerHealth.
         columns: As in LayerHealth.
+        calls: As in LayerHealth.
         curves: The curves that the recording provides.
         notes: Sentences: why there is no curve of the loss and how to get it, and how many labels have no curve because
             there are too many labels.
@@ -273,6 +291,7 @@ class TrainingCurves(Displayed):
     run_id: str
     axis: str
     columns: tuple[Column, ...]
+    calls: ColumnCalls | None
     curves: tuple[Curve, ...]
     notes: tuple[str, ...]
     first_bad: int | None

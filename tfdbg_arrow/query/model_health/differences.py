@@ -271,6 +271,7 @@ def _compare(sides: Sequence[_Side], extents: Sequence[Extent], axis: Axis | Non
     return LayerDifferences(
         axis=extents[0].name,
         columns=() if axis is None else read_columns(sides[0].logdir, axis, of_run(run_a)),
+        calls=None,
         rows=tuple(row.a.row() for row in rows),
         measures=(LARGEST_DIFFERENCE, *given) if given else (),
         values={name: differences[name] for name in (LARGEST_DIFFERENCE.name, *(measure.name for measure in given))}

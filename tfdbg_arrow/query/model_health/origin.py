@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Collection
 from dataclasses import dataclass
 from itertools import islice
 
@@ -49,13 +50,24 @@ def choose_run(logdir: Engine, run_id: str | None) -> tuple[str | None, NonFinit
     return (run_ids[-1] if run_ids else None), None
 
 
-def read_origin(logdir: Engine, bad_tensor: NonFinite, labels: Labels) -> Origin:
-    """Returns the way of the first bad tensor through the rows, and the growth before it."""
+def read_origin(logdir: Engine, bad_tensor: NonFinite, labels: Labels, rows: Collection[RowKey]) -> Origin:
+    """Returns the way of the first bad tensor through the rows of a map, and the growth before it."""
     way = _way(logdir, bad_tensor)
     key_of = read_keys(logdir, labels, way)
     path = dict.fromkeys(key_of[event] for event in way if event in key_of)
+    ran, written = key_of.get(way[0]), _row_as_written(bad_tensor)
+    if written is not None and written in rows and ran is not None and ran.kind == written.kind:
+        path = dict.fromkeys((written, *(key for key in path if key != ran)))
     reasons = read_reasons(logdir, bad_tensor)
     return Origin(tensor=bad_tensor, path=tuple(path), growth=reasons.growth)
+
+
+def _row_as_written(bad_tensor: NonFinite) -> RowKey | None:
+    """Returns the row of the line that the answer names, if TensorFlow ran an op of another line in place of its op."""
+    source = bad_tensor.source
+    if bad_tensor.ran_as is None or source is None or bad_tensor.forward is not None:
+        return None
+    return RowKey("line", f"{source.file_path}:{source.lineno}", is_gradient=False)
 
 
 def _way(logdir: Engine, bad_tensor: NonFinite) -> list[int]:

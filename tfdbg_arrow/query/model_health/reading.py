@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tfdbg_arrow.errors import QueryError
+from tfdbg_arrow.query.bad_tensor import BadTensorReader
 from tfdbg_arrow.query.engine import Engine
-from tfdbg_arrow.query.model_health.answers import Column
+from tfdbg_arrow.query.model_health.answers import Column, ColumnCalls
 from tfdbg_arrow.query.model_health.cells import Group, Labels, read_groups, read_labels
 from tfdbg_arrow.query.model_health.columns import Axis, of_run, read_columns, read_extent, read_position
 from tfdbg_arrow.query.model_health.layer_rows import Node, make_nodes
 from tfdbg_arrow.query.model_health.origin import choose_run
 from tfdbg_arrow.query.model_health.series import UpdateRatio, read_update_ratios
 from tfdbg_arrow.query.nonfinite_tensor import NonFinite
+from tfdbg_arrow.query.recorded import KINDS
 
 MAX_COLUMNS = 200
 """Default of the maximum number of columns."""
@@ -35,6 +39,7 @@ class Recorded:
         ratios: The update ratios.
         bad_tensor: The first bad tensor that did harm.
         position: The position of that tensor; None if the tensor has no position.
+        calls: As in LayerMap.
     """
 
     logdir: Engine
@@ -47,6 +52,7 @@ class Recorded:
     ratios: list[UpdateRatio]
     bad_tensor: NonFinite | None
     position: int | None
+    calls: ColumnCalls | None
 
     @property
     def first_bad(self) -> int | None:
@@ -90,18 +96,31 @@ def _read(
     scope: Engine, run: str, axis_name: str, axis: Axis | None, *, bad_tensor: NonFinite | None, position: int | None
 ) -> Recorded:
     labels = read_labels(scope, run_id=run, max_rows=MAX_ROWS)
+    columns = () if axis is None else read_columns(scope, axis, of_run(run))
     return Recorded(
         logdir=scope,
         run_id=run,
         axis_name=axis_name,
         axis=axis,
-        columns=() if axis is None else read_columns(scope, axis, of_run(run)),
+        columns=columns,
         labels=labels,
         groups=[] if axis is None else read_groups(scope, axis, labels),
         ratios=[] if axis is None else read_update_ratios(scope, axis, labels),
         bad_tensor=bad_tensor,
         position=position,
+        calls=None if axis_name == "step" or bad_tensor is None else _read_calls(scope, bad_tensor, columns),
     )
+
+
+def _read_calls(scope: Engine, bad_tensor: NonFinite, columns: Sequence[Column]) -> ColumnCalls | None:
+    if bad_tensor.call is None:
+        return None
+    executions = BadTensorReader(scope, run_id=bad_tensor.run_id, kinds=KINDS).executions_of(bad_tensor.call)
+    ranges = []
+    for column in columns:
+        last = bisect_right(executions, column.last)
+        ranges.append((min(bisect_left(executions, column.first) + 1, last), last))
+    return ColumnCalls(function=bad_tensor.call.function, ranges=tuple(ranges))
 
 
 def read_nodes(logdir: Engine, axis: Axis, labels: Labels) -> list[Node]:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from tfdbg_arrow.query import wording
 from tfdbg_arrow.query.present.blocks import Blocks, Drawing, Heading, Line, Span, Style, Table
 from tfdbg_arrow.safe_text import number_of
 
@@ -20,25 +21,25 @@ _MAX_ONLY = 5
 def layer_health(answer: LayerHealth) -> Blocks:
     """Yields a map of the layers over the steps."""
     yield Heading(answer.sentence)
-    yield Line((f"run {answer.run_id}, {_range(answer)}", "quiet"))
+    yield Line((f"run {answer.run_id}, {wording.columns_text(answer)}", "quiet"))
     rows: list[tuple[Span, ...]] = [
         (
             "\N{NO-BREAK SPACE}" * 4 * row.depth + row.name,
             row.side,
             f"{row.num_outputs:,}",
             (f"{row.num_bad:,}", "bad" if row.num_bad else ""),
-            next((f"{column.first:,}" for column, number in zip(answer.columns, bad, strict=True) if number), ""),
+            next((f"{wording.column_start(answer, column):,}" for column, number in enumerate(bad) if number), ""),
         )
         for row, bad in zip(answer.rows, answer.bad, strict=True)
     ]
-    names = ("layer", "side", "op outputs", "bad tensors", f"bad from {answer.axis}")
+    names = ("layer", "side", "op outputs", "bad tensors", f"bad from {wording.column_unit(answer)}")
     yield from _drawing("map_drawing", "map_svg", answer, Table(names, rows, num_numbers=3))
 
 
 def layer_differences(answer: LayerDifferences) -> Blocks:
     """Yields a map of the differences between two runs, and where their layers diverged."""
     yield from parted_layers(answer)
-    yield Line((f"A: {answer.run_a}, B: {answer.run_b}, {_range(answer)}", "quiet"))
+    yield Line((f"A: {answer.run_a}, B: {answer.run_b}, {wording.columns_text(answer)}", "quiet"))
 
 
 def parted_layers(answer: LayerDifferences) -> Blocks:
@@ -68,10 +69,10 @@ def parted_layers(answer: LayerDifferences) -> Blocks:
 
 def training_curves(answer: TrainingCurves) -> Blocks:
     """Yields the curves of a training."""
-    yield Line((f"run {answer.run_id}, {_range(answer)}", "quiet"))
+    yield Line((f"run {answer.run_id}, {wording.columns_text(answer)}", "quiet"))
     for note in answer.notes:
         yield Line(note)
-    names = ("", "first", "last", "least", "greatest", f"bad from {answer.axis}", "of")
+    names = ("", "first", "last", "least", "greatest", f"bad from {wording.column_unit(answer)}", "of")
     rows = [_curve_cells(curve, answer) for curve in answer.curves]
     yield from _drawing("line_drawing", "curves_svg", answer, Table(names, rows))
 
@@ -85,7 +86,12 @@ def training_curves_text(answer: TrainingCurves) -> str:
 def distributions(answer: Distributions) -> Blocks:
     """Yields how the elements of tensors were distributed over the steps."""
     yield Heading(answer.sentence)
-    yield Line((f"run {answer.run_id}, {_range(answer)}, {number_of(sum(answer.num_tensors), 'tensor')}", "quiet"))
+    yield Line(
+        (
+            f"run {answer.run_id}, {wording.columns_text(answer)}, {number_of(sum(answer.num_tensors), 'tensor')}",
+            "quiet",
+        )
+    )
     if answer.num_without:
         yield Line(f"{number_of(answer.num_without, 'tensor')} without a histogram; record them with histograms=True")
     names = (answer.axis, "least", "greatest", "negative", "zero", "positive", "Inf", "NaN")
@@ -103,12 +109,6 @@ def _drawing(
         yield from otherwise
 
 
-def _range(answer: LayerMap | TrainingCurves | Distributions) -> str:
-    if not answer.columns:
-        return f"no {answer.axis}s"
-    return f"{answer.axis}s {answer.columns[0].first:,} to {answer.columns[-1].last:,}"
-
-
 def _first_and_last(curve: Curve) -> list[str]:
     values = [value for value in curve.values if value is not None]
     return [f"{value:.4g}" for value in (*values[:1], *values[-1:])]
@@ -118,7 +118,7 @@ def _curve_cells(curve: Curve, answer: TrainingCurves) -> Sequence[Span]:
     finite = [value for value in curve.values if value is not None and math.isfinite(value)]
     bounds = [f"{value:.4g}" for value in ((min(finite), max(finite)) if finite else ())]
     texts = [*(_first_and_last(curve) or ("", "")), *(bounds or ("", ""))]
-    first_bad = "" if curve.first_bad is None else f"{answer.columns[curve.first_bad].first:,}"
+    first_bad = "" if curve.first_bad is None else f"{wording.column_start(answer, curve.first_bad):,}"
     return curve.title, *texts, (first_bad, "bad"), curve.source
 
 

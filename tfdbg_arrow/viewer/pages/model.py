@@ -20,6 +20,7 @@ class WorstRow:
 
     Attributes:
         row: Index in `LayerHealth.rows`.
+        number: The number of its mark on the map, from 1; None without a mark.
         first_bad_column: The first column with bad tensors; None if there is none.
         start: The first known value of the measure; None if there is none.
         peak: The known value with the greatest magnitude.
@@ -27,6 +28,7 @@ class WorstRow:
     """
 
     row: int
+    number: int | None
     first_bad_column: int | None
     start: float | None
     peak: float | None
@@ -117,36 +119,39 @@ def _headline(health: LayerHealth | None) -> str:
 
 
 def _worst(health: LayerHealth, measure: Measure) -> tuple[WorstRow, ...]:
-    """Returns the innermost rows, in the order in which they went bad, then by the change of their measure.
+    """Returns the innermost rows that went bad: those on the way of the bad value, then in the order of their columns.
 
-    The row of the origin comes first. The result is empty if no row went bad and the measure is 0 in all rows.
+    If no row went bad, returns the innermost rows by the change of their measure; none if it is 0 in all of them.
     """
     worst_rows = []
+    origin = None if health.origin is None else health.origin.row
+    way = () if origin is None else dict.fromkeys((origin, *health.path))
+    numbers = {index: number for number, index in enumerate(way, start=1)}
     for index, row in enumerate(health.rows):
-        if row.has_children:
+        if row.has_children and index not in numbers:
             continue
         values = [value for value in health.values[measure.name][index] if value is not None and math.isfinite(value)]
         first_bad = next((column for column, number in enumerate(health.bad[index]) if number), None)
         worst_rows.append(
             WorstRow(
                 row=index,
+                number=numbers.get(index),
                 first_bad_column=first_bad,
                 start=values[0] if values else None,
                 peak=max(values, key=abs, default=None),
                 end=values[-1] if values else None,
             )
         )
-    origin = None if health.origin is None else health.origin.row
     far = len(health.columns)
     worst_rows.sort(
         key=lambda row: (
-            row.row != origin,
+            math.inf if row.number is None else row.number,
             far if row.first_bad_column is None else row.first_bad_column,
             -_change(row),
         )
     )
-    is_flat = all(row.first_bad_column is None and not row.peak for row in worst_rows)
-    return () if is_flat else tuple(worst_rows)
+    bad = tuple(row for row in worst_rows if row.first_bad_column is not None)
+    return bad or (tuple(worst_rows) if any(row.peak for row in worst_rows) else ())
 
 
 def _change(row: WorstRow) -> float:
