@@ -40,6 +40,9 @@ PATCHES: dict[str, Patch] = {
     "beside.gradient_penalty_beside_loss_scaling": Patch(
         "Scale the inputs and the loss down", (("batches[2, 3] = 20000.0", "batches[2, 3] = 2.0"),)
     ),
+    "beside.infinite_diagonal_beside_a_harmless_division": Patch(
+        "If the program multiplies a mask by an infinity", (("np.inf * tf.eye(5)", "1e9 * tf.eye(5)"),)
+    ),
     "data.argument_of_a_function": Patch(_CHECK_DATA, (("np.array([np.nan, 1.0]", "np.array([0.0, 1.0]"),)),
     "data.array_with_a_missing_value": Patch(
         _CHECK_DATA, (("    _regression().fit(features", "    _regression().fit(np.nan_to_num(features)"),)
@@ -110,18 +113,21 @@ PATCHES: dict[str, Patch] = {
             ("tf.math.log(probs)", "tf.math.log_sigmoid(probs)"),
         ),
     ),
+    "generative.flow_inverse_of_a_zero_scale": Patch(
+        _VARIABLE, (("tf.Variable([1.0, 0.0])", "tf.Variable([1.0, 0.5])"),)
+    ),
     "generative.saturated_discriminator": Patch(
         "Use tf.math.log_sigmoid(-x)",
         (('activation="sigmoid", ', ""), ("tf.math.log(1.0 - fake)", "tf.math.log_sigmoid(-fake)")),
-    ),
-    "keras_training.clip_norm_that_is_infinite": Patch(
-        _FINITE, (('[tape.gradient(loss, weight)], float("inf"))', "[tape.gradient(loss, weight)], 1e9)"),)
     ),
     "keras_training.batch_normalisation_with_epsilon_zero": Patch(
         "Give the normalization an epsilon", (("epsilon=0.0", "epsilon=1e-3"),)
     ),
     "keras_training.checkpoint_that_holds_a_nan": Patch(
         "Restore an earlier checkpoint", (('[1.0, float("nan")]', "[1.0, 2.0]"),)
+    ),
+    "keras_training.clip_norm_that_is_infinite": Patch(
+        _FINITE, (('[tape.gradient(loss, weight)], float("inf"))', "[tape.gradient(loss, weight)], 1e9)"),)
     ),
     "keras_training.deep_linear_network_explodes": Patch(_SCALE, (("Constant(1e5)", "Constant(1e-1)"),)),
     "keras_training.learning_rate_far_too_large": Patch("Lower the learning rate", (("SGD(1e12)", "SGD(1e-2)"),)),
@@ -132,6 +138,9 @@ PATCHES: dict[str, Patch] = {
     "keras_training.optimizer_with_epsilon_zero": Patch(_OPTIMIZER, (("epsilon=0.0", "epsilon=1e-7"),)),
     "keras_training.pretrained_weights_with_a_nan": Patch(
         _CHECK_DATA, (("set_weights([kernel,", "set_weights([np.nan_to_num(kernel),"),)
+    ),
+    "keras_training.warmup_of_no_steps": Patch(
+        "Check how the program sets the divisor", (("Warmup(0)", "Warmup(10)"),)
     ),
     "losses.binary_cross_entropy_by_hand": Patch(
         "Use tf.math.log_sigmoid(-x)",
@@ -192,6 +201,7 @@ PATCHES: dict[str, Patch] = {
     "precision.float16_model_without_loss_scaling": Patch(
         _SCALE, (('set_dtype_policy("float16")', 'set_dtype_policy("float32")'),)
     ),
+    "precision.gradient_of_a_fourth_power": Patch("Scale the inputs and the loss down", (("1e13", "1e-1"),)),
     "precision.log_cosh_by_hand": Patch(
         "Clip the argument with tf.clip_by_value. For log(cosh(x))",
         (
@@ -201,6 +211,9 @@ PATCHES: dict[str, Patch] = {
     ),
     "precision.log_with_an_epsilon_that_is_zero_in_float16": Patch(
         _EPSILON_16, (("probs[1] + 1e-8", "probs[1] + 1e-3"),)
+    ),
+    "precision.loss_scale_beyond_float16": Patch(
+        "Scale the inputs and the loss down", (("32768.0\n", "8.0\n"), ("/ 32768.0", "/ 8.0"))
     ),
     "precision.normalisation_in_mixed_precision": Patch(_EPSILON_16, (("+ 1e-12)", "+ 1e-3)"),)),
     "precision.product_of_many_odds": Patch(
@@ -212,11 +225,11 @@ PATCHES: dict[str, Patch] = {
             ),
         ),
     ),
+    "precision.square_in_the_gradient_of_a_fourth_power": Patch(
+        "Scale the inputs and the loss down", (("1e19", "1e-1"),)
+    ),
     "precision.squares_of_float16_activations": Patch(
         _SCALE, (("tf.square(values)", "tf.square(tf.cast(values, tf.float32))"),)
-    ),
-    "precision.loss_scale_beyond_float16": Patch(
-        "Scale the inputs and the loss down", (("32768.0\n", "8.0\n"), ("/ 32768.0", "/ 8.0"))
     ),
     "precision.sum_of_two_large_numbers": Patch(_SCALE, (("tf.constant(3e38)", "tf.constant(1e-3 * 3e38)"),)),
     "reinforcement.entropy_of_masked_actions": Patch(
@@ -238,6 +251,10 @@ PATCHES: dict[str, Patch] = {
         _JITTER, (("slogdet(matrix)", "slogdet(matrix + 1e-4 * tf.eye(2))"),)
     ),
     "scientific.logistic_map_beyond_its_range": Patch(_SCALE, (("tf.constant(1.5)", "tf.constant(0.15)"),)),
+    "scientific.loss_that_is_only_reported_as_bad": Patch(
+        "Change nothing if the program rejects such a result",
+        (("tf.math.log(batch)", "tf.math.log(tf.maximum(batch, 1e-7))"),),
+    ),
     "scientific.mean_of_covariances_one_of_them_singular": Patch(
         _JITTER, (("tf.cast(matrix, tf.complex64)", "tf.cast(matrix + 1e-4 * tf.eye(2), tf.complex64)"),)
     ),
@@ -263,7 +280,6 @@ PATCHES: dict[str, Patch] = {
     "scientific.triangular_system_with_a_zero_pivot": Patch(
         _JITTER, (("triangular_solve(matrix,", "triangular_solve(matrix + 1e-4 * tf.eye(2),"),)
     ),
-    "sequences.label_longer_than_its_frames": Patch("Leave out labels that", (("labels[5] = 3", "labels[5, 2] = 3"),)),
     "sequences.attention_mask_of_a_billion_in_float16": Patch(
         "Mask with a large negative number such as -1e4", (("0.0, -1e9)", "0.0, -1e4)"),)
     ),
@@ -275,6 +291,7 @@ PATCHES: dict[str, Patch] = {
         (("        probs = tf.nn.softmax(logits)\n", ""), ("tf.math.log(probs)", "tf.nn.log_softmax(logits)")),
     ),
     "sequences.exploding_recurrence": Patch(_STATE, (("tf.eye(3) * 30.0", "tf.eye(3) * 0.9"),)),
+    "sequences.label_longer_than_its_frames": Patch("Leave out labels that", (("labels[5] = 3", "labels[5, 2] = 3"),)),
     "sequences.mask_times_infinity": Patch(_FINITE, (('(1.0 - keep) * float("-inf")', "(1.0 - keep) * -1e9"),)),
     "sequences.pooling_of_keras_over_padding": Patch(
         _DIVIDE, (("[[1, 2, 0, 0], [0, 0, 0, 0]]), np.ones((2, 1)", "[[1, 2, 0, 0]]), np.ones((1, 1)"),)
@@ -290,12 +307,12 @@ PATCHES: dict[str, Patch] = {
     "sequences.softmax_by_hand_of_a_masked_row": Patch(
         "Mask with a large negative number", (('inf = float("inf")', "inf = 1e9"),)
     ),
-    "zero_gradients.guarded_division_in_where": Patch(
-        _DOUBLE_WHERE, (("values / weights", "values / tf.where(weights > 0.0, weights, 1.0)"),)
-    ),
     "zero_gradients.guarded_division_by_a_distance_in_where": Patch(
         "Put tf.where around the input of Sqrt",
         (("tf.sqrt(squares)", "tf.sqrt(tf.where(squares > 0.0, squares, 1.0))"),),
+    ),
+    "zero_gradients.guarded_division_in_where": Patch(
+        _DOUBLE_WHERE, (("values / weights", "values / tf.where(weights > 0.0, weights, 1.0)"),)
     ),
     "zero_gradients.guarded_exponential_in_where": Patch(
         _DOUBLE_WHERE, (("tf.exp(x)", "tf.exp(tf.where(x > 0.0, 0.0, x))"),)
