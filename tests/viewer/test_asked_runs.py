@@ -67,6 +67,14 @@ def test_the_overview_and_the_alerts_are_about_the_newest_run(site: Site) -> Non
     assert len(page(site, "runs")["rows"]) == 2
 
 
+def test_the_overview_of_a_healthy_run_says_what_was_bad_before(site: Site) -> None:
+    before = page(site, "overview")["before"]
+    assert (before["run_id"], before["num_nan"]) == ("z-old", 1)
+    assert page(site, "overview", run="z-old")["before"] is None
+    text = site.answer("/overview", {"wait": "1"}).content.decode()
+    assert re.search(r'In the last bad run: <a href="/\?run=z-old">[^<]*NaN', text), text
+
+
 def test_a_page_says_which_run_it_shows_and_the_menu_selects_it(site: Site) -> None:
     text = site.answer("/overview", {"wait": "1"}).content.decode()
     assert f'<p class="news">{NEWS} <a href="/runs">All runs</a></p>' in text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -91,6 +91,8 @@ class OverviewPage:
             or NaN) or `empty` (nothing is recorded).
         headline: The answer in one sentence.
         origin: The tensor that is to blame, as `first_nonfinite` returns it; None if none is bad.
+        before: The tensor that was to blame in the last bad run, if the page is about a newest run that is healthy;
+            else None.
         why: What the origin's op did, if the counts prove it.
         repair: How to fix the bad values.
         growth: A quantity that grew from step to step until the origin went bad.
@@ -114,6 +116,7 @@ class OverviewPage:
     verdict: str
     headline: str
     origin: NonFinite | None
+    before: NonFinite | None
     why: str | None
     repair: str | None
     growth: Growth | None
@@ -188,6 +191,7 @@ def read_answer(logdir: Logdir, *, run_id: str | None = None) -> OverviewPage:
         verdict=verdict,
         headline=_headline(verdict, asked) if origin is None else origin.headline,
         origin=origin,
+        before=_before(logdir, summaries, about) if verdict == "healthy" else None,
         why=why,
         repair=repair,
         growth=growth,
@@ -206,6 +210,15 @@ def read_answer(logdir: Logdir, *, run_id: str | None = None) -> OverviewPage:
         broken=logdir.broken_parts[:_MAX_BROKEN],
         num_broken=len(logdir.broken_parts),
     )
+
+
+def _before(logdir: Logdir, summaries: Sequence[RunSummary], about: AboutRuns) -> NonFinite | None:
+    """Returns the tensor that was to blame in the last bad run, which the newest run may mend."""
+    if not summaries or summaries[-1].run.run_id not in about.run_ids:
+        return None
+    bad = [summary.run.run_id for summary in summaries if summary.num_bad and summary.run.run_id not in about.run_ids]
+    first = logdir.first_nonfinite(run_id=bad[-1]) if bad else None
+    return None if first is None or first.is_expected else first
 
 
 def _with_rules(page: OverviewPage, rule_runs: RuleRuns, pending: tuple[str, ...]) -> OverviewPage:
