@@ -37,15 +37,14 @@ class BadSlices:
             event: The tensor.
             kept_as: Its row in `step_input`; None if it has none.
         """
-        # Few answers need NumPy.
-        import numpy as np
-
         shape, first_bad, num_bad = event.shape, event.first_bad_place, event.num_bad_slices
         if not shape or not first_bad or not num_bad or math.prod(shape) * 16 > _MAX_BYTES:
             return ()
         array = self._elements(event, shape, kept_as)
         if array is None or array.shape != shape or array.dtype.kind not in "fc":
             return ()
+        import numpy as np
+
         is_bad = ~np.isfinite(array.reshape(shape[0], -1)).all(axis=1)
         slices = tuple(int(index) for index in np.flatnonzero(is_bad))
         return slices if len(slices) == num_bad and slices[0] == first_bad[0] else ()
@@ -60,16 +59,19 @@ class BadSlices:
 
     def _read(self, table: str, event_index: int) -> list[npt.NDArray[Any]]:
         """Returns the arrays that a table has for an event, in order; empty if one of them cannot be decoded."""
-        import numpy as np
-
-        from tfdbg_arrow.query.values import decode
-
         order = "input_index" if table == "input_value" else "event_index"
         rows = self._logdir.rows(
             f"SELECT dtype, shape, value FROM {table} WHERE run_id = ? AND event_index = ? "
             f"AND octet_length(value) <= {_MAX_BYTES} ORDER BY {order}",
             [self._run_id, event_index],
         )
+        if not rows:
+            return []
+        # Few answers need NumPy.
+        import numpy as np
+
+        from tfdbg_arrow.query.values import decode
+
         arrays: list[npt.NDArray[Any]] = []
         for dtype, dimensions, value in rows:
             is_whole = len(value) == math.prod(dimensions) * (itemsize_of(dtype) or 0)
