@@ -81,7 +81,8 @@ def test_a_function_that_takes_a_part_of_a_shuffled_element(tmp_path: Path) -> N
         for x, _, _ in batches():
             step(x)
 
-    assert shown(record(tmp_path, program)) == EXPECTED
+    expected = {"x": (0.0, 0.0, 0.0), "component 1": (BAD_RECORD,), "component 2": (f"user{BAD_RECORD}",)}
+    assert shown(record(tmp_path, program)) == expected
 
 
 def test_a_function_that_takes_the_element_itself(tmp_path: Path) -> None:
@@ -216,7 +217,7 @@ def test_words_of_split_texts(mean: Callable[..., tf.Tensor], labels_dtype: type
             step(*batch)
 
     is_known = mean is not mean_in_another_order
-    expected = {"component 0": ("",), "component 1": (BAD_RECORD,)} if is_known else {}
+    expected = {"text": ("",), "label": (BAD_RECORD,)} if is_known else {}
     assert shown(record(tmp_path, program)) == expected
 
 
@@ -244,15 +245,15 @@ def test_a_ragged_batch(is_reversed: bool, tmp_path: Path) -> None:
     if is_reversed:
         assert sample == ()
         return
-    assert shown(sample) == {"component 0": (2.0, 0.0, 0.0), "component 1": (BAD_RECORD,)}
+    assert shown(sample) == {"values": (2.0, 0.0, 0.0), "label": (BAD_RECORD,)}
     first = tfdbg_arrow.first_nonfinite(tmp_path / "log")
     assert first is not None
     assert first.samples is not None
     assert (first.samples.num_bad, first.samples.num_samples, first.samples.whole) == (1, 8, "the batch")
     tfdbg_arrow.write_repro(tmp_path / "log", tmp_path / "repro.py")
     with np.load(tmp_path / "repro_sample.npz") as arrays:
-        assert arrays["component_0"].tolist() == [2.0, 0.0, 0.0]
-        assert arrays["component_1"].tolist() == [BAD_RECORD]
+        assert arrays["values"].tolist() == [2.0, 0.0, 0.0]
+        assert arrays["label"].tolist() == [BAD_RECORD]
 
 
 def answer_of_several(logdir: Path, op: Callable[[tf.Tensor], tf.Tensor], bad_rows: list[int]) -> NonFinite:
@@ -612,6 +613,24 @@ class TakesByIndex(PairModel):
         return {"objective": 0.0}
 
 
+class Prepares(PairModel):
+    def prepare(self, data: Any) -> tuple[tf.Tensor, tf.Tensor]:
+        return data[1], data[0][0]
+
+    def train_step(self, data: Any) -> dict[str, Any]:
+        _number, features = self.prepare(data)
+        self.loss_of_pair(features)
+        return {"objective": 0.0}
+
+
+class Reassigns(PairModel):
+    def train_step(self, data: Any) -> dict[str, Any]:
+        data = data[1], data[0][0]
+        _number, features = data
+        self.loss_of_pair(features)
+        return {"objective": 0.0}
+
+
 class PassesOn(PairModel):
     def train_step(self, data: Any) -> dict[str, Any]:
         result: dict[str, Any] = super().train_step(data)
@@ -626,6 +645,8 @@ class PassesOn(PairModel):
     [
         (Unpacks, ["features", "_number", "_owner"]),
         (TakesByIndex, ["component 0[0]", "component 0[1]", "component 1"]),
+        (Prepares, ["component 0[0]", "component 0[1]", "component 1"]),
+        (Reassigns, ["component 0[0]", "component 0[1]", "component 1"]),
         (PassesOn, ["x[0]", "x[1]", "y"]),
     ],
 )

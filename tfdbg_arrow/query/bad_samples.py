@@ -145,12 +145,13 @@ class SampleFinder:
         numbers = tuple(dict.fromkeys(map(batch.sample_of, bad_values)))
         first, num_samples = batch.sample_of(first_bad), len(batch.limits) - 1
         start, end = batch.limits[first : first + 2]
-        names = self._names.of_components(event)
+        names = self._names_of(event)
         path = self._arrays.element_component(batch.source.taken_in, batch.slot) or (batch.slot,)
-        name = short_name(path, names)
+        argument = self._arguments_of_step(event.execution_index).get(batch.source.row.tensor_id or -1)
+        name = argument or short_name(path, names)
         others = (
             self._step_inputs.sample(kept, first, name=name)
-            for name, kept in self._kept_inputs(batch.source, None)
+            for name, kept in self._kept_inputs(batch.source, None, step=event.execution_index)
             if kept.shape[:1] == (num_samples,)
         )
         return BadSamples(
@@ -196,7 +197,7 @@ class SampleFinder:
             return ()
         return tuple(
             self._step_inputs.sample(kept, bad.first_bad_place[0], name=name)
-            for name, kept in self._kept_inputs(source, call)
+            for name, kept in self._kept_inputs(source, call, step=bad.execution_index)
             if kept.shape[:1] == bad.shape[:1]
         )
 
@@ -216,12 +217,15 @@ class SampleFinder:
             return ()
         return self._first_sample(BatchSource(element, element.execution_index, component=component), element, None)
 
-    def _kept_inputs(self, source: BatchSource, call: int | None) -> Iterator[tuple[str, KeptInput]]:
+    def _kept_inputs(
+        self, source: BatchSource, call: int | None, *, step: int | None
+    ) -> Iterator[tuple[str, KeptInput]]:
         """Yields the kept inputs of the step that took a source, with their names, in order.
 
         Args:
             source: The source.
             call: The execution that took it as an argument, if it is not a component of a data set's element.
+            step: The execution of the step. If it takes components as arguments, they have the names of the arguments.
         """
         events = self._flow.events
         component = source.component
@@ -245,19 +249,32 @@ class SampleFinder:
             return
         if isinstance(component, GraphTensor):
             taken_in, by_slot = source.row.execution_index, self._step_inputs.of_element(component)
+            outputs, argument_of_tensor = {}, {}
         else:
             taken_in = events.eager(component.tensor_id).execution_index
             outputs = {} if taken_in is None else events.execution_outputs(taken_in)
+            argument_of_tensor = self._arguments_of_step(step)
             input_of_tensor = self._step_inputs.of_tensors(tensor_id for tensor_id, _ in outputs.values())
             by_slot = {
                 slot: input_of_tensor[tensor_id]
                 for slot, (tensor_id, _) in outputs.items()
                 if tensor_id in input_of_tensor
             }
-        component_names = self._names.of_components(source.row)
+        component_names = self._names_of(source.row)
         for slot, input_ in sorted(by_slot.items()):
             path = self._arrays.element_component(taken_in, slot) or (slot,)
-            yield short_name(path, component_names), input_
+            argument = argument_of_tensor.get(outputs[slot][0]) if slot in outputs else None
+            has_key = any(isinstance(key, str) for key in path)
+            yield short_name(path, component_names) if argument is None or has_key else argument, input_
+
+    def _arguments_of_step(self, step: int | None) -> dict[int, str]:
+        """Returns the names of the arguments of a call of a function, by tensor."""
+        execution = self._flow.events.execution(step)
+        if execution is None:
+            return {}
+        names = self._names.arguments(execution)
+        inputs = self._flow.events.execution_inputs(execution.execution_index)
+        return {tensor_id: names[index] for index, tensor_id in inputs.items() if index in names}
 
     def _row_of(self, source: BatchSource, sample: int) -> SourceRow | None:
         return None if source.taken_in is None else self._arrays.row(source.row, sample, taken_in=source.taken_in)
@@ -289,7 +306,7 @@ class SampleFinder:
             }
         if source.event_index in arguments or source.op_type not in GETS_ELEMENT:
             return arguments
-        names = self._names.of_components(source)
+        names = self._names_of(source)
         return {
             row.event_index: StepInput(
                 name=f"{self._component(row.execution_index, row.output_slot, names)} of the batch",
@@ -297,6 +314,16 @@ class SampleFinder:
             )
             for row in self._batches.siblings(source)
         }
+
+    def _names_of(self, element: TensorEvent) -> Names:
+        """Returns the program's names for the components of an element."""
+        taken_in = element.execution_index
+        slots = [] if taken_in is None else [*self._flow.events.execution_outputs(taken_in)]
+        if element.graph_tensor is not None:
+            dtypes = self._flow.graphs.graph(element.graph_tensor.graph_id).dtypes
+            slots = [slot for op_name, slot in dtypes if op_name == element.op_name]
+        components = {(self._arrays.element_component(taken_in, slot) or (slot,))[0] for slot in slots}
+        return self._names.of_components(element, len(components))
 
     def _component(self, taken_in: int | None, output_slot: int | None, names: Names) -> str:
         """Returns what a component of a data set's element is in the program, such as `the component age`."""
@@ -315,7 +342,7 @@ class SampleFinder:
         for op_type, _, index in self._flow.events.ways_of_use(event.tensor_id):
             if self._arrays.is_array(op_type):
                 path = self._arrays.array_component(event.tensor_id, index)
-                names = self._names.of_components(self._first_element(event))
+                names = self._names_of(self._first_element(event))
                 name = component_name(path or (index,), names)
                 return "class_weight" if name == "sample_weight" and self._names.has_class_weight(event) else name
         return None

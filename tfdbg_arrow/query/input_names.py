@@ -42,16 +42,20 @@ class InputNames:
         stack = () if execution is None else self._stacks.stack(execution.stack_trace_id)
         return {frame.func.rpartition(".")[2] for frame in stack if not frame.is_user}
 
-    def of_components(self, element: TensorEvent) -> Names:
+    def of_components(self, element: TensorEvent, num_components: int) -> Names:
         """Returns the names of the components of an element: those of Keras, or of the model's own `train_step`.
 
         The result is empty if the program does not name them.
+
+        Args:
+            element: A tensor of the element.
+            num_components: Number of components that the element consists of.
         """
         functions = self.library_functions(element)
         method = next((step for taker, step in _STEPS_OF_KERAS.items() if taker in functions), None)
         if method is None:
             return {}
-        own_names = [_names_in_step(step) for step in self._steps_of_user(method)]
+        own_names = [_names_in_step(step, num_components) for step in self._steps_of_user(method)]
         if not own_names:
             return _NAMES_OF_KERAS
         return own_names[0] if all(names == own_names[0] for names in own_names) else {}
@@ -168,26 +172,37 @@ def _name_of(tensor: tuple[str, Path]) -> str:
     return next((key for key in path if isinstance(key, str)), parameter + "".join(f"[{index}]" for index in path))
 
 
-def _names_in_step(step: ast.FunctionDef) -> Names:
+def _names_in_step(step: ast.FunctionDef, num_components: int) -> Names:
     """Returns the variables to which a method such as `train_step(self, data)` unpacks its data.
 
-    A method that passes its data on, such as `super().train_step(data)`, leaves the names to Keras.
+    A single component has the name of the parameter. A method that passes its data on, as in
+    `super().train_step(data)`, leaves the names to Keras. For other methods, the result is empty.
     """
-    parameters = [argument.arg for argument in step.args.args[1:2]]
-    data = parameters[0] if parameters else None
-    for node in ast.walk(step):
-        if (
-            isinstance(node, ast.Assign)
-            and len(node.targets) == 1
-            and isinstance(node.targets[0], ast.List | ast.Tuple)
-        ):
-            value = node.value
-            unpacked = value.args[0] if isinstance(value, ast.Call) and len(value.args) == 1 else value
-            if isinstance(unpacked, ast.Name) and unpacked.id == data:
-                return dict(_targets(node.targets[0], ()))
-    calls = (node.func for node in ast.walk(step) if isinstance(node, ast.Call))
-    passes_on = any(isinstance(function, ast.Attribute) and function.attr == step.name for function in calls)
-    return _NAMES_OF_KERAS if passes_on else {}
+    nodes = list(ast.walk(step))
+    data = next((argument.arg for argument in step.args.args[1:2]), None)
+    stored = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    if data is None or data in stored:
+        return {}
+    for node in nodes:
+        targets = node.targets[0] if isinstance(node, ast.Assign) else None
+        if isinstance(node, ast.Assign) and isinstance(targets, ast.List | ast.Tuple) and _is_whole(node.value, data):
+            is_padded = isinstance(node.value, ast.Call)  # Keras adds None for components that are missing
+            num_targets = len(targets.elts)
+            is_matching = num_targets >= num_components if is_padded else num_targets == num_components
+            return dict(_targets(targets, ())) if is_matching else {}
+    calls = (node.func for node in nodes if isinstance(node, ast.Call))
+    if any(isinstance(function, ast.Attribute) and function.attr == step.name for function in calls):
+        return _NAMES_OF_KERAS
+    return {(0,): data} if num_components == 1 else {}
+
+
+def _is_whole(value: ast.expr, data: str) -> bool:
+    """Returns whether an expression is a variable, or Keras's `unpack_x_y_sample_weight` of it."""
+    if isinstance(value, ast.Call) and len(value.args) == 1:
+        function = value.func
+        name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", None)
+        return name == "unpack_x_y_sample_weight" and _is_whole(value.args[0], data)
+    return isinstance(value, ast.Name) and value.id == data
 
 
 def _targets(target: ast.expr, path: Path) -> Iterator[tuple[Path, str]]:

@@ -289,9 +289,11 @@ def data_texts(samples: BadSamples) -> list[str]:
     texts = []
     if samples.row is not None and samples.num_bad != samples.num_samples:
         record = "row {} of the arrays" if samples.is_row_of_arrays else "record {} of the data set"
+        record = f"{record} that the batches come from"
+        if samples.is_row_of_arrays and samples.whole.endswith("of the validation"):
+            record = "row {} of the validation data"  # which may be a part of the arrays
         after = ", counted after the skipped ones" if samples.follows_skipped else ""
-        row = f"{samples.row:,}"
-        texts.append(f"sample {samples.first:,} is {record.format(row)} that the batches come from{after}")
+        texts.append(f"sample {samples.first:,} is {record.format(f'{samples.row:,}')}{after}")
     for input_ in samples.inputs:
         index = input_.health.first_bad_place
         if input_.health.has_inf_or_nan:

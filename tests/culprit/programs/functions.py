@@ -534,3 +534,22 @@ def masks_of_constants() -> Any:
         return tf.nn.softmax(scores + mask * 2.0)
 
     return attend(tf.ones([3, 3]))
+
+
+@bug(op_type="SqrtGrad", role="gradient", forward="Sqrt", effect="variable")
+def record_of_zeros_in_a_loop_over_a_data_set() -> None:
+    """A tf.function loops over a data set. The gradient of a root is bad in one batch, and the next batches read it."""
+    records = np.random.default_rng(0).uniform(1, 3, (32, 4)).astype("float32")
+    records[21] = 0.0
+    weights = tf.Variable(tf.ones([4, 1]))
+
+    @tf.function
+    def train(data: Any) -> None:
+        for batch in data:
+            with tf.GradientTape() as tape:
+                length = tf.sqrt(tf.matmul(batch, weights)[:, 0])  # culprit
+                loss = tf.reduce_mean(tf.square(length - 1.0))
+            weights.assign_sub(0.01 * tape.gradient(loss, weights))
+
+    for _ in range(2):
+        train(tf.data.Dataset.from_tensor_slices(records).batch(8))

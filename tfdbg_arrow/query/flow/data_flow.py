@@ -13,6 +13,7 @@ from tfdbg_arrow.query.flow.callsites import CallSites
 from tfdbg_arrow.query.flow.contents import ELEMENT, Contents, Gaps, TensorLists
 from tfdbg_arrow.query.flow.events import EventReader, Label, Labels
 from tfdbg_arrow.query.flow.graphs import NEVER_BAD, GraphReader
+from tfdbg_arrow.query.flow.loop_bodies import LoopBodies
 from tfdbg_arrow.query.flow.pipelines import Pipelines
 from tfdbg_arrow.query.flow.program_ops import ProgramOps
 from tfdbg_arrow.query.flow.resources import Resources, Write
@@ -81,10 +82,11 @@ class DataFlow:
         self.labels = Labels(logdir, self.graphs, self.events, run_id=run_id)
         self.sites = CallSites(self.graphs, self.events)
         self.borders = Borders(self.graphs, self.events, self.sites)
-        self.resources = Resources(self.graphs, self.events, self.borders)
+        loop_bodies = LoopBodies(logdir, self.graphs, run_id=run_id)
+        self.resources = Resources(self.graphs, self.events, self.borders, loop_bodies)
         self.stacks = StackReader(logdir, run_id=run_id)
         self.program_ops = ProgramOps(self.graphs, self.borders, self._row_of)
-        self._pipelines = Pipelines(logdir, self.graphs, self.events, self._row_of, run_id=run_id)
+        self._pipelines = Pipelines(logdir, self.graphs, self.events, self._row_of, loop_bodies, run_id=run_id)
         self.lock = threading.RLock()
         self._sources: dict[tuple[int, str | None, int], Sources] = {}
         self._gaps = Gaps(logdir, run_id=run_id)

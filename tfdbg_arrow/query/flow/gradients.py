@@ -173,7 +173,13 @@ class Gradients:
         )
         if not rows:
             return []
-        return self._read(f"{condition} AND execution_index IS NOT DISTINCT FROM ?", [*parameters, rows[0][0]])
+        if rows[0][0] is not None:
+            return self._read(f"{condition} AND execution_index = ?", [*parameters, rows[0][0]])
+        # Outside of executions, a function runs in a step of its own. The steps after that of the root do not count.
+        return self._read(
+            f"{condition} AND execution_index IS NULL AND (step_id = ? OR event_index < ?)",
+            [*parameters, root.step_id, root.event_index],
+        )
 
     def _read(self, condition: str, parameters: list[object]) -> list[TensorEvent]:
         kinds = bad_condition(self._origins.kinds)

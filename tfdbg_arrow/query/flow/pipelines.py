@@ -34,6 +34,7 @@ class Pipelines:
         graphs: The graphs of the run.
         events: The events of the run.
         row_of: Returns the row of the op that computed a tensor, or None.
+        loop_bodies: The bodies of loops over data sets.
         run_id: The run.
     """
 
@@ -43,6 +44,7 @@ class Pipelines:
         graphs: GraphReader,
         events: EventReader,
         row_of: Callable[[Place], TensorEvent | None],
+        loop_bodies: LoopBodies,
         *,
         run_id: str,
     ) -> None:
@@ -51,7 +53,7 @@ class Pipelines:
         self._events = events
         self._row_of = row_of
         self._run_id = run_id
-        self._loop_bodies = LoopBodies(logdir, graphs, run_id=run_id)
+        self._loop_bodies = loop_bodies
         self._bad_results = lru_cache(maxsize=_MAX_CACHED)(self._find_bad_results)
 
     def sources_of(self, event: TensorEvent) -> tuple[TensorEvent, ...]:

@@ -12,6 +12,7 @@ from tfdbg_arrow.query.flow.borders import PASSING_OPS, Borders
 from tfdbg_arrow.query.flow.callsites import Level
 from tfdbg_arrow.query.flow.events import EventReader
 from tfdbg_arrow.query.flow.graphs import BRANCHES, Call, GraphReader, reachable
+from tfdbg_arrow.query.flow.loop_bodies import LoopBodies
 from tfdbg_arrow.query.recorded import Context, EagerValue, Execution, GraphTensor, Op, Place, TensorEvent, Trace
 from tfdbg_arrow.schema.op_traits import READER, REPLACING, WRITER, Trait, types_with
 
@@ -80,10 +81,11 @@ class Resources:
     Automatic control dependencies run the ops on one resource in order of creation.
     """
 
-    def __init__(self, graphs: GraphReader, events: EventReader, borders: Borders) -> None:
+    def __init__(self, graphs: GraphReader, events: EventReader, borders: Borders, loop_bodies: LoopBodies) -> None:
         self._graphs = graphs
         self._events = events
         self._borders = borders
+        self._loop_bodies = loop_bodies
         self._writers: dict[tuple[int, str], tuple[Op, ...]] = {}
         self._writers_of: dict[int, list[Op]] = {}
         self._writes_by = lru_cache(maxsize=_MAX_KEPT)(
@@ -217,6 +219,8 @@ class Resources:
             if name is not None:
                 yield from self._in_graph(graph_id, name, context, user=user, near=reader.event_index)
             if not levels:
+                if name is not None and graph_id in self._loop_bodies.by_graph:
+                    yield from self._in_earlier_runs(graph_id, name, context)
                 return
             level = levels[-1]
             outer = self._borders.outer_context(context, levels)
@@ -232,6 +236,23 @@ class Resources:
                     yield from self._in_unknown_iterations(op, level.call.graph_id, outer_name, outer)
             context, graph_id, user, name = outer, level.call.graph_id, level.call.op_name, outer_name
             levels = levels[:-1]
+
+    def _in_earlier_runs(self, graph_id: int, handle_name: str, context: Context) -> Iterator[Write]:
+        """Yields the writes in the earlier iterations of a loop over a data set, last iteration first.
+
+        Each iteration runs in a step of its own.
+
+        Args:
+            graph_id: The body of the loop.
+            handle_name: The resource's name in the body.
+            context: An iteration.
+        """
+        step_id = context.step_id if context.execution_index is None else None
+        while step_id is not None:
+            step_id = self._events.previous_run(graph_id, step_id)
+            if step_id is not None:
+                earlier = Context(step_id, None, "", 0, 0)
+                yield from self._in_graph(graph_id, handle_name, earlier, user=None, near=2**63 - 1)
 
     def _name_outside(self, name: str | None, call: Call) -> str | None:
         """Returns the op that holds a resource in the calling graph, or None.
