@@ -87,16 +87,16 @@ def test_a_page_says_which_run_it_shows_and_the_menu_selects_it(site: Site) -> N
     assert "About run z-old. The other run recorded no bad value." in of_old
 
 
-def test_a_page_says_whether_the_run_is_mended(tmp_path: Path) -> None:
+def test_a_page_says_whether_the_run_is_fixed(tmp_path: Path) -> None:
     run_of("first", NAN, start_s=0, end_s=10).write(tmp_path)
     with contextlib.closing(Reader(tmp_path, timeout_s=600)) as reader:
         text = Site(reader).answer("/model", {}).content.decode()
-    assert '<b class="is-bad">Not mended.</b> This is the only run.</p>' in text
+    assert '<b class="is-bad">Not fixed.</b> This is the only run.</p>' in text
     run_of("second", CLEAN, start_s=20, end_s=30).write(tmp_path)
     with contextlib.closing(Reader(tmp_path, timeout_s=600)) as reader:
         text = Site(reader).answer("/model", {"run": "first"}).content.decode()
         assert re.findall(r"There is[^<]*", text) == ["There is a newer run without bad values: train.py · 22:13. "]
-        assert "mended" not in text
+        assert "Not fixed" not in text
         assert '"news"' not in Site(reader).answer("/model", {"run": "all"}).content.decode()
 
 

@@ -213,7 +213,7 @@ def read_answer(logdir: Logdir, *, run_id: str | None = None) -> OverviewPage:
 
 
 def _before(logdir: Logdir, summaries: Sequence[RunSummary], about: AboutRuns) -> NonFinite | None:
-    """Returns the tensor that was to blame in the last bad run, which the newest run may mend."""
+    """Returns the tensor that was to blame in the last bad run, which the newest run may fix."""
     if not summaries or summaries[-1].run.run_id not in about.run_ids:
         return None
     bad = [summary.run.run_id for summary in summaries if summary.num_bad and summary.run.run_id not in about.run_ids]
