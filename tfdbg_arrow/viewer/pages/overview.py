@@ -8,6 +8,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tfdbg_arrow.errors import BrokenPartError
 from tfdbg_arrow.query import AboutRuns, AlertFinding, BrokenPart, Coverage, Growth, Hop, Logdir, NonFinite, Run
 from tfdbg_arrow.query.model_health import TrainingCurves, layers_and_curves
 from tfdbg_arrow.viewer.background import Background
@@ -23,6 +24,8 @@ _MAX_HOPS = 2000
 _MAX_BROKEN = 5
 WAIT_S = 1.0
 """How long the page waits for rules and curves that are computed in the background, in seconds."""
+_MAX_TENSORS_BEFORE = 2_000_000
+"""Maximum number of tensors of an older bad run for which the page of a healthy run has the answer; it takes time."""
 _NUM_FIRST = 2
 """Number of alert rules that run before the curves are read."""
 
@@ -216,9 +219,13 @@ def _before(logdir: Logdir, summaries: Sequence[RunSummary], about: AboutRuns) -
     """Returns the tensor that was to blame in the last bad run, which the newest run may fix."""
     if not summaries or summaries[-1].run.run_id not in about.run_ids:
         return None
-    bad = [summary.run.run_id for summary in summaries if summary.num_bad and summary.run.run_id not in about.run_ids]
-    first = logdir.first_nonfinite(run_id=bad[-1]) if bad else None
-    return None if first is None or first.is_expected else first
+    bad = [summary for summary in summaries if summary.num_bad and summary.run.run_id not in about.run_ids]
+    if not bad or bad[-1].num_tensors > _MAX_TENSORS_BEFORE:
+        return None
+    with contextlib.suppress(BrokenPartError):  # the overview of that run reports the broken part
+        first = logdir.first_nonfinite(run_id=bad[-1].run.run_id)
+        return None if first is None or first.is_expected else first
+    return None
 
 
 def _with_rules(page: OverviewPage, rule_runs: RuleRuns, pending: tuple[str, ...]) -> OverviewPage:
