@@ -688,3 +688,22 @@ def test_a_bad_element_behind_the_first_ones(bad_column: int, tmp_path: Path) ->
         assert text == "[1, 1, nan, 1, 1, 1, 1, 1, …] (12 elements)"
     else:
         assert text == "[1, 1, 1, 1, 1, 1, 1, 1, …] (12 elements, the first bad one is [3, 2] = nan)"
+
+
+def test_the_names_in_a_train_step_of_another_model_do_not_count(tmp_path: Path) -> None:
+    x = features()
+    healthy = tf.data.Dataset.from_tensor_slices(((x + 1, labels()), labels().astype(np.float32)[:, None]))
+
+    class Logarithm(tf.keras.layers.Layer):
+        def call(self, inputs: tf.Tensor) -> tf.Tensor:
+            return tf.math.log(inputs)
+
+    def program() -> None:
+        other = Unpacks()
+        other.compile("sgd", "mse")
+        other.fit(healthy.batch(8), epochs=1, shuffle=False, verbose=0)
+        model = tf.keras.Sequential([tf.keras.Input((3,)), Logarithm(), tf.keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        model.fit(x, labels().astype(np.float32), batch_size=8, epochs=1, verbose=0)
+
+    assert shown(record(tmp_path, program)) == {"x": (0.0, 0.0, 0.0), "y": (float(BAD_RECORD),)}

@@ -55,15 +55,17 @@ class InputNames:
         method = next((step for taker, step in _STEPS_OF_KERAS.items() if taker in functions), None)
         if method is None:
             return {}
-        own_names = [_names_in_step(step, num_components) for step in self._steps_of_user(method)]
+        # The ops of an eager step are executions of their own. Which of them belong to a step is not known.
+        step_index = None if element.graph_tensor is None else element.execution_index
+        own_names = [_names_in_step(step, num_components) for step in self._steps_of_user(method, step_index)]
         if not own_names:
             return _NAMES_OF_KERAS
         return own_names[0] if all(names == own_names[0] for names in own_names) else {}
 
-    def _steps_of_user(self, method: str) -> list[ast.FunctionDef]:
-        """Returns the program's own methods of a name, such as `train_step`, that made ops."""
+    def _steps_of_user(self, method: str, execution_index: int | None) -> list[ast.FunctionDef]:
+        """Returns the program's own methods of a name, such as `train_step`, that made ops of an execution, or any."""
         steps: dict[tuple[str, int], ast.FunctionDef] = {}
-        for file_path, lineno in self._flow.stacks.user_lines(method):
+        for file_path, lineno in self._stacks.user_lines(method, execution_index=execution_index):
             module = self._stacks.module(file_path)
             for node in () if module is None else ast.walk(module):
                 is_step = isinstance(node, ast.FunctionDef) and node.name == method

@@ -136,12 +136,27 @@ class StackReader:
                 (stack_trace_id, tuple(stack_frames)) for stack_trace_id, stack_frames in frames.items()
             )
 
-    def user_lines(self, function: str) -> list[tuple[str, int]]:
-        """Returns (file, line) of each recorded line of the user's functions and methods of a name."""
+    def user_lines(self, function: str, *, execution_index: int | None) -> list[tuple[str, int]]:
+        """Returns (file, line) of each line of the user's functions and methods of a name that made ops.
+
+        Args:
+            function: The name.
+            execution_index: Only ops that ran in this execution; None for all ops.
+        """
+        frames = "SELECT file_path, lineno, func, owner FROM stack_frame WHERE run_id = ?"
+        parameters: list[object] = [self._run_id]
+        if execution_index is not None:
+            frames = (
+                "SELECT s.file_path, s.lineno, s.func, s.owner FROM tensor_health AS h "
+                "JOIN graph_op AS o ON o.run_id = h.run_id AND o.graph_id = h.graph_id AND o.op_name = h.op_name "
+                "JOIN stack AS s ON s.run_id = o.run_id AND s.stack_trace_id = o.stack_trace_id "
+                "WHERE h.run_id = ? AND h.execution_index = ? AND h.scope = 'graph'"
+            )
+            parameters.append(execution_index)
         return self._logdir.rows(
-            "SELECT DISTINCT file_path, lineno FROM stack_frame WHERE run_id = ? AND owner = 'user' "
+            f"SELECT DISTINCT file_path, lineno FROM ({frames}) AS frame WHERE owner = 'user' "
             "AND (func = ? OR func LIKE ?) ORDER BY file_path, lineno",
-            [self._run_id, function, f"%.{function}"],
+            [*parameters, function, f"%.{function}"],
         )
 
     def user_sources(self, stack_trace_ids: Iterable[int]) -> dict[int, Frame]:
