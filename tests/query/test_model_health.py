@@ -961,20 +961,20 @@ def test_a_training_loop_without_steps(tmp_path: Path) -> None:
     done = run_to_end(program, tmp_path / "logdir")
     assert done.returncode == 0, done.stderr
     with open_logdir(tmp_path / "logdir") as logdir:
-        found, curves = layer_health(logdir), training_curves(logdir)
+        model, curves = layer_health(logdir), training_curves(logdir)
         zoomed = layer_health(logdir, max_columns=2)
-    assert found is not None
+    assert model is not None
     assert curves is not None
     assert zoomed is not None
-    assert "program.py:14 made NaN in call 3 of train_step" in found.sentence
-    assert found.origin is not None
-    assert found.rows[found.origin.row].name == "program.py:14"
-    assert "program.py:13" not in [found.rows[each].name for each in found.path]
-    assert found.calls == curves.calls
-    assert found.calls is not None
-    assert found.calls.function == "train_step"
-    assert found.calls.ranges[found.origin.column] == (3, 3)
-    assert found.calls.ranges[0] == (0, 0)  # an op before the first call
-    assert found.calls.ranges[-1][1] == 4
+    assert "program.py:14 made NaN in call 3 of train_step" in model.sentence
+    assert model.origin is not None
+    assert model.rows[model.origin.row].name == "program.py:14"
+    assert "program.py:13" not in [model.rows[row].name for row in model.path]
+    assert model.calls == curves.calls
+    assert model.calls is not None
+    assert model.calls.function == "train_step"
+    assert model.calls.ranges[model.origin.column] == (3, 3)
+    assert model.calls.ranges[0] == (0, 0)  # an op before the first call
+    assert model.calls.ranges[-1][1] == 4
     assert zoomed.calls is not None
     assert [last for _, last in zoomed.calls.ranges][-1] == 4

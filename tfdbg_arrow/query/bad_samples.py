@@ -171,19 +171,19 @@ class SampleFinder:
 
     def _row_of_inputs(self, event: TensorEvent) -> int | None:
         """Returns the row of a tensor in `step_input`; None if it is no input of a step that was kept."""
-        kept: Mapping[int, KeptInput] = {}
+        input_by_number: Mapping[int, KeptInput] = {}
         number = event.output_slot or 0
         if event.tensor_id is not None:
-            number, kept = event.tensor_id, self._step_inputs.of_tensors([event.tensor_id])
+            number, input_by_number = event.tensor_id, self._step_inputs.of_tensors([event.tensor_id])
         elif event.graph_tensor is not None and event.op_type in GETS_ELEMENT:
-            kept = self._step_inputs.of_element(event.graph_tensor)
-        elif event.graph_tensor is not None and self._batches.loops.is_component(event.graph_tensor):
-            components = self._batches.loops.components(event.graph_id)
-            number, kept = (
+            input_by_number = self._step_inputs.of_element(event.graph_tensor)
+        elif event.graph_tensor is not None and self._flow.loop_bodies.is_component(event.graph_tensor):
+            components = self._flow.loop_bodies.components(event.graph_id)
+            number, input_by_number = (
                 components[event.graph_tensor.op_name],
                 self._step_inputs.of_arguments(event.graph_tensor, components),
             )
-        return kept[number].event_index if number in kept else None
+        return input_by_number[number].event_index if number in input_by_number else None
 
     def _first_sample(self, source: BatchSource, bad: TensorEvent, call: int | None) -> tuple[SampleInput, ...]:
         """Returns what the kept inputs of a step hold for the first bad sample of a tensor.
@@ -241,11 +241,10 @@ class SampleFinder:
                 if index in names and tensor_id in input_of_tensor:
                     yield names[index], input_of_tensor[tensor_id]
             return
-        loops = self._batches.loops
-        if isinstance(component, GraphTensor) and loops.is_component(component):
-            components = loops.components(component.graph_id)
+        if isinstance(component, GraphTensor) and self._flow.loop_bodies.is_component(component):
+            components = self._flow.loop_bodies.components(component.graph_id)
             for number, input_ in sorted(self._step_inputs.of_arguments(component, components).items()):
-                yield short_name(loops.path(component.graph_id, number) or (number,), {}), input_
+                yield short_name(self._batches.loops.path(component.graph_id, number) or (number,), {}), input_
             return
         if isinstance(component, GraphTensor):
             taken_in, by_slot = source.row.execution_index, self._step_inputs.of_element(component)
@@ -295,9 +294,8 @@ class SampleFinder:
             row = self._flow.events.eager(self._flow.events.execution_inputs(execution_index or 0)[index]).event
             if row is not None and row.event_index in arguments:
                 arguments[row.event_index] = replace(arguments[row.event_index], name=f"{name} of the batch")
-        loops = self._batches.loops
-        if loops.is_component(source.graph_tensor):
-            components = loops.components(source.graph_id)
+        if self._flow.loop_bodies.is_component(source.graph_tensor):
+            components = self._flow.loop_bodies.components(source.graph_id)
             return {
                 row.event_index: StepInput(
                     name=f"{self._component_of_loop(row, components)} of the batch", health=_health(row)

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.data_flow import DataFlow
-from tfdbg_arrow.query.flow.loop_bodies import LoopBodies
 from tfdbg_arrow.query.source_arrays import MAKES_BATCHES, SourceArrays
 
 _MAX_DATA_SETS = 100
 """Maximum number of data sets that are followed back in a graph."""
 
 
-class DataSetLoops(LoopBodies):
-    """Finds the loops over data sets in the graphs of one run. The caller must hold the lock of the data flow."""
+class DataSetLoops:
+    """Finds the data sets of the loops in the graphs of one run. The caller must hold the lock of the data flow."""
 
-    def __init__(self, logdir: Engine, flow: DataFlow, arrays: SourceArrays, *, run_id: str) -> None:
-        super().__init__(logdir, flow.graphs, run_id=run_id)
+    def __init__(self, flow: DataFlow, arrays: SourceArrays) -> None:
         self._flow = flow
         self._arrays = arrays
 
@@ -35,8 +32,8 @@ class DataSetLoops(LoopBodies):
 
         The second value has the tensor ids. It is empty if the data sets are not known.
         """
-        loop = self.by_graph.get(graph_id)
-        graphs = self._graphs
+        loop = self._flow.loop_bodies.by_graph.get(graph_id)
+        graphs = self._flow.graphs
         name = None if loop is None else loop.op_name
         for _ in range(_MAX_DATA_SETS):
             op = None if loop is None or name is None else graphs.op(loop.outer_graph_id, name)

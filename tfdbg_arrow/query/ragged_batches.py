@@ -60,14 +60,14 @@ class RaggedBatches:
             return None  # e.g. several ragged axes
         taken_in = events.eager(component).execution_index
         is_element = events.eager(component).op_type in GETS_ELEMENT and self._batches.has_batches(taken_in)
-        kept = self._step_inputs.of_tensors(outputs.values())
-        if not is_element or taken_in is None or set(kept) != set(outputs.values()):
+        input_of_tensor = self._step_inputs.of_tensors(outputs.values())
+        if not is_element or taken_in is None or set(input_of_tensor) != set(outputs.values()):
             return None
-        limits = self._step_inputs.integers(kept[outputs[0]])
-        size = kept[values.tensor_id].shape[:1]
+        limits = self._step_inputs.integers(input_of_tensor[outputs[0]])
+        size = input_of_tensor[values.tensor_id].shape[:1]
         is_ordered = all(start <= end for start, end in pairwise(limits))
         if len(limits) < 2 or not is_ordered or limits[0] != 0 or (limits[-1],) != size:
             return None
         slots = {tensor_id: slot for slot, (tensor_id, _) in events.execution_outputs(taken_in).items()}
         element = BatchSource(values, taken_in, component=EagerValue(component))
-        return RaggedBatch(kept[values.tensor_id], limits, element, slots.get(component, 0))
+        return RaggedBatch(input_of_tensor[values.tensor_id], limits, element, slots.get(component, 0))

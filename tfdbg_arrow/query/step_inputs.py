@@ -80,8 +80,10 @@ class StepInputs:
             argument: Any argument in this run of the body.
             components: The number of each argument that is a component, by name. The result has these numbers as keys.
         """
-        kept = self._read("op_name", "graph_id = ? AND step_id = ?", [argument.graph_id, argument.context.step_id])
-        return {components[name]: input_ for name, input_ in kept.items() if name in components}
+        input_by_name = self._read(
+            "op_name", "graph_id = ? AND step_id = ?", [argument.graph_id, argument.context.step_id]
+        )
+        return {components[name]: input_ for name, input_ in input_by_name.items() if name in components}
 
     def of_tensors(self, tensor_ids: Iterable[int]) -> dict[int, KeptInput]:
         """Returns the kept tensors among eager tensors, by ID."""

@@ -137,7 +137,7 @@ class BatchAxis:
     def _source(self, row: TensorEvent) -> BatchSource | None:
         """Returns a tensor as a source if it is an input of the step, or is computed from an input that has no row."""
         if self._batches.is_batch_input(row):
-            if self._batches.loops.is_component(row.graph_tensor):
+            if self._flow.loop_bodies.is_component(row.graph_tensor):
                 return BatchSource(row, None, component=row.graph_tensor)
             if row.op_type not in GETS_ELEMENT:
                 return BatchSource(row, None)
@@ -157,7 +157,7 @@ class BatchAxis:
         if component is None or self._batches.siblings_of(component):
             return None
         taken_in = row.execution_index
-        if isinstance(component, GraphTensor) and self._batches.loops.is_component(component):
+        if isinstance(component, GraphTensor) and self._flow.loop_bodies.is_component(component):
             is_batched = self._batches.loops.is_batched(component.graph_id)
             return BatchSource(row, None, component=component) if is_batched else None
         if isinstance(component, EagerValue):

@@ -32,14 +32,14 @@ class StepBatches:
         self._stacks = flow.stacks
         self._run_id = run_id
         self._outside = OutsideTensors(flow)
-        self.loops = DataSetLoops(logdir, flow, arrays, run_id=run_id)
+        self.loops = DataSetLoops(flow, arrays)
         self._cached_arguments = lru_cache(maxsize=100)(self._read_arguments)
 
     def is_batch_input(self, row: TensorEvent) -> bool:
         """Returns whether a tensor is an input of the step whose first axis is the batch axis."""
         size = (row.shape or (0,))[0]
         user = row.execution_index
-        if row.graph_id is not None and self.loops.is_component(row.graph_tensor):
+        if row.graph_id is not None and self._flow.loop_bodies.is_component(row.graph_tensor):
             return self._first_sizes(row) == {size} and self.loops.is_batched(row.graph_id)
         if row.op_type in GETS_ELEMENT:
             sizes = self._first_sizes(row)
@@ -125,7 +125,8 @@ class StepBatches:
         """Returns the same as `siblings`, for a tensor that may have no row."""
         if isinstance(tensor, EagerValue):
             return self._outputs_of(self._flow.events.eager(tensor.tensor_id).execution_index)
-        names = sorted(self.loops.components(tensor.graph_id)) if self.loops.is_component(tensor) else [tensor.op_name]
+        components = self._flow.loop_bodies.components(tensor.graph_id)
+        names = sorted(components) if tensor.op_name in components else [tensor.op_name]
         return read_events(
             self._logdir,
             f"graph_id = ? AND op_name IN ({', '.join('?' * len(names))}) AND step_id IS NOT DISTINCT FROM ? "

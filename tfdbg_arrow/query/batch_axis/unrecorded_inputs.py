@@ -129,7 +129,7 @@ class UnrecordedInputs:
                 continue
             sources = () if op is None else tuple(tensor.of_op(*edge) for edge in op.inputs)
             op = op or self._flow.graphs.op(tensor.graph_id, tensor.op_name)
-            if op is not None and (op.op_type in GETS_ELEMENT or self._batches.loops.is_component(tensor)):
+            if op is not None and (op.op_type in GETS_ELEMENT or self._flow.loop_bodies.is_component(tensor)):
                 if len(shape or ()) == num_axes:  # a component that was broadcast has a different first axis
                     yield tensor
                 continue

@@ -60,8 +60,8 @@ class BadTensorFacts:
         """Returns the stack and type of the program's op that made the tensor, or whose gradient made the tensor."""
         forward = self.flow.labels.forward_op(self.flow.label_of_maker(self.event))
         stack_id = self.flow.stack_trace_id(self.event) if forward is None else forward.stack_trace_id
-        made = self.flow.program_ops.maker(self.event)
-        own_type = self.event.op_type if made is None else made.op.op_type
+        maker = self.flow.program_ops.maker(self.event)
+        own_type = self.event.op_type if maker is None else maker.op.op_type
         return self.flow.stacks.stack(stack_id), own_type if forward is None else forward.op_type
 
     def own_key(self) -> str | int:

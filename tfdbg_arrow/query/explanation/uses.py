@@ -77,14 +77,14 @@ class Uses(BadTensorFacts):
 
     def divides_by_result(self) -> bool:
         """Returns whether the program divides by the tensor, or takes its logarithm, perhaps after other ops."""
-        made = self.flow.program_ops.maker(self.event)
-        result = self._results.forward_result(self.event, self.own_key() if made is None else made.op.op_name)
+        maker = self.flow.program_ops.maker(self.event)
+        result = self._results.forward_result(self.event, self.own_key() if maker is None else maker.op.op_name)
         return result is not None and self._results.is_divided_by(result)
 
     def is_summed_for_division(self) -> bool:
         """Returns whether the program divides by the sum of the tensor, a quotient, and other quotients."""
-        made = self.flow.program_ops.maker(self.event)
-        result = self._results.forward_result(self.event, self.own_key() if made is None else made.op.op_name)
+        maker = self.flow.program_ops.maker(self.event)
+        result = self._results.forward_result(self.event, self.own_key() if maker is None else maker.op.op_name)
         return result is not None and self._results.is_summed_for_division(result)
 
     @cached_property

@@ -40,8 +40,8 @@ class Decisions:
             return False
         graph = self._flow.graphs.graph(graph_id)
         dtypes = (graph.dtypes.get((op.op_name, slot)) for slot in itertools.count())
-        made = [slot for slot, dtype in enumerate(itertools.takewhile(bool, dtypes)) if dtype in DISCRETE]
-        if not made or self._flow.graphs.calls(graph_id, op.op_name):
+        discrete_slots = [slot for slot, dtype in enumerate(itertools.takewhile(bool, dtypes)) if dtype in DISCRETE]
+        if not discrete_slots or self._flow.graphs.calls(graph_id, op.op_name):
             return False
         edges = op if op.made_for is None else graph.ops.get(op.made_for, op)
         if all(graph.dtypes.get(edge) in NEVER_BAD for edge in edges.inputs):
@@ -50,7 +50,7 @@ class Decisions:
             return False
         if _rejects_proposals(graph, edges):
             return False
-        return any(self._is_used(graph, op, slot) for slot in made)
+        return any(self._is_used(graph, op, slot) for slot in discrete_slots)
 
     def _is_tested_by_metric(self, graph: Graph, op: Op) -> bool:
         """Returns whether a metric tests whether one of its inputs is bad, and so may leave out bad results.

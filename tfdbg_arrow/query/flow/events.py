@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from bisect import bisect_left
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -78,7 +77,6 @@ class EventReader:
         self._tensors: dict[int, EagerTensor] = {}
         self._some_uses = lru_cache(maxsize=1024)(self._read_some_uses)
         self._uses_of_block = lru_cache(maxsize=16)(self._read_uses_of_block)
-        self._runs_before = lru_cache(maxsize=16)(self._read_runs_before)
         self._uses_before = lru_cache(maxsize=1024)(self._read_uses_before)
         self._ways_of_use = lru_cache(maxsize=4096)(self._read_ways_of_use)
 
@@ -182,35 +180,6 @@ class EventReader:
             since: Only executions from this execution_index on.
         """
         return self._ways_of_use(tensor_id, since)
-
-    def previous_run(self, graph_id: int, step_id: int) -> int | None:
-        """Returns the step of the run of a graph right before another run of it; both ran outside of executions.
-
-        The result is None if no run came before, if the runs overlap, or if an execution started between them.
-        """
-        before = self._runs_before(graph_id).get(step_id)
-        if before is None:
-            return None
-        previous, last, first = before
-        between = self._logdir.rows(
-            "SELECT 1 FROM execution WHERE run_id = ? AND event_index > ? AND event_index < ? LIMIT 1",
-            [self._run_id, last, first],
-        )
-        return previous if last < first and not between else None
-
-    def _read_runs_before(self, graph_id: int) -> dict[int, tuple[int, int, int]]:
-        """Returns the run before each run of a graph outside of executions, by the step of the run.
-
-        The values are the step and the last event of the run before, and the first event of the run.
-        """
-        rows = self._logdir.rows(
-            "SELECT step_id, min(event_index), max(event_index) FROM tensor_health WHERE run_id = ? AND graph_id = ? "
-            "AND execution_index IS NULL AND step_id IS NOT NULL GROUP BY step_id ORDER BY min(event_index)",
-            [self._run_id, graph_id],
-        )
-        return {
-            step_id: (previous, last, first) for (previous, _, last), (step_id, first, _) in itertools.pairwise(rows)
-        }
 
     def op_types(self) -> list[tuple[str, int | None]]:
         """Returns the distinct (op type or function, called graph) of all executions."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from functools import cached_property
+import itertools
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 from tfdbg_arrow.query.engine import Engine
@@ -34,6 +35,7 @@ class LoopBodies:
         self._logdir = logdir
         self._graphs = graphs
         self._run_id = run_id
+        self._iterations_before = lru_cache(maxsize=16)(self._read_iterations_before)
 
     def components(self, graph_id: int | None) -> dict[str, int]:
         """Returns the arguments of a body that are components of the element, with the number of the component.
@@ -68,6 +70,39 @@ class LoopBodies:
             for body_id, body in self.by_graph.items()
             if source is not None and (body.outer_graph_id, body.op_name) == (graph_id, source.op_name)
         ]
+
+    def previous_iteration(self, graph_id: int, step_id: int) -> int | None:
+        """Returns the step of the iteration before the iteration that ran in a step.
+
+        The result is None if there is none, if the two overlap, or if an execution started between them.
+
+        Args:
+            graph_id: The body of the loop.
+            step_id: The step. Each iteration runs in a step of its own.
+        """
+        before = self._iterations_before(graph_id).get(step_id)
+        if before is None:
+            return None
+        previous, last, first = before
+        between = self._logdir.rows(
+            "SELECT 1 FROM execution WHERE run_id = ? AND event_index > ? AND event_index < ? LIMIT 1",
+            [self._run_id, last, first],
+        )
+        return previous if last < first and not between else None
+
+    def _read_iterations_before(self, graph_id: int) -> dict[int, tuple[int, int, int]]:
+        """Returns the iteration before each iteration of a loop, by the step of the iteration.
+
+        The values are the step and the last event of the iteration before, and the first event of the iteration.
+        """
+        rows = self._logdir.rows(
+            "SELECT step_id, min(event_index), max(event_index) FROM tensor_health WHERE run_id = ? AND graph_id = ? "
+            "AND execution_index IS NULL AND step_id IS NOT NULL GROUP BY step_id ORDER BY min(event_index)",
+            [self._run_id, graph_id],
+        )
+        return {
+            step_id: (previous, last, first) for (previous, _, last), (step_id, first, _) in itertools.pairwise(rows)
+        }
 
     @cached_property
     def by_graph(self) -> dict[int, LoopBody]:

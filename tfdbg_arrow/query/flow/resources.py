@@ -220,7 +220,7 @@ class Resources:
                 yield from self._in_graph(graph_id, name, context, user=user, near=reader.event_index)
             if not levels:
                 if name is not None and graph_id in self._loop_bodies.by_graph:
-                    yield from self._in_earlier_runs(graph_id, name, context)
+                    yield from self._in_earlier_iterations(graph_id, name, context)
                 return
             level = levels[-1]
             outer = self._borders.outer_context(context, levels)
@@ -237,10 +237,8 @@ class Resources:
             context, graph_id, user, name = outer, level.call.graph_id, level.call.op_name, outer_name
             levels = levels[:-1]
 
-    def _in_earlier_runs(self, graph_id: int, handle_name: str, context: Context) -> Iterator[Write]:
+    def _in_earlier_iterations(self, graph_id: int, handle_name: str, context: Context) -> Iterator[Write]:
         """Yields the writes in the earlier iterations of a loop over a data set, last iteration first.
-
-        Each iteration runs in a step of its own.
 
         Args:
             graph_id: The body of the loop.
@@ -249,7 +247,7 @@ class Resources:
         """
         step_id = context.step_id if context.execution_index is None else None
         while step_id is not None:
-            step_id = self._events.previous_run(graph_id, step_id)
+            step_id = self._loop_bodies.previous_iteration(graph_id, step_id)
             if step_id is not None:
                 earlier = Context(step_id, None, "", 0, 0)
                 yield from self._in_graph(graph_id, handle_name, earlier, user=None, near=2**63 - 1)

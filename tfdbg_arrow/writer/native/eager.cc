@@ -356,7 +356,7 @@ class OutsideTensors {
   // Keeps the tensors, the newest first.
   void keep(Session& session, int32_t bad_node) {
     std::vector<PyObject*> newest;  // another thread can change the tensors while the GIL is released
-    for (auto held = tensors_.rbegin(); held != tensors_.rend(); ++held) newest.push_back(Py_NewRef(held->tensor));
+    for (auto last = tensors_.rbegin(); last != tensors_.rend(); ++last) newest.push_back(Py_NewRef(last->tensor));
     PyObject* tuple = PyTuple_New(static_cast<Py_ssize_t>(newest.size()));
     if (tuple == nullptr) {
       PyErr_Clear();
@@ -370,7 +370,7 @@ class OutsideTensors {
 
   void clear() {
     num_elements_ = 0;
-    for (const Held& held : std::exchange(tensors_, {})) Py_DECREF(held.tensor);
+    for (const Held& outside : std::exchange(tensors_, {})) Py_DECREF(outside.tensor);
   }
 
  private:
