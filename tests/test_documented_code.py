@@ -19,7 +19,7 @@ import pyarrow
 import pyarrow.csv
 import pytest
 import tensorflow as tf
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 import tfdbg_arrow
 from tfdbg_arrow.cli import app

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
-from typer.testing import CliRunner, Result
+from click.testing import CliRunner, Result
 
 import tfdbg_arrow
 from tfdbg_arrow.cli import app

@@ -9,23 +9,24 @@ from pathlib import Path
 
 import pytest
 
-from .commands import run_cli
-
 _COMPLETE = """
-eval "$(_TFDBG_ARROW_COMPLETE=source_bash tfdbg-arrow)"
+eval "$(_TFDBG_ARROW_COMPLETE=bash_source tfdbg-arrow)"
 COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)) COMPREPLY=()
 _tfdbg_arrow_completion tfdbg-arrow
 printf '%s\\n' "${COMPREPLY[@]}"
 """
 
 
+def output(*command: str, **variables: str) -> str:
+    """Returns what a command prints if `tfdbg-arrow` is that of this Python, with more environment variables."""
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", **variables}
+    words = command or ("tfdbg-arrow",)
+    return subprocess.run(words, capture_output=True, text=True, check=True, env=environment).stdout
+
+
 def completed(*words: str) -> list[str]:
     """Returns what a bash offers for the last word."""
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    done = subprocess.run(
-        ["bash", "-c", _COMPLETE, "bash", *words], capture_output=True, text=True, check=True, env=environment
-    )
-    return done.stdout.split()
+    return output("bash", "-c", _COMPLETE, "bash", *words).split()
 
 
 def test_bash_completes_subcommands_options_and_choices() -> None:
@@ -34,16 +35,13 @@ def test_bash_completes_subcommands_options_and_choices() -> None:
     assert completed("tfdbg-arrow", "sql", "logdir", '"SELECT 1"', "--format", "") == ["table", "csv", "json"]
 
 
-def test_zsh_gets_a_script_and_what_to_offer() -> None:
-    environment = {**os.environ, "_TFDBG_ARROW_COMPLETE": "source_zsh"}
-    command = [sys.executable, "-m", "tfdbg_arrow"]
-    script = subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout
-    assert "compdef _tfdbg_arrow_completion tfdbg-arrow" in script
-    environment |= {"_TFDBG_ARROW_COMPLETE": "complete_zsh", "_TYPER_COMPLETE_ARGS": "tfdbg-arrow alerts --expa"}
-    offered = subprocess.run(command, capture_output=True, text=True, check=False, env=environment).stdout
-    assert '"--expand"' in offered
-
-
-@pytest.mark.parametrize("option", ["--install-completion", "--show-completion"])
-def test_the_options_are_listed(option: str) -> None:
-    assert option in run_cli("--help").stdout
+@pytest.mark.parametrize(
+    ("shell", "words"),
+    [
+        ("zsh", {"COMP_WORDS": "tfdbg-arrow alerts --expa", "COMP_CWORD": "2"}),
+        ("fish", {"COMP_WORDS": "tfdbg-arrow alerts --expa", "COMP_CWORD": "--expa"}),
+    ],
+)
+def test_other_shells_get_a_script_and_what_to_offer(shell: str, words: dict[str, str]) -> None:
+    assert "_tfdbg_arrow_completion" in output(_TFDBG_ARROW_COMPLETE=f"{shell}_source")
+    assert "--expand" in output(_TFDBG_ARROW_COMPLETE=f"{shell}_complete", **words)

@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 import tfdbg_arrow
 from tfdbg_arrow.cli import app

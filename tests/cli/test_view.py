@@ -14,7 +14,7 @@ from http.cookiejar import CookieJar
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
+from click.testing import CliRunner, Result
 
 from tfdbg_arrow.cli import app
 from tfdbg_arrow.errors import install_command

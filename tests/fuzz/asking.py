@@ -9,7 +9,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from tfdbg_arrow import Logdir, open_logdir, recover, verify
 from tfdbg_arrow.cli.app import app

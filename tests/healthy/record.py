@@ -17,7 +17,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 
 import keras
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 import tfdbg_arrow
 from tests.healthy.programs import PROGRAMS, make_deterministic

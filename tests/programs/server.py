@@ -25,7 +25,7 @@ import types
 from collections.abc import Sequence
 from typing import Any
 
-IMPORTED = ("numpy", "pyarrow.parquet", "pyarrow.dataset", "tensorflow", "keras", "typer")
+IMPORTED = ("numpy", "pyarrow.parquet", "pyarrow.dataset", "tensorflow", "keras", "click")
 _LARGEST_REQUEST_BYTES = 1 << 20
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from tfdbg_arrow.cli import app
 from tfdbg_arrow.errors import QueryError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from tfdbg_arrow.cli import app
 from tfdbg_arrow.query import first_nonfinite, nonfinite, open_logdir

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from tests.programs.running import Program, start_python
 from tfdbg_arrow import open_logdir, recover

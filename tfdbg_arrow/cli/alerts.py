@@ -2,51 +2,71 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+import functools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-import typer
+import click
+from click.exceptions import Exit
 
+from tfdbg_arrow.cli.command import Command
 from tfdbg_arrow.cli.output import (
-    JsonOption,
-    MemoryLimitOption,
-    RunOption,
-    SkipBrokenOption,
+    json_option,
+    memory_limit_option,
     print_about,
     print_blocks,
     print_json,
     reading,
+    run_option,
+    skip_broken_option,
 )
 from tfdbg_arrow.errors import QueryError
 
 if TYPE_CHECKING:
     from tfdbg_arrow.query import AboutRuns, Alerts
 
-LogdirArgument = Annotated[str, typer.Argument(metavar="LOGDIR", help="The directory that a recording wrote.")]
-RuleOption = Annotated[
-    list[str] | None, typer.Option("--rule", metavar="NAME", help="Run only this rule. Can be given several times.")
-]
-SetOption = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="RULE.NAME=NUMBER", help="Set a rule's parameter, e.g. overflow_near.bits=8."),
-]
-RulesOption = Annotated[
-    str | None, typer.Option("--rules", metavar="DIR", help="A directory with your own rules, as .sql files.")
-]
-AllOption = Annotated[bool, typer.Option("--all", "--expand", help="List every alert instead of the findings.")]
-LimitOption = Annotated[int, typer.Option(metavar="N", help="Show at most N findings (or alerts) of each rule.")]
+_logdir_argument = click.argument("logdir", help="The directory that a recording wrote.")
+_rule_option = click.option(
+    "--rule", metavar="NAME", multiple=True, help="Run only this rule. Can be given several times."
+)
+_set_option = click.option(
+    "--set",
+    "parameters",
+    metavar="RULE.NAME=NUMBER",
+    multiple=True,
+    help="Set a rule's parameter, e.g. overflow_near.bits=8.",
+)
+_rules_option = click.option("--rules", metavar="DIR", help="A directory with your own rules, as .sql files.")
+_all_option = click.option(
+    "--all", "--expand", "expand", is_flag=True, help="List every alert instead of the findings."
+)
+_limit_option = functools.partial(
+    click.option, "--limit", metavar="N", type=int, help="Show at most N findings (or alerts) of each rule."
+)
 
 
+@click.command("alerts", cls=Command)
+@_logdir_argument
+@_rule_option
+@_set_option
+@_rules_option
+@run_option
+@_limit_option(default=100)
+@_all_option
+@skip_broken_option
+@memory_limit_option
+@json_option
 def alerts(
-    logdir: LogdirArgument,
-    rule: RuleOption = None,
-    parameters: SetOption = None,
-    rules: RulesOption = None,
-    run_id: RunOption = None,
-    limit: LimitOption = 100,
-    expand: AllOption = False,
-    skip_broken: SkipBrokenOption = False,
-    memory_limit: MemoryLimitOption = None,
-    json: JsonOption = False,
+    logdir: str,
+    rule: tuple[str, ...],
+    parameters: tuple[str, ...],
+    rules: str | None,
+    run_id: str | None,
+    limit: int,
+    expand: bool,
+    skip_broken: bool,
+    memory_limit: str | None,
+    json: bool,
 ) -> None:
     """Lists what the alert rules find: overflows, vanishing gradients, dead ReLUs, and so on.
 
@@ -66,20 +86,31 @@ def alerts(
         print_about(about)
         print_blocks([*summary(answer.summary), *findings(answer, expand=expand, limit=limit)])
     is_clean = all(alert.severity == "info" for alert in answer.findings)
-    raise typer.Exit(_exit_code(answer, is_clean=is_clean))
+    raise Exit(_exit_code(answer, is_clean=is_clean))
 
 
+@click.command("check", cls=Command)
+@_logdir_argument
+@_rule_option
+@_set_option
+@_rules_option
+@run_option
+@_limit_option(default=10)
+@_all_option
+@skip_broken_option
+@memory_limit_option
+@json_option
 def check(
-    logdir: LogdirArgument,
-    rule: RuleOption = None,
-    parameters: SetOption = None,
-    rules: RulesOption = None,
-    run_id: RunOption = None,
-    limit: LimitOption = 10,
-    expand: AllOption = False,
-    skip_broken: SkipBrokenOption = False,
-    memory_limit: MemoryLimitOption = None,
-    json: JsonOption = False,
+    logdir: str,
+    rule: tuple[str, ...],
+    parameters: tuple[str, ...],
+    rules: str | None,
+    run_id: str | None,
+    limit: int,
+    expand: bool,
+    skip_broken: bool,
+    memory_limit: str | None,
+    json: bool,
 ) -> None:
     """Fails if a rule finds something; meant for CI. Without --rule, fails if a NaN or infinity did harm.
 
@@ -87,9 +118,15 @@ def check(
     """
     from tfdbg_arrow.query.present.findings import findings
 
-    rule = rule or ["nonfinite_origin"]
     answer, about = _run(
-        logdir, rule, parameters, rules, run_id=run_id, limit=limit, skip_broken=skip_broken, memory_limit=memory_limit
+        logdir,
+        rule or ("nonfinite_origin",),
+        parameters,
+        rules,
+        run_id=run_id,
+        limit=limit,
+        skip_broken=skip_broken,
+        memory_limit=memory_limit,
     )
     if json:
         _print_json(logdir, answer, about)
@@ -98,8 +135,8 @@ def check(
         print_blocks(findings(answer, expand=expand, limit=limit))
     else:
         print_about(about)
-        typer.echo("Nothing found by " + ", ".join(answer.num_found) + ".")
-    raise typer.Exit(_exit_code(answer, is_clean=all(finding.is_expected for finding in answer.findings)))
+        click.echo("Nothing found by " + ", ".join(answer.num_found) + ".")
+    raise Exit(_exit_code(answer, is_clean=all(finding.is_expected for finding in answer.findings)))
 
 
 def _exit_code(answer: Alerts, *, is_clean: bool) -> int:
@@ -117,8 +154,8 @@ def _print_json(logdir: str, answer: Alerts, about: AboutRuns) -> None:
 
 def _run(
     logdir: str,
-    rule: list[str] | None,
-    parameters: list[str] | None,
+    rule: Sequence[str],
+    parameters: Sequence[str],
     rules: str | None,
     *,
     run_id: str | None,
@@ -129,7 +166,7 @@ def _run(
     with reading(logdir, skip_broken=skip_broken, memory_limit=memory_limit) as opened:
         answer = opened.alerts(
             kinds=rule or None,
-            parameters=_parse(parameters or []),
+            parameters=_parse(parameters),
             rules_directory=rules,
             run_id=run_id,
             limit=limit,
@@ -137,7 +174,7 @@ def _run(
         return answer, opened.about_runs(run_id=run_id)
 
 
-def _parse(settings: list[str]) -> dict[str, dict[str, float]]:
+def _parse(settings: Sequence[str]) -> dict[str, dict[str, float]]:
     parameters: dict[str, dict[str, float]] = {}
     for setting in settings:
         name, _, text = setting.partition("=")

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 import traceback
 from typing import TYPE_CHECKING, Any
 
-import typer
-from typer.core import TyperCommand
+import click
+from click.exceptions import Abort, ClickException, Exit, UsageError
 
 from tfdbg_arrow.cli.output import print_json
 from tfdbg_arrow.errors import NoLogdirError, QueryError, TfdbgArrowError
@@ -20,13 +19,11 @@ EXIT_ERROR = 2
 EXIT_BUG = 3
 _MAX_NAMED = 10
 _MAX_READ_S = 1.0
-_UsageError: type[Exception] = typer.BadParameter.__mro__[1]
-"""The class of errors in the words of a command. Typer exports only this subclass of it."""
-NO_BUGS: tuple[type[Exception], ...] = (_UsageError.__mro__[1], typer.Exit, typer.Abort, BrokenPipeError)
-"""The exceptions that Typer handles. The first is the class of its errors; the last means that nobody reads stdout."""
+NO_BUGS = (ClickException, Exit, Abort, BrokenPipeError)
+"""The exceptions that Click handles. The last means that nobody reads stdout."""
 
 
-class Command(TyperCommand):
+class Command(click.Command):
     """A command that prints the package's own errors on stderr and exits with code 2.
 
     Any other error is a bug of this package: the command says so in one sentence, and exits with code 3. With --debug,
@@ -34,70 +31,56 @@ class Command(TyperCommand):
     is JSON in any case.
     """
 
-    def __init__(self, *args: Any, **settings: Any) -> None:
-        super().__init__(*args, **settings)
-        param: Any
-        for param in self.params:
-            if param.param_type_name == "argument":
-                # Its type, such as `<list[str]>`, says nothing that its name does not.
-                param.display_type_rich = _no_type
-
-    def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """Returns the pieces of the usage line, without braces around arguments."""
-        return [re.sub(r"^\{(.*)\}", r"\1", piece) for piece in super().collect_usage_pieces(ctx)]
-
-    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
         """Parses the words of the command."""
         is_json = "--json" in args
         try:
             return super().make_context(info_name, args, parent, **extra)
-        except _UsageError as error:
+        except UsageError as error:
             if is_json:
-                self.print_error_json("UsageError", error.format_message())  # type: ignore[attr-defined]
+                self.print_error_json("UsageError", error.format_message())
             raise
 
-    def invoke(self, ctx: Any) -> Any:
+    def invoke(self, ctx: click.Context) -> Any:
         """Runs the command."""
         try:
             return super().invoke(ctx)
         except TfdbgArrowError as error:
             summaries = _summaries(error)
-            typer.echo(f"tfdbg-arrow: {_message(error, summaries)}", err=True)
+            click.echo(f"tfdbg-arrow: {_message(error, summaries)}", err=True)
             if _is_json(ctx):
                 details = {"logdirs": summaries} if summaries else {}
                 self.print_error_json(type(error).__name__, str(error), **details)
-            raise typer.Exit(EXIT_ERROR) from None
+            raise Exit(EXIT_ERROR) from None
         except NO_BUGS:
             raise
         except Exception as error:
             text = tell_bug(ctx, error)
             if _is_json(ctx):
                 self.print_error_json(type(error).__name__, text)
-            raise typer.Exit(EXIT_BUG) from None
+            raise Exit(EXIT_BUG) from None
 
     def print_error_json(self, type_: str, message: str, **details: object) -> None:
         """Prints an error as a JSON object."""
         print_json(error_object(type_, message, **details))
 
 
-def tell_bug(ctx: Any, error: Exception) -> str:
+def tell_bug(ctx: click.Context, error: Exception) -> str:
     """Prints the sentence about a bug of this package, and returns it. With --debug, the traceback comes first."""
     from tfdbg_arrow.query.integrity.damage import bug_text
 
     if ctx.find_root().params.get("debug"):
         lines = "".join(traceback.format_exception(error)).splitlines()
-        typer.echo("\n".join(map(printable, lines)), err=True)
+        click.echo("\n".join(map(printable, lines)), err=True)
     text = printable(bug_text(error, evidence="the output of --debug"))
-    typer.echo(text, err=True)
+    click.echo(text, err=True)
     return text
 
 
-def _is_json(ctx: Any) -> bool:
+def _is_json(ctx: click.Context) -> bool:
     return bool(ctx.params.get("json")) or ctx.params.get("format_") == "json"
-
-
-def _no_type(ctx: Any) -> None:
-    """Stands in for the method of an argument that describes its type."""
 
 
 def error_object(type_: str, message: str, **details: object) -> dict[str, object]:

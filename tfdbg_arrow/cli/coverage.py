@@ -3,29 +3,30 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Annotated
 
-import typer
+import click
+from click.exceptions import Exit
 
+from tfdbg_arrow.cli.command import Command
 from tfdbg_arrow.cli.output import (
-    JsonOption,
-    MemoryLimitOption,
-    RunOption,
-    SkipBrokenOption,
+    json_option,
+    memory_limit_option,
     print_about,
     print_answer,
     print_json,
     reading,
+    run_option,
+    skip_broken_option,
 )
 
 
-def coverage(
-    logdir: Annotated[str, typer.Argument(metavar="LOGDIR", help="The directory that a recording wrote.")],
-    run_id: RunOption = None,
-    skip_broken: SkipBrokenOption = False,
-    memory_limit: MemoryLimitOption = None,
-    json: JsonOption = False,
-) -> None:
+@click.command("coverage", cls=Command)
+@click.argument("logdir", help="The directory that a recording wrote.")
+@run_option
+@skip_broken_option
+@memory_limit_option
+@json_option
+def coverage(logdir: str, run_id: str | None, skip_broken: bool, memory_limit: str | None, json: bool) -> None:
     """Lists what was not looked at, and why: op outputs by run, graph and reason, and the entries of capture_stat.
 
     Outputs that cannot be bad, such as integers, are counted; --json lists them.
@@ -43,4 +44,4 @@ def coverage(
     else:
         print_about(about)
         print_answer(answer)
-    raise typer.Exit(0 if answer.is_complete else 1)
+    raise Exit(0 if answer.is_complete else 1)

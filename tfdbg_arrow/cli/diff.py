@@ -3,71 +3,75 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+import click
+from click.exceptions import Exit
 
+from tfdbg_arrow.cli.command import Command
 from tfdbg_arrow.cli.output import (
-    JsonOption,
-    MemoryLimitOption,
-    SkipBrokenOption,
+    json_option,
+    memory_limit_option,
     print_blocks,
     print_json,
     reading,
+    skip_broken_option,
 )
 
 if TYPE_CHECKING:
     from tfdbg_arrow.query import Diff, LayerDifferences, Logdir, Parting
 
 
+@click.command("diff", cls=Command)
+@click.argument("a", help="The logdir (directory or URL) of one recording.")
+@click.argument("b", required=False, help="The logdir of another. Without it, two runs of A are compared.")
+@click.option("--run-a", metavar="RUN", help="The run of A to compare.")
+@click.option("--run-b", metavar="RUN", help="The run of B to compare.")
+@click.option(
+    "--rtol",
+    metavar="R",
+    type=float,
+    help="Relative tolerance, measured against a tensor's largest magnitude. Default: 16 units in the last "
+    "place of the coarsest dtype that has differed so far (float32 1.9e-6, float16 1.6e-2, bfloat16 0.13).",
+)
+@click.option(
+    "--atol",
+    metavar="A",
+    type=float,
+    help="Absolute tolerance. Default: the magnitude below which the coarser dtype loses relative precision "
+    "(float16 6e-8).",
+)
+@click.option(
+    "--growth",
+    metavar="G",
+    type=float,
+    help="An op diverges if the relative difference of its output is more than G times that of its inputs. "
+    "Default: 10.",
+)
+@click.option(
+    "--known",
+    metavar="PATTERN",
+    help="Search past ops that are known to diverge: a regular expression that matches a whole name or type.",
+)
+@click.option("--last-step", metavar="N", type=int, help="Compare only up to training step N, which is faster.")
+@click.option("--limit", metavar="N", type=int, default=20, help="List at most N ops per run that only this run has.")
+@skip_broken_option
+@memory_limit_option
+@json_option
 def diff(
-    a: Annotated[str, typer.Argument(metavar="A", help="The logdir (directory or URL) of one recording.")],
-    b: Annotated[
-        str | None, typer.Argument(metavar="B", help="The logdir of another. Without it, two runs of A are compared.")
-    ] = None,
-    run_a: Annotated[str | None, typer.Option("--run-a", metavar="RUN", help="The run of A to compare.")] = None,
-    run_b: Annotated[str | None, typer.Option("--run-b", metavar="RUN", help="The run of B to compare.")] = None,
-    rtol: Annotated[
-        float | None,
-        typer.Option(
-            "--rtol",
-            metavar="R",
-            help="Relative tolerance, measured against a tensor's largest magnitude. Default: 16 units in the last "
-            "place of the coarsest dtype that has differed so far (float32 1.9e-6, float16 1.6e-2, bfloat16 0.13).",
-        ),
-    ] = None,
-    atol: Annotated[
-        float | None,
-        typer.Option(
-            "--atol",
-            metavar="A",
-            help="Absolute tolerance. Default: the magnitude below which the coarser dtype loses relative precision "
-            "(float16 6e-8).",
-        ),
-    ] = None,
-    growth: Annotated[
-        float | None,
-        typer.Option(
-            metavar="G",
-            help="An op diverges if the relative difference of its output is more than G times that of its inputs. "
-            "Default: 10.",
-        ),
-    ] = None,
-    known: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PATTERN",
-            help="Search past ops that are known to diverge: a regular expression that matches a whole name or type.",
-        ),
-    ] = None,
-    last_step: Annotated[
-        int | None,
-        typer.Option("--last-step", metavar="N", help="Compare only up to training step N, which is faster."),
-    ] = None,
-    limit: Annotated[int, typer.Option(metavar="N", help="List at most N ops per run that only this run has.")] = 20,
-    skip_broken: SkipBrokenOption = False,
-    memory_limit: MemoryLimitOption = None,
-    json: JsonOption = False,
+    a: str,
+    b: str | None,
+    run_a: str | None,
+    run_b: str | None,
+    rtol: float | None,
+    atol: float | None,
+    growth: float | None,
+    known: str | None,
+    last_step: int | None,
+    limit: int,
+    skip_broken: bool,
+    memory_limit: str | None,
+    json: bool,
 ) -> None:
     """Names the layer that parted first, and the op at which two runs of a program first diverge in data flow.
 
@@ -109,7 +113,7 @@ def diff(
         print_json({"a": a, "b": b, "diff": answer, "layers": None if layers is None else _layers_json(layers)})
     else:
         print_blocks(present.diff(answer, layers))
-    raise typer.Exit(0 if answer.divergence is None else 1)
+    raise Exit(0 if answer.divergence is None else 1)
 
 
 def _compare_layers(

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import click
+from click.exceptions import Exit
 
-import typer
+from tfdbg_arrow.cli.command import Command
+from tfdbg_arrow.cli.output import byte_progress, json_option, print_answer, print_json
 
-from tfdbg_arrow.cli.output import JsonOption, byte_progress, print_answer, print_json
 
-
-def doctor(
-    logdir: Annotated[
-        str, typer.Argument(metavar="LOGDIR", help="The directory or URL to examine; need not be a logdir.")
-    ],
-    json: JsonOption = False,
-) -> None:
+@click.command("doctor", cls=Command)
+@click.argument("logdir", help="The directory or URL to examine; need not be a logdir.")
+@json_option
+def doctor(logdir: str, json: bool) -> None:
     """Reports what is wrong with a logdir, the evidence, and what to do. Also explains an empty or partial logdir.
 
     Exit codes: 0 nothing is wrong (there may be findings of severity `info`), 1 something is wrong, 2 the logdir
@@ -28,4 +26,4 @@ def doctor(
         print_json({"logdir": logdir, "is_healthy": answer.is_healthy, "findings": answer.findings})
     else:
         print_answer(answer)
-    raise typer.Exit(0 if answer.is_healthy else 1)
+    raise Exit(0 if answer.is_healthy else 1)

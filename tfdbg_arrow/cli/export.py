@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+import click
 
+from tfdbg_arrow.cli.command import Command
 from tfdbg_arrow.cli.output import (
-    JsonOption,
-    MemoryLimitOption,
-    SkipBrokenOption,
     console,
+    json_option,
+    memory_limit_option,
     print_json,
     progress_bar,
     reading,
+    skip_broken_option,
     styled,
 )
 from tfdbg_arrow.cli.watch import wait_for
@@ -29,75 +30,72 @@ if TYPE_CHECKING:
     from tfdbg_arrow.query import Exported, TensorBoardExport
 
 
+@click.command("export", cls=Command)
+@click.argument("logdir", help="The directory or URL that a recording wrote.")
+@click.argument(
+    "target",
+    help="Where to write: a directory (dump, event files, Parquet, CSV, Delta, Iceberg) or a file (DuckDB, SQLite).",
+)
+@click.option("--parquet", is_flag=True, help="Write flat Parquet files for BI tools, one per table and view.")
+@click.option("--csv", is_flag=True, help="Write CSV files, one per table and view.")
+@click.option("--duckdb", is_flag=True, help="Write a DuckDB database.")
+@click.option("--sqlite", is_flag=True, help="Write a SQLite database.")
+@click.option("--delta", is_flag=True, help="Write Delta tables, one per table and view.")
+@click.option("--iceberg", is_flag=True, help="Write Iceberg tables, one per table and view, with a SQLite catalog.")
+@click.option(
+    "--debugger-v2", is_flag=True, help="Write a dump that TensorFlow's Debugger V2 and TensorBoard can read."
+)
+@click.option(
+    "--tensorboard",
+    is_flag=True,
+    help="Write curves, layers and distributions as event files, which TensorBoard and other trackers read.",
+)
+@click.option(
+    "--table",
+    metavar="NAME",
+    multiple=True,
+    help="Export only this table or public view, or with NAME.COLUMN this column; `all` for every one. Can be "
+    "given several times.",
+)
+@click.option(
+    "--run",
+    "run_id",
+    metavar="RUN",
+    help="Export only this run. Default: all runs. With several runs, each dump goes to TARGET/<run id>.",
+)
+@click.option(
+    "--follow",
+    is_flag=True,
+    help="With --tensorboard: append the steps of a recording until it ends. Press Ctrl-C to stop.",
+)
+@click.option("--overwrite", is_flag=True, help="Replace an existing export. A dump is never replaced.")
+@click.option(
+    "--tensor-debug-mode",
+    metavar="MODE",
+    help="How much of each tensor a dump holds, limited to what was recorded. Default: the recording's mode.",
+)
+@skip_broken_option
+@memory_limit_option
+@json_option
 def export(
-    logdir: Annotated[str, typer.Argument(metavar="LOGDIR", help="The directory or URL that a recording wrote.")],
-    target: Annotated[
-        str,
-        typer.Argument(
-            metavar="TARGET",
-            help="Where to write: a directory (dump, event files, Parquet, CSV, Delta, Iceberg) or a file (DuckDB, "
-            "SQLite).",
-        ),
-    ],
-    parquet: Annotated[
-        bool, typer.Option("--parquet", help="Write flat Parquet files for BI tools, one per table and view.")
-    ] = False,
-    csv: Annotated[bool, typer.Option("--csv", help="Write CSV files, one per table and view.")] = False,
-    duckdb: Annotated[bool, typer.Option("--duckdb", help="Write a DuckDB database.")] = False,
-    sqlite: Annotated[bool, typer.Option("--sqlite", help="Write a SQLite database.")] = False,
-    delta: Annotated[bool, typer.Option("--delta", help="Write Delta tables, one per table and view.")] = False,
-    iceberg: Annotated[
-        bool, typer.Option("--iceberg", help="Write Iceberg tables, one per table and view, with a SQLite catalog.")
-    ] = False,
-    debugger_v2: Annotated[
-        bool,
-        typer.Option("--debugger-v2", help="Write a dump that TensorFlow's Debugger V2 and TensorBoard can read."),
-    ] = False,
-    tensorboard: Annotated[
-        bool,
-        typer.Option(
-            "--tensorboard",
-            help="Write curves, layers and distributions as event files, which TensorBoard and other trackers read.",
-        ),
-    ] = False,
-    table: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--table",
-            metavar="NAME",
-            help="Export only this table or public view, or with NAME.COLUMN this column; `all` for every one. Can be "
-            "given several times.",
-        ),
-    ] = None,
-    run_id: Annotated[
-        str | None,
-        typer.Option(
-            "--run",
-            metavar="RUN",
-            help="Export only this run. Default: all runs. With several runs, each dump goes to TARGET/<run id>.",
-        ),
-    ] = None,
-    follow: Annotated[
-        bool,
-        typer.Option(
-            "--follow",
-            help="With --tensorboard: append the steps of a recording until it ends. Press Ctrl-C to stop.",
-        ),
-    ] = False,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace an existing export. A dump is never replaced.")
-    ] = False,
-    tensor_debug_mode: Annotated[
-        str | None,
-        typer.Option(
-            "--tensor-debug-mode",
-            metavar="MODE",
-            help="How much of each tensor a dump holds, limited to what was recorded. Default: the recording's mode.",
-        ),
-    ] = None,
-    skip_broken: SkipBrokenOption = False,
-    memory_limit: MemoryLimitOption = None,
-    json: JsonOption = False,
+    logdir: str,
+    target: str,
+    parquet: bool,
+    csv: bool,
+    duckdb: bool,
+    sqlite: bool,
+    delta: bool,
+    iceberg: bool,
+    debugger_v2: bool,
+    tensorboard: bool,
+    table: tuple[str, ...],
+    run_id: str | None,
+    follow: bool,
+    overwrite: bool,
+    tensor_debug_mode: str | None,
+    skip_broken: bool,
+    memory_limit: str | None,
+    json: bool,
 ) -> None:
     """Writes a logdir in the format of another tool. Give exactly one of the format options.
 

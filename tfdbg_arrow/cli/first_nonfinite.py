@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+import click
+from click.exceptions import Exit
 
+from tfdbg_arrow.cli.command import Command
 from tfdbg_arrow.cli.output import (
-    JsonOption,
-    MemoryLimitOption,
-    RunOption,
-    SkipBrokenOption,
+    json_option,
+    memory_limit_option,
     print_about,
     print_blocks,
     print_json,
     reading,
+    run_option,
+    skip_broken_option,
 )
 from tfdbg_arrow.errors import QueryError
 from tfdbg_arrow.safe_text import printable
@@ -24,15 +26,20 @@ if TYPE_CHECKING:
     from tfdbg_arrow.query import Run, SourceLine
 
 
+@click.command("first-nonfinite", cls=Command)
+@click.argument("logdir", help="The directory or URL that a recording wrote.")
+@click.option(
+    "--kinds",
+    metavar="KINDS",
+    default="nan,inf",
+    help="The values to look for: nan, inf or both, separated by a comma.",
+)
+@run_option
+@skip_broken_option
+@memory_limit_option
+@json_option
 def first_nonfinite(
-    logdir: Annotated[str, typer.Argument(metavar="LOGDIR", help="The directory or URL that a recording wrote.")],
-    kinds: Annotated[
-        str, typer.Option(metavar="KINDS", help="The values to look for: nan, inf or both, separated by a comma.")
-    ] = "nan,inf",
-    run_id: RunOption = None,
-    skip_broken: SkipBrokenOption = False,
-    memory_limit: MemoryLimitOption = None,
-    json: JsonOption = False,
+    logdir: str, kinds: str, run_id: str | None, skip_broken: bool, memory_limit: str | None, json: bool
 ) -> None:
     """Names the line of code and the op that are to blame for a NaN or infinity, the reason and the op's inputs.
 
@@ -71,18 +78,18 @@ def first_nonfinite(
         print_json({"logdir": logdir, "kinds": list(wanted), **facts})
     elif tensor is None or reasons is None:
         print_about(about)
-        typer.echo("Nothing is bad: no recorded tensor contains " + " or ".join(wanted) + ".")
+        click.echo("Nothing is bad: no recorded tensor contains " + " or ".join(wanted) + ".")
         for run in runs:
             for text in run.left_out:
-                typer.echo(printable(f"But the recording of run {run.run_id} is incomplete: {text}"))
+                click.echo(printable(f"But the recording of run {run.run_id} is incomplete: {text}"))
         if unobserved is not None:
-            typer.echo(f"Not looked at: {printable(unobserved)}; see: tfdbg-arrow coverage {printable(logdir)}")
+            click.echo(f"Not looked at: {printable(unobserved)}; see: tfdbg-arrow coverage {printable(logdir)}")
     else:
         print_about(about)
         print_blocks(nonfinite(tensor, reasons, lines))
     if unmeasured and tensor is None:
-        typer.echo(f"tfdbg-arrow: warning: {_nothing_measured(logdir, unmeasured)}", err=True)
-    raise typer.Exit(0 if tensor is None or tensor.is_expected else 1)
+        click.echo(f"tfdbg-arrow: warning: {_nothing_measured(logdir, unmeasured)}", err=True)
+    raise Exit(0 if tensor is None or tensor.is_expected else 1)
 
 
 def _nothing_measured(logdir: str, runs: Sequence[Run]) -> str:

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+import click
 
-from tfdbg_arrow.cli.output import JsonOption, byte_progress, console, print_json, styled
+from tfdbg_arrow.cli.command import Command
+from tfdbg_arrow.cli.output import byte_progress, console, json_option, print_json, styled
 from tfdbg_arrow.safe_text import number_of
 
 if TYPE_CHECKING:
     from tfdbg_arrow.debugger_v2.importer import Imported, ImportedRun
 
 
-def import_dump(
-    dump: Annotated[str, typer.Argument(metavar="DUMP", help="The dump_root that Debugger V2 wrote to.")],
-    logdir: Annotated[str, typer.Argument(metavar="LOGDIR", help="The logdir to write to; created if missing.")],
-    json: JsonOption = False,
-) -> None:
+@click.command("import", cls=Command)
+@click.argument("dump", help="The dump_root that Debugger V2 wrote to.")
+@click.argument("logdir", help="The logdir to write to; created if missing.")
+@json_option
+def import_dump(dump: str, logdir: str, json: bool) -> None:
     """Imports dumps of TensorFlow's Debugger V2, each file set as one run. TensorFlow is not needed.
 
     Runs that were imported before are skipped; an interrupted import starts over.

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+import click
 
-from tfdbg_arrow.cli.command import BAD_TEXTS
+from tfdbg_arrow.cli.command import BAD_TEXTS, Command
 from tfdbg_arrow.cli.output import (
-    JsonOption,
-    MemoryLimitOption,
-    SkipBrokenOption,
+    json_option,
+    memory_limit_option,
     print_answer,
     print_blocks,
     print_json,
     progress,
     reading,
+    skip_broken_option,
 )
 from tfdbg_arrow.errors import NoLogdirError
 from tfdbg_arrow.safe_text import number_of, time_text
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from tfdbg_arrow.storage.search import LogdirsBelow
 
 
-def info(
-    logdir: Annotated[str, typer.Argument(metavar="LOGDIR", help="The directory or URL that a recording wrote.")],
-    skip_broken: SkipBrokenOption = False,
-    memory_limit: MemoryLimitOption = None,
-    json: JsonOption = False,
-) -> None:
+@click.command("info", cls=Command)
+@click.argument("logdir", help="The directory or URL that a recording wrote.")
+@skip_broken_option
+@memory_limit_option
+@json_option
+def info(logdir: str, skip_broken: bool, memory_limit: str | None, json: bool) -> None:
     """Lists the runs and tables of a logdir, with rows and bytes, and the number of bad tensors.
 
     If LOGDIR is another directory, it lists the logdirs below it.

@@ -10,9 +10,9 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
+import click
 
 from tfdbg_arrow.safe_text import number_of, printable, printable_line, to_json
 
@@ -24,33 +24,26 @@ if TYPE_CHECKING:
     from tfdbg_arrow.query import AboutRuns, BrokenPart, Logdir
     from tfdbg_arrow.query.present.blocks import Block, Span
 
-RunOption = Annotated[
-    str | None,
-    typer.Option(
-        "--run",
-        metavar="RUN",
-        help="Answer for this run, given by its ID or its name, or for `all`. Default: the newest run, with the other "
-        "processes of its program.",
-    ),
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+run_option = click.option(
+    "--run",
+    "run_id",
+    metavar="RUN",
+    help="Answer for this run, given by its ID or its name, or for `all`. Default: the newest run, with the other "
+    "processes of its program.",
+)
+json_option = click.option("--json", is_flag=True, help="Print one JSON object.")
+skip_broken_option = click.option(
+    "--skip-broken",
+    is_flag=True,
+    help="Skip parts that are changed, truncated or missing, and list them on stderr. Checks every part, which takes "
+    "time.",
+)
+memory_limit_option = click.option(
+    "--memory-limit",
+    metavar="SIZE",
+    help="Memory limit of the queries, e.g. 500MB. Default: TFDBG_ARROW_MEMORY_LIMIT, or 2GiB if that is not set.",
+)
 _WIDTH_OF_A_FILE = 100_000
-SkipBrokenOption = Annotated[
-    bool,
-    typer.Option(
-        "--skip-broken",
-        help="Skip parts that are changed, truncated or missing, and list them on stderr. Checks every part, which "
-        "takes time.",
-    ),
-]
-MemoryLimitOption = Annotated[
-    str | None,
-    typer.Option(
-        "--memory-limit",
-        metavar="SIZE",
-        help="Memory limit of the queries, e.g. 500MB. Default: TFDBG_ARROW_MEMORY_LIMIT, or 2GiB if that is not set.",
-    ),
-]
 _MAX_SHOWN = 3
 
 
@@ -85,7 +78,7 @@ def reading(
 def print_about(about: AboutRuns) -> None:
     """Prints which runs the answer is about, if the logdir has others."""
     if about.sentence is not None:
-        typer.echo(printable(f"{about.sentence} --run RUN selects one."))
+        click.echo(printable(f"{about.sentence} --run RUN selects one."))
 
 
 def tell_broken(logdir: str, broken: Sequence[BrokenPart]) -> None:
@@ -96,7 +89,7 @@ def tell_broken(logdir: str, broken: Sequence[BrokenPart]) -> None:
     others_text = f"; and {len(broken) - _MAX_SHOWN:,} more" if len(broken) > _MAX_SHOWN else ""
     rows = sum(part.rows or 0 for part in broken)
     number = f"{number_of(len(broken), 'broken file')} of {logdir} with {number_of(rows, 'known row')}"
-    typer.echo(
+    click.echo(
         printable(f"tfdbg-arrow: warning: left out {number}: {named}{others_text}; see: tfdbg-arrow verify"), err=True
     )
 
@@ -183,7 +176,7 @@ def cell_text(value: Any) -> str:
 
 def print_json(value: Mapping[str, Any]) -> None:
     """Prints one JSON object on stdout; see `to_json`."""
-    typer.echo(json.dumps(to_json(value), allow_nan=False, indent=2))
+    click.echo(json.dumps(to_json(value), allow_nan=False, indent=2))
 
 
 @contextlib.contextmanager

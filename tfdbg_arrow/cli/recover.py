@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import click
+from click.exceptions import Exit
 
-import typer
-
-from tfdbg_arrow.cli.output import JsonOption, print_json, progress
+from tfdbg_arrow.cli.command import Command
+from tfdbg_arrow.cli.output import json_option, print_json, progress
 from tfdbg_arrow.safe_text import number_of, printable
 
 
-def recover(
-    logdir: Annotated[str, typer.Argument(metavar="LOGDIR", help="The directory that a recording wrote.")],
-    other_machines: Annotated[
-        bool,
-        typer.Option(
-            "--other-machines",
-            help="Also recover runs of other machines that were active in the last ten minutes: treat their "
-            "processes as dead.",
-        ),
-    ] = False,
-    json: JsonOption = False,
-) -> None:
+@click.command("recover", cls=Command)
+@click.argument("logdir", help="The directory that a recording wrote.")
+@click.option(
+    "--other-machines",
+    is_flag=True,
+    help="Also recover runs of other machines that were active in the last ten minutes: treat their processes as dead.",
+)
+@json_option
+def recover(logdir: str, other_machines: bool, json: bool) -> None:
     """Writes the data that killed programs had recorded but not yet written to the logdir.
 
     The commands that read a logdir show this data anyway, without changing the logdir. Other tools see it only after
@@ -34,7 +31,7 @@ def recover(
     if json:
         print_json({"logdir": logdir, "runs": runs})
     elif not runs:
-        typer.echo("There is nothing to recover.")
+        click.echo("There is nothing to recover.")
     else:
         for run in runs:
             what = {
@@ -42,6 +39,6 @@ def recover(
                 "recording": "may still be recording; left alone",
                 "failed": f"could not be recovered: {run.reason}",
             }[run.state]
-            typer.echo(printable(f"{run.run_id}: {what}"), err=run.state == "failed")
+            click.echo(printable(f"{run.run_id}: {what}"), err=run.state == "failed")
     if any(run.state == "failed" for run in runs):
-        raise typer.Exit(2)
+        raise Exit(2)

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+import click
 
+from tfdbg_arrow.cli.command import Command
 from tfdbg_arrow.cli.output import (
-    JsonOption,
-    MemoryLimitOption,
-    RunOption,
-    SkipBrokenOption,
     console,
+    json_option,
+    memory_limit_option,
     print_about,
     print_json,
     progress,
     reading,
+    run_option,
+    skip_broken_option,
     styled,
 )
 from tfdbg_arrow.safe_text import number_of
@@ -26,35 +27,48 @@ if TYPE_CHECKING:
     from tfdbg_arrow.reproduction import Repro, TriedFix
 
 
+@click.command("repro", cls=Command)
+@click.argument("logdir", help="The directory or URL that a recording wrote.")
+@click.option(
+    "--output", "-o", metavar="FILE", default="repro.py", help="The script. An .npz file beside it has the inputs."
+)
+@click.option("--event", metavar="N", type=int, help="Another bad tensor: its event_index. Default: the first one.")
+@run_option
+@click.option(
+    "--depth",
+    metavar="N",
+    type=click.IntRange(min=0),
+    default=0,
+    help="Number of ops before the op, on each path, that the script runs too.",
+)
+@click.option("--fix", is_flag=True, help="Try standard repairs, and show which give finite results. Needs TensorFlow.")
+@click.option(
+    "--minimise",
+    is_flag=True,
+    help="Shrink the inputs to the smallest ones that go bad in the same way. Needs TensorFlow.",
+)
+@click.option(
+    "--time-limit",
+    metavar="SECONDS",
+    type=click.FloatRange(min=1.0),
+    default=60.0,
+    help="How long --minimise searches at most.",
+)
+@skip_broken_option
+@memory_limit_option
+@json_option
 def repro(
-    logdir: Annotated[str, typer.Argument(metavar="LOGDIR", help="The directory or URL that a recording wrote.")],
-    output: Annotated[
-        str, typer.Option("--output", "-o", metavar="FILE", help="The script. An .npz file beside it has the inputs.")
-    ] = "repro.py",
-    event: Annotated[
-        int | None,
-        typer.Option("--event", metavar="N", help="Another bad tensor: its event_index. Default: the first one."),
-    ] = None,
-    run_id: RunOption = None,
-    depth: Annotated[
-        int,
-        typer.Option(metavar="N", min=0, help="Number of ops before the op, on each path, that the script runs too."),
-    ] = 0,
-    fix: Annotated[
-        bool, typer.Option("--fix", help="Try standard repairs, and show which give finite results. Needs TensorFlow.")
-    ] = False,
-    minimise: Annotated[
-        bool,
-        typer.Option(
-            "--minimise", help="Shrink the inputs to the smallest ones that go bad in the same way. Needs TensorFlow."
-        ),
-    ] = False,
-    time_limit: Annotated[
-        float, typer.Option(metavar="SECONDS", min=1.0, help="How long --minimise searches at most.")
-    ] = 60.0,
-    skip_broken: SkipBrokenOption = False,
-    memory_limit: MemoryLimitOption = None,
-    json: JsonOption = False,
+    logdir: str,
+    output: str,
+    event: int | None,
+    run_id: str | None,
+    depth: int,
+    fix: bool,
+    minimise: bool,
+    time_limit: float,
+    skip_broken: bool,
+    memory_limit: str | None,
+    json: bool,
 ) -> None:
     """Writes a script that runs the op that made the first bad value, with its recorded inputs.
 

@@ -10,9 +10,10 @@ import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
+import click
+from click.exceptions import Exit
 
 from tfdbg_arrow.cli.command import EXIT_BUG, NO_BUGS, Command, error_object, tell_bug
 from tfdbg_arrow.cli.output import print_blocks, progress
@@ -41,12 +42,12 @@ class RunCommand(Command):
         """Prints an error as a JSON object."""
         _print_json_line(error_object(type_, message, **more))
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parses our own options. Everything after the program's name is passed to the program."""
         flags = {name for option in self.get_params(ctx) for name in option.opts if getattr(option, "is_flag", False)}
         return super().parse_args(ctx, _with_end_of_options(args, flags))
 
-    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
         """Returns the pieces of the usage line."""
         return ["[OPTIONS]", "{SCRIPT | -m MODULE}", "[ARGS]..."]
 
@@ -99,150 +100,146 @@ class Summary:
     is_finished: bool = True
 
 
+@click.command("run", cls=RunCommand, context_settings={"allow_interspersed_args": False})
+@click.pass_context
+@click.argument(
+    "program", metavar="SCRIPT", nargs=-1, help="The script and its arguments, as you would pass them to `python`."
+)
+@click.option("-m", "module", metavar="MODULE", help="The module to run instead of a script, as with `python -m`.")
+@click.option(
+    "--logdir",
+    "-o",
+    metavar="DIR",
+    default="tfdbg_logdir",
+    help="Where to write: a directory, or a URL such as s3://bucket/path.",
+)
+@click.option(
+    "--mode",
+    metavar="MODE",
+    default="FULL_HEALTH",
+    help="How much of each tensor to record: NO_TENSOR, CURT_HEALTH, CONCISE_HEALTH, FULL_HEALTH, "
+    "FULL_NUMERICS, SHAPE or FULL_TENSOR.",
+)
+@click.option(
+    "--circular-buffer-size",
+    metavar="N",
+    type=int,
+    default=-1,
+    help="Keep only the last N executions and graph tensors, and those around bad values; 0 keeps all.",
+)
+@click.option("--op-regex", metavar="REGEX", help="Record only ops whose type matches, from its start.")
+@click.option("--tensor-dtypes", metavar="A,B,...", help="Record only tensors of these dtypes, e.g. float32,bfloat16.")
+@click.option(
+    "--health-backend",
+    metavar="NAME",
+    default="auto",
+    help="What counts elements: native (the core), tensorflow (on the tensor's device) or auto (tensorflow "
+    "if there is a GPU).",
+)
+@click.option(
+    "--xla",
+    metavar="CHOICE",
+    default="auto",
+    help="Functions with jit_compile=True: inside (compiled, recorded), observe (without XLA, recorded), keep "
+    "(compiled, not recorded) or auto (inside, but observe with a GPU, if elements are kept, and with "
+    "--histograms).",
+)
+@click.option(
+    "--graphs",
+    metavar="CHOICE",
+    default="auto",
+    help="Functions: executed (the ops that TensorFlow's optimizer makes of yours), traced (your ops, because "
+    "TensorFlow does not fuse or fold them), or auto (executed, but traced with --op-regex and --values).",
+)
+@click.option(
+    "--values", metavar="REGEX", help="Record all elements of ops whose name or type matches, from its start."
+)
+@click.option(
+    "--steps",
+    metavar="STEPS",
+    help="Record only these training steps, as the program marks them, e.g. '0:100,1000:,::10' or '3,5'.",
+)
+@click.option(
+    "--max-bytes",
+    metavar="BYTES",
+    type=int,
+    help="Limit the events on disk to this size; events of the middle are dropped.",
+)
+@click.option(
+    "--when-full",
+    metavar="WHAT",
+    default="wait",
+    help="If events arrive faster than they can be written: `wait` (the program waits) or `drop` them.",
+)
+@click.option(
+    "--max-memory-bytes",
+    metavar="BYTES",
+    type=int,
+    help="Memory limit of the recording, however fast events arrive. Default: 256 MiB.",
+)
+@click.option(
+    "--dump-on", metavar="nonfinite", help="Keep only what is around an infinity or a NaN, and not the last ones."
+)
+@click.option(
+    "--dump-after",
+    metavar="M",
+    type=int,
+    help="With a circular buffer, the number of events to keep after a bad value.",
+)
+@click.option(
+    "--on-nonfinite",
+    metavar="WHAT",
+    default="record",
+    help="At a NaN or an infinity: `record` it, `keep` also the inputs of the op, or `raise`, which stops the "
+    "program there.",
+)
+@click.option(
+    "--redact",
+    metavar="WHAT",
+    help="Leave out of the logdir: paths (also host and command line), source, or paths,source.",
+)
+@click.option(
+    "--histograms", is_flag=True, help="Count the elements of floating-point tensors by sign and power of two."
+)
+@click.option("--exact-subnormals", is_flag=True, help="On a GPU, do not count subnormal numbers as zeros.")
+@click.option("--run-name", metavar="NAME", help="A name for the run, which --run of other commands accepts.")
+@click.option("--tags", metavar="A,B,...", help="Tags that describe the run, e.g. baseline,lr=0.1.")
+@click.option("--notes", metavar="NOTES", help="Notes about the run.")
+@click.option(
+    "--seed",
+    metavar="N",
+    type=int,
+    help="Seed Python, NumPy and TensorFlow with this number before the program starts.",
+)
+@click.option("--json", is_flag=True, help="Print the summary as a JSON object on the last line of stderr.")
 def run(
-    ctx: typer.Context,
-    program: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="SCRIPT", help="The script and its arguments, as you would pass them to `python`."),
-    ] = None,
-    module: Annotated[
-        str | None,
-        typer.Option("-m", metavar="MODULE", help="The module to run instead of a script, as with `python -m`."),
-    ] = None,
-    logdir: Annotated[
-        str,
-        typer.Option(
-            "--logdir", "-o", metavar="DIR", help="Where to write: a directory, or a URL such as s3://bucket/path."
-        ),
-    ] = "tfdbg_logdir",
-    mode: Annotated[
-        str,
-        typer.Option(
-            metavar="MODE",
-            help="How much of each tensor to record: NO_TENSOR, CURT_HEALTH, CONCISE_HEALTH, FULL_HEALTH, "
-            "FULL_NUMERICS, SHAPE or FULL_TENSOR.",
-        ),
-    ] = "FULL_HEALTH",
-    circular_buffer_size: Annotated[
-        int,
-        typer.Option(
-            metavar="N",
-            help="Keep only the last N executions and graph tensors, and those around bad values; 0 keeps all.",
-        ),
-    ] = -1,
-    op_regex: Annotated[
-        str | None,
-        typer.Option(metavar="REGEX", help="Record only ops whose type matches, from its start."),
-    ] = None,
-    tensor_dtypes: Annotated[
-        str | None, typer.Option(metavar="A,B,...", help="Record only tensors of these dtypes, e.g. float32,bfloat16.")
-    ] = None,
-    health_backend: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME",
-            help="What counts elements: native (the core), tensorflow (on the tensor's device) or auto (tensorflow "
-            "if there is a GPU).",
-        ),
-    ] = "auto",
-    xla: Annotated[
-        str,
-        typer.Option(
-            metavar="CHOICE",
-            help="Functions with jit_compile=True: inside (compiled, recorded), observe (without XLA, recorded), keep "
-            "(compiled, not recorded) or auto (inside, but observe with a GPU, if elements are kept, and with "
-            "--histograms).",
-        ),
-    ] = "auto",
-    graphs: Annotated[
-        str,
-        typer.Option(
-            metavar="CHOICE",
-            help="Functions: executed (the ops that TensorFlow's optimizer makes of yours), traced (your ops, because "
-            "TensorFlow does not fuse or fold them), or auto (executed, but traced with --op-regex and --values).",
-        ),
-    ] = "auto",
-    values: Annotated[
-        str | None,
-        typer.Option(metavar="REGEX", help="Record all elements of ops whose name or type matches, from its start."),
-    ] = None,
-    steps: Annotated[
-        str | None,
-        typer.Option(
-            metavar="STEPS",
-            help="Record only these training steps, as the program marks them, e.g. '0:100,1000:,::10' or '3,5'.",
-        ),
-    ] = None,
-    max_bytes: Annotated[
-        int | None,
-        typer.Option(metavar="BYTES", help="Limit the events on disk to this size; events of the middle are dropped."),
-    ] = None,
-    when_full: Annotated[
-        str,
-        typer.Option(
-            metavar="WHAT",
-            help="If events arrive faster than they can be written: `wait` (the program waits) or `drop` them.",
-        ),
-    ] = "wait",
-    max_memory_bytes: Annotated[
-        int | None,
-        typer.Option(
-            metavar="BYTES",
-            help="Memory limit of the recording, however fast events arrive. Default: 256 MiB.",
-        ),
-    ] = None,
-    dump_on: Annotated[
-        str | None,
-        typer.Option(metavar="nonfinite", help="Keep only what is around an infinity or a NaN, and not the last ones."),
-    ] = None,
-    dump_after: Annotated[
-        int | None,
-        typer.Option(metavar="M", help="With a circular buffer, the number of events to keep after a bad value."),
-    ] = None,
-    on_nonfinite: Annotated[
-        str,
-        typer.Option(
-            metavar="WHAT",
-            help="At a NaN or an infinity: `record` it, `keep` also the inputs of the op, or `raise`, which stops the "
-            "program there.",
-        ),
-    ] = "record",
-    redact: Annotated[
-        str | None,
-        typer.Option(
-            metavar="WHAT",
-            help="Leave out of the logdir: paths (also host and command line), source, or paths,source.",
-        ),
-    ] = None,
-    histograms: Annotated[
-        bool,
-        typer.Option(
-            "--histograms",
-            help="Count the elements of floating-point tensors by sign and power of two.",
-        ),
-    ] = False,
-    exact_subnormals: Annotated[
-        bool,
-        typer.Option(
-            "--exact-subnormals",
-            help="On a GPU, do not count subnormal numbers as zeros.",
-        ),
-    ] = False,
-    run_name: Annotated[
-        str | None,
-        typer.Option("--run-name", metavar="NAME", help="A name for the run, which --run of other commands accepts."),
-    ] = None,
-    tags: Annotated[
-        str | None, typer.Option(metavar="A,B,...", help="Tags that describe the run, e.g. baseline,lr=0.1.")
-    ] = None,
-    notes: Annotated[str | None, typer.Option(metavar="NOTES", help="Notes about the run.")] = None,
-    seed: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Seed Python, NumPy and TensorFlow with this number before the program starts."),
-    ] = None,
-    json: Annotated[
-        bool, typer.Option("--json", help="Print the summary as a JSON object on the last line of stderr.")
-    ] = False,
+    ctx: click.Context,
+    program: tuple[str, ...],
+    module: str | None,
+    logdir: str,
+    mode: str,
+    circular_buffer_size: int,
+    op_regex: str | None,
+    tensor_dtypes: str | None,
+    health_backend: str,
+    xla: str,
+    graphs: str,
+    values: str | None,
+    steps: str | None,
+    max_bytes: int | None,
+    when_full: str,
+    max_memory_bytes: int | None,
+    dump_on: str | None,
+    dump_after: int | None,
+    on_nonfinite: str,
+    redact: str | None,
+    histograms: bool,
+    exact_subnormals: bool,
+    run_name: str | None,
+    tags: str | None,
+    notes: str | None,
+    seed: int | None,
+    json: bool,
 ) -> None:
     """Runs an unmodified Python program and records it.
 
@@ -272,9 +269,9 @@ def run(
     names = {field.name for field in dataclasses.fields(Request)}
     request = Request(**{name: value for name, value in ctx.params.items() if name in names} | changed)
     try:
-        outcome = record_program(_program(module, program or []), request, seed=seed)
+        outcome = record_program(_program(module, program), request, seed=seed)
         if outcome.is_child:
-            raise typer.Exit(outcome.exit_code)
+            raise Exit(outcome.exit_code)
         summary = Summary(
             logdir=os.fspath(request.logdir),
             run_ids=outcome.run_ids,
@@ -290,19 +287,19 @@ def run(
             if json:
                 _print_json_line(error_object(type(error).__name__, text))
             exit_code = outcome.exit_code or EXIT_BUG
-        raise typer.Exit(exit_code)
+        raise Exit(exit_code)
     except KeyboardInterrupt:
-        raise typer.Exit(_EXIT_INTERRUPTED) from None
+        raise Exit(_EXIT_INTERRUPTED) from None
 
 
-def _program(module: str | None, args: list[str]) -> Program:
+def _program(module: str | None, args: tuple[str, ...]) -> Program:
     from tfdbg_arrow.writer.program import Program
 
     if module is not None:
-        return Program(name=module, is_module=True, args=tuple(args))
+        return Program(name=module, is_module=True, args=args)
     if not args:
         raise SettingError("run was given no program; expected the path of a script, or -m and the name of a module")
-    return Program(name=args[0], args=tuple(args[1:]))
+    return Program(name=args[0], args=args[1:])
 
 
 def _finish(summary: Summary, *, shown_logdir: str, json: bool) -> int:
@@ -327,7 +324,7 @@ def _finish(summary: Summary, *, shown_logdir: str, json: bool) -> int:
 
 
 def _print_json_line(value: object) -> None:
-    typer.echo(json_module.dumps(to_json(value), allow_nan=False), err=True)
+    click.echo(json_module.dumps(to_json(value), allow_nan=False), err=True)
 
 
 def _own_exit_code(summary: Summary) -> int:
@@ -443,4 +440,4 @@ def _lines_about_own_runs(summary: Summary, runs: list[Run], shown_logdir: str) 
 
 
 def _say(text: str) -> None:
-    typer.echo(f"tfdbg-arrow: {printable(text)}", err=True)
+    click.echo(f"tfdbg-arrow: {printable(text)}", err=True)

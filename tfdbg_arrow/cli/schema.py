@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+import click
 
-from tfdbg_arrow.cli.output import JsonOption, console, print_json, styled
+from tfdbg_arrow.cli.command import Command
+from tfdbg_arrow.cli.output import console, json_option, print_json, styled
 from tfdbg_arrow.errors import QueryError
 
 if TYPE_CHECKING:
@@ -15,18 +16,13 @@ if TYPE_CHECKING:
     from tfdbg_arrow.schema import Table
 
 
-def schema(
-    name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="A table or view. Without it, each is listed in one line.")
-    ] = None,
-    sql: Annotated[
-        str | None,
-        typer.Option(
-            "--sql", metavar="LOGDIR", help="Instead, print a script that creates all of them in a plain DuckDB client."
-        ),
-    ] = None,
-    json: JsonOption = False,
-) -> None:
+@click.command("schema", cls=Command)
+@click.argument("name", required=False, help="A table or view. Without it, each is listed in one line.")
+@click.option(
+    "--sql", metavar="LOGDIR", help="Instead, print a script that creates all of them in a plain DuckDB client."
+)
+@json_option
+def schema(name: str | None, sql: str | None, json: bool) -> None:
     """Prints the tables and views that `tfdbg-arrow sql` can query, with the documentation of their columns.
 
     Exit codes: 0 success, 2 an error.
@@ -36,7 +32,7 @@ def schema(
 
     if sql is not None:
         with open_logdir(sql):  # raises an error if this is not a logdir
-            typer.echo(views_sql(str(Path(sql).absolute())), nl=False)
+            click.echo(views_sql(str(Path(sql).absolute())), nl=False)
         return
     tables = [table for table in TABLES if name in (None, table.name)]
     views = sorted((view for view in public_views() if name in (None, view.name)), key=lambda view: view.name)
@@ -51,7 +47,7 @@ def schema(
         for table in tables:
             _print_table(table)
         for view in views:
-            typer.echo(view.text, nl=False)
+            click.echo(view.text, nl=False)
 
 
 def _print_names(tables: list[Table], views: list[View]) -> None:

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+import click
 
+from tfdbg_arrow.cli.command import Command
 from tfdbg_arrow.cli.output import (
-    JsonOption,
-    MemoryLimitOption,
-    RunOption,
-    SkipBrokenOption,
+    json_option,
+    memory_limit_option,
     print_about,
     print_blocks,
     print_json,
     progress,
     reading,
+    run_option,
+    skip_broken_option,
 )
 from tfdbg_arrow.errors import QueryError
 from tfdbg_arrow.safe_text import printable
@@ -27,32 +28,39 @@ if TYPE_CHECKING:
 _POLL_S = 0.5
 
 
+@click.command("show", cls=Command)
+@click.argument("logdir", help="The directory that a recording wrote.")
+@click.argument(
+    "pattern",
+    help="A regular expression that matches an op's whole name, `name:slot` or type, e.g. 'Relu.*'.",
+)
+@click.option("--step", metavar="A:B", help="Training steps from A up to but excluding B; or one step.")
+@click.option(
+    "--values",
+    metavar="N",
+    type=int,
+    default=0,
+    help="Print the first N elements of tensors whose values were recorded.",
+)
+@run_option
+@click.option("--limit", metavar="N", type=int, default=1000, help="Show at most N tensors.")
+@click.option(
+    "--follow", "-f", is_flag=True, help="Keep printing new tensors until the recording ends or you press Ctrl-C."
+)
+@skip_broken_option
+@memory_limit_option
+@json_option
 def show(
-    logdir: Annotated[str, typer.Argument(metavar="LOGDIR", help="The directory that a recording wrote.")],
-    pattern: Annotated[
-        str,
-        typer.Argument(
-            metavar="PATTERN",
-            help="A regular expression that matches an op's whole name, `name:slot` or type, e.g. 'Relu.*'.",
-        ),
-    ],
-    step: Annotated[
-        str | None,
-        typer.Option("--step", metavar="A:B", help="Training steps from A up to but excluding B; or one step."),
-    ] = None,
-    values: Annotated[
-        int,
-        typer.Option("--values", metavar="N", help="Print the first N elements of tensors whose values were recorded."),
-    ] = 0,
-    run_id: RunOption = None,
-    limit: Annotated[int, typer.Option(metavar="N", help="Show at most N tensors.")] = 1000,
-    follow: Annotated[
-        bool,
-        typer.Option("--follow", "-f", help="Keep printing new tensors until the recording ends or you press Ctrl-C."),
-    ] = False,
-    skip_broken: SkipBrokenOption = False,
-    memory_limit: MemoryLimitOption = None,
-    json: JsonOption = False,
+    logdir: str,
+    pattern: str,
+    step: str | None,
+    values: int,
+    run_id: str | None,
+    limit: int,
+    follow: bool,
+    skip_broken: bool,
+    memory_limit: str | None,
+    json: bool,
 ) -> None:
     """Shows the history of selected tensors, one line for each time that they were computed.
 
@@ -82,9 +90,9 @@ def show(
     for row in rows:
         print_blocks(history_row(row))
     if not rows:
-        typer.echo(printable(f"No recorded tensor matches {pattern}.{similar_text(pattern, ops)}"))
+        click.echo(printable(f"No recorded tensor matches {pattern}.{similar_text(pattern, ops)}"))
     if is_cut:
-        typer.echo(f"There are more than {limit:,}; --limit raises the limit.")
+        click.echo(f"There are more than {limit:,}; --limit raises the limit.")
 
 
 def _follow(

@@ -3,55 +3,58 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import StrEnum
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+import click
 
+from tfdbg_arrow.cli.command import Command
 from tfdbg_arrow.cli.output import (
-    JsonOption,
-    MemoryLimitOption,
-    SkipBrokenOption,
     cell_text,
     console,
+    json_option,
+    memory_limit_option,
     print_csv,
     print_json,
     reading,
+    skip_broken_option,
     styled,
 )
 
 
-class Format(StrEnum):
-    """The format in which a result is printed."""
-
-    TABLE = "table"
-    CSV = "csv"
-    JSON = "json"
-
-
+@click.command("sql", cls=Command)
+@click.argument("logdir", help="The directory or URL that a recording wrote.")
+@click.argument("query", metavar="SQL", help="A statement in DuckDB's SQL.")
+@click.option(
+    "--format",
+    "format_",
+    metavar="FORMAT",
+    type=click.Choice(("table", "csv", "json")),
+    default="table",
+    help="How to print the result: table, csv or json.",
+)
+@click.option(
+    "--expanded/--no-expanded",
+    default=None,
+    help="Print each column on a line of its own. Default: if a row is wider than the terminal.",
+)
+@skip_broken_option
+@memory_limit_option
+@json_option
 def sql(
-    logdir: Annotated[str, typer.Argument(metavar="LOGDIR", help="The directory or URL that a recording wrote.")],
-    query: Annotated[str, typer.Argument(metavar="SQL", help="A statement in DuckDB's SQL.")],
-    format_: Annotated[
-        Format, typer.Option("--format", metavar="FORMAT", help="How to print the result: table, csv or json.")
-    ] = Format.TABLE,
-    expanded: Annotated[
-        bool | None,
-        typer.Option(
-            "--expanded/--no-expanded",
-            help="Print each column on a line of its own. Default: if a row is wider than the terminal.",
-        ),
-    ] = None,
-    skip_broken: SkipBrokenOption = False,
-    memory_limit: MemoryLimitOption = None,
-    json: JsonOption = False,
+    logdir: str,
+    query: str,
+    format_: str,
+    expanded: bool | None,
+    skip_broken: bool,
+    memory_limit: str | None,
+    json: bool,
 ) -> None:
     """Runs SQL over the tables of a logdir; `info` lists them."""
     with reading(logdir, skip_broken=skip_broken, memory_limit=memory_limit, what="Running …") as opened:
         columns, rows = opened.table(query)
-    if json or format_ is Format.JSON:
+    if json or format_ == "json":
         print_json({"columns": list(columns), "rows": rows})
-    elif format_ is Format.CSV:
+    elif format_ == "csv":
         print_csv(columns, rows)
     else:
         _print_table(columns, rows, is_expanded=expanded)

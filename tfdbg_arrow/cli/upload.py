@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
-import typer
+import click
 
-from tfdbg_arrow.cli.output import JsonOption, print_json, progress
+from tfdbg_arrow.cli.command import Command
+from tfdbg_arrow.cli.output import json_option, print_json, progress
 from tfdbg_arrow.errors import LogdirError
 from tfdbg_arrow.safe_text import number_of, printable
 
 
-def upload(
-    local: Annotated[str, typer.Argument(metavar="LOCAL", help="The local directory that a recording wrote.")],
-    url: Annotated[str, typer.Argument(metavar="URL", help="Where to upload it, e.g. s3://bucket/path.")],
-    remove: Annotated[bool, typer.Option("--remove", help="Remove the local runs after the upload.")] = False,
-    json: JsonOption = False,
-) -> None:
+@click.command("upload", cls=Command)
+@click.argument("local", help="The local directory that a recording wrote.")
+@click.argument("url", help="Where to upload it, e.g. s3://bucket/path.")
+@click.option("--remove", is_flag=True, help="Remove the local runs after the upload.")
+@json_option
+def upload(local: str, url: str, remove: bool, json: bool) -> None:
     """Uploads the runs of a logdir to a URL. Files that are already there are not sent again.
 
     A recording to a URL that could not send everything in time leaves a local directory and prints its path.
@@ -37,4 +37,4 @@ def upload(
         return
     for run in runs:
         sent = f"{number_of(run.num_parts, 'part')} ({run.size_bytes:,} bytes)"
-        typer.echo(printable(f"{run.run_id}: sent {sent}; complete at {target}"))
+        click.echo(printable(f"{run.run_id}: sent {sent}; complete at {target}"))

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import click
+from click.exceptions import Exit
 
-import typer
+from tfdbg_arrow.cli.command import Command
+from tfdbg_arrow.cli.output import byte_progress, json_option, print_answer, print_json
 
-from tfdbg_arrow.cli.output import JsonOption, byte_progress, print_answer, print_json
 
-
-def verify(
-    logdir: Annotated[str, typer.Argument(metavar="LOGDIR", help="The directory that a recording wrote.")],
-    json: JsonOption = False,
-) -> None:
+@click.command("verify", cls=Command)
+@click.argument("logdir", help="The directory that a recording wrote.")
+@json_option
+def verify(logdir: str, json: bool) -> None:
     """Finds every changed, missing and extra byte of data in a local logdir, without changing it.
 
     Files that a killed process left are listed as `leftover` and are not damage. Data of its spool that has no
@@ -28,4 +28,4 @@ def verify(
         print_json({"logdir": logdir, "is_intact": answer.is_intact, "verification": answer})
     else:
         print_answer(answer)
-    raise typer.Exit(0 if answer.is_intact else 1)
+    raise Exit(0 if answer.is_intact else 1)

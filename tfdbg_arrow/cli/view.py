@@ -7,19 +7,19 @@ import sys
 import webbrowser
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
 
-import typer
+import click
 
+from tfdbg_arrow.cli.command import Command
 from tfdbg_arrow.cli.output import (
-    JsonOption,
-    MemoryLimitOption,
-    RunOption,
-    SkipBrokenOption,
+    json_option,
+    memory_limit_option,
     print_about,
     print_json,
     progress,
     reading,
+    run_option,
+    skip_broken_option,
 )
 from tfdbg_arrow.errors import MissingDependencyError, NoLogdirError, QueryError, install_command
 from tfdbg_arrow.safe_text import printable
@@ -27,36 +27,51 @@ from tfdbg_arrow.safe_text import printable
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
+@click.command("view", cls=Command)
+@click.argument("logdir", help="The directory or URL that a recording wrote.")
+@click.argument("other", required=False, help="The directory of another recording, to compare the runs of both.")
+@click.option(
+    "--port", metavar="N", type=click.IntRange(min=0, max=65535), default=0, help="The port; 0 means any free port."
+)
+@click.option(
+    "--host",
+    metavar="ADDRESS",
+    default="127.0.0.1",
+    help="The address to listen on; 0.0.0.0 means all addresses of this machine.",
+)
+@run_option
+@click.option("--open/--no-open", "is_opened", default=True, help="Open the page in a browser.")
+@click.option(
+    "--timeout",
+    metavar="SECONDS",
+    type=click.FloatRange(min=0.1),
+    default=20,
+    help="Stop the queries of a page after this time.",
+)
+@click.option("--sql", "has_sql", is_flag=True, help="Add a page that runs SQL, each query in a separate process.")
+@click.option(
+    "--queries",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Where the SQL page keeps the queries that you save, one .sql file each. Default: "
+    "~/.local/share/tfdbg_arrow/queries.",
+)
+@skip_broken_option
+@memory_limit_option
+@json_option
 def view(
-    logdir: Annotated[str, typer.Argument(metavar="LOGDIR", help="The directory or URL that a recording wrote.")],
-    other: Annotated[
-        str | None,
-        typer.Argument(metavar="OTHER", help="The directory of another recording, to compare the runs of both."),
-    ] = None,
-    port: Annotated[int, typer.Option(metavar="N", min=0, max=65535, help="The port; 0 means any free port.")] = 0,
-    host: Annotated[
-        str,
-        typer.Option(metavar="ADDRESS", help="The address to listen on; 0.0.0.0 means all addresses of this machine."),
-    ] = "127.0.0.1",
-    run_id: RunOption = None,
-    is_opened: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in a browser.")] = True,
-    timeout: Annotated[
-        float, typer.Option(metavar="SECONDS", min=0.1, help="Stop the queries of a page after this time.")
-    ] = 20,
-    has_sql: Annotated[
-        bool, typer.Option("--sql", help="Add a page that runs SQL, each query in a separate process.")
-    ] = False,
-    queries: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="Where the SQL page keeps the queries that you save, one .sql file each. Default: "
-            "~/.local/share/tfdbg_arrow/queries.",
-        ),
-    ] = None,
-    skip_broken: SkipBrokenOption = False,
-    memory_limit: MemoryLimitOption = None,
-    json: JsonOption = False,
+    logdir: str,
+    other: str | None,
+    port: int,
+    host: str,
+    run_id: str | None,
+    is_opened: bool,
+    timeout: float,
+    has_sql: bool,
+    queries: Path | None,
+    skip_broken: bool,
+    memory_limit: str | None,
+    json: bool,
 ) -> None:
     """Serves pages that show the first bad tensor, its cause and its line of code, until you press Ctrl-C.
 
@@ -123,31 +138,48 @@ def view(
                 )
             else:
                 what = f"{logdir} is" if other is None else f"{logdir} and {other} are"
-                typer.echo(f"{printable(what)} served at\n\n    {server.url}\n\nPress Ctrl-C to stop.")
+                click.echo(f"{printable(what)} served at\n\n    {server.url}\n\nPress Ctrl-C to stop.")
             if host not in _LOOPBACK:
                 danger = "other machines can reach it, and the connection is not encrypted."
-                typer.echo(printable(f"tfdbg-arrow: warning: listening on {host}: {danger}"), err=True)
+                click.echo(printable(f"tfdbg-arrow: warning: listening on {host}: {danger}"), err=True)
             sys.stdout.flush()
             if is_opened:
                 try:
                     webbrowser.open(redirect.write(server.url))
                 except OSError as error:
-                    typer.echo(printable(f"tfdbg-arrow: warning: no browser was opened: {error}"), err=True)
+                    click.echo(printable(f"tfdbg-arrow: warning: no browser was opened: {error}"), err=True)
             server.run()
 
 
+@click.command("report", cls=Command)
+@click.argument("logdir", help="The directory or URL that a recording wrote.")
+@click.option(
+    "--output",
+    "-o",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    default=Path("report.html"),
+    help="The file to write.",
+)
+@run_option
+@click.option(
+    "--max-bytes",
+    metavar="N",
+    type=click.IntRange(min=200_000),
+    default=10_000_000,
+    help="Maximum size of the file; omitted content is listed.",
+)
+@skip_broken_option
+@memory_limit_option
+@json_option
 def report(
-    logdir: Annotated[str, typer.Argument(metavar="LOGDIR", help="The directory or URL that a recording wrote.")],
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The file to write.")] = Path(
-        "report.html"
-    ),
-    run_id: RunOption = None,
-    max_bytes: Annotated[
-        int, typer.Option(metavar="N", min=200_000, help="Maximum size of the file; omitted content is listed.")
-    ] = 10_000_000,
-    skip_broken: SkipBrokenOption = False,
-    memory_limit: MemoryLimitOption = None,
-    json: JsonOption = False,
+    logdir: str,
+    output: Path,
+    run_id: str | None,
+    max_bytes: int,
+    skip_broken: bool,
+    memory_limit: str | None,
+    json: bool,
 ) -> None:
     """Writes one HTML file to attach to a bug report: the first bad tensor, the alerts and their source code.
 
@@ -167,9 +199,9 @@ def report(
         print_json({"logdir": logdir, **facts})
         return
     print_about(about)
-    typer.echo(f"{printable(str(output))}: {written.size:,} bytes")
+    click.echo(f"{printable(str(output))}: {written.size:,} bytes")
     for text in written.left_out:
-        typer.echo(printable(f"left out: {text}"))
+        click.echo(printable(f"left out: {text}"))
 
 
 @contextlib.contextmanager

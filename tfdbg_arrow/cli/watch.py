@@ -9,11 +9,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+import click
+from click.exceptions import Exit
 
-from tfdbg_arrow.cli.output import MemoryLimitOption, RunOption, console, renderables
+from tfdbg_arrow.cli.command import Command
+from tfdbg_arrow.cli.output import console, memory_limit_option, renderables, run_option
 from tfdbg_arrow.safe_text import number_of, printable, to_json
 from tfdbg_arrow.storage.layout import MARKER_NAME
 from tfdbg_arrow.storage.location import parse_location
@@ -29,23 +31,27 @@ _POLL_S = 0.5
 """How long to wait before looking again for a logdir that does not exist yet."""
 
 
+@click.command("watch", cls=Command)
+@click.argument("logdir", help="The directory or URL that a recording writes.")
+@run_option
+@click.option(
+    "--interval",
+    metavar="SECONDS",
+    type=click.FloatRange(min=0.1),
+    default=2.0,
+    help="Wait at least this long between two looks.",
+)
+@click.option(
+    "--exec",
+    "command",
+    metavar="COMMAND",
+    help="Run this shell command once, when a bad value did harm. Its standard input is the answer of "
+    "`first-nonfinite --json`.",
+)
+@memory_limit_option
+@click.option("--json", is_flag=True, help="Print one JSON object, in one line, for each look.")
 def watch(
-    logdir: Annotated[str, typer.Argument(metavar="LOGDIR", help="The directory or URL that a recording writes.")],
-    run_id: RunOption = None,
-    interval: Annotated[
-        float, typer.Option(metavar="SECONDS", min=0.1, help="Wait at least this long between two looks.")
-    ] = 2.0,
-    command: Annotated[
-        str | None,
-        typer.Option(
-            "--exec",
-            metavar="COMMAND",
-            help="Run this shell command once, when a bad value did harm. Its standard input is the answer of "
-            "`first-nonfinite --json`.",
-        ),
-    ] = None,
-    memory_limit: MemoryLimitOption = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object, in one line, for each look.")] = False,
+    logdir: str, run_id: str | None, interval: float, command: str | None, memory_limit: str | None, json: bool
 ) -> None:
     """Follows a recording: the step, the loss and other figures, and what was found, until the recording ends.
 
@@ -71,8 +77,8 @@ def watch(
                     if command is not None:
                         _execute(command, logdir, progress.nonfinite)
     except KeyboardInterrupt:
-        typer.echo("", err=True)
-    raise typer.Exit(1 if has_harm else 0)
+        click.echo("", err=True)
+    raise Exit(1 if has_harm else 0)
 
 
 def wait_for(logdir: str) -> None:
@@ -80,7 +86,7 @@ def wait_for(logdir: str) -> None:
     path = parse_location(logdir)
     if not isinstance(path, Path) or path.is_file() or (path.is_dir() and any(path.iterdir())):
         return
-    typer.echo(f"Waiting for a recording in {printable(logdir)} …", err=True)
+    click.echo(f"Waiting for a recording in {printable(logdir)} …", err=True)
     while not (path / MARKER_NAME).exists():
         time.sleep(_POLL_S)
 
@@ -108,7 +114,7 @@ def _execute(command: str, logdir: str, tensor: NonFinite) -> None:
     answer = subprocess.run(asked, stdout=subprocess.PIPE, check=False).stdout
     ended = subprocess.run(command, shell=True, input=answer, check=False)
     if ended.returncode:
-        typer.echo(f"tfdbg-arrow: the command of --exec ended with exit code {ended.returncode}", err=True)
+        click.echo(f"tfdbg-arrow: the command of --exec ended with exit code {ended.returncode}", err=True)
 
 
 @contextlib.contextmanager
@@ -125,7 +131,7 @@ def _lines() -> Iterator[Callable[[TrainingProgress], None]]:
         texts += [_ending(progress)] if progress.is_ended else []
         for text in texts:
             if text not in told:
-                typer.echo(printable(text))
+                click.echo(printable(text))
         told.clear()
         told.update(texts)
 
@@ -135,7 +141,7 @@ def _lines() -> Iterator[Callable[[TrainingProgress], None]]:
 @contextlib.contextmanager
 def _json_lines() -> Iterator[Callable[[TrainingProgress], None]]:
     """Yields a function that prints the progress as a JSON object."""
-    yield lambda progress: typer.echo(json_module.dumps(to_json(progress), allow_nan=False))
+    yield lambda progress: click.echo(json_module.dumps(to_json(progress), allow_nan=False))
 
 
 @contextlib.contextmanager

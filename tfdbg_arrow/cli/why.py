@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+import click
+from click.exceptions import Exit
 
+from tfdbg_arrow.cli.command import Command
 from tfdbg_arrow.cli.output import (
-    JsonOption,
-    MemoryLimitOption,
-    RunOption,
-    SkipBrokenOption,
+    json_option,
+    memory_limit_option,
     print_about,
     print_blocks,
     print_csv,
     print_json,
     reading,
+    run_option,
+    skip_broken_option,
 )
 from tfdbg_arrow.errors import QueryError
 
@@ -23,32 +25,37 @@ if TYPE_CHECKING:
     from tfdbg_arrow.query import Logdir, Provenance, Spread
 
 
+@click.command("why", cls=Command)
+@click.argument("logdir", help="The directory that a recording wrote.")
+@click.argument(
+    "tensor",
+    required=False,
+    help="An event_index, or the name of an op or tensor, e.g. `Log` or `Log:0`, which means its first bad "
+    "value. Default: what first-nonfinite names.",
+)
+@run_option
+@click.option("--tree", is_flag=True, help="Show all paths back, not only the one to the earliest origin.")
+@click.option(
+    "--forward", is_flag=True, help="Search in the other direction: which tensors, variables and results became bad."
+)
+@click.option("--full", is_flag=True, help="Show every tensor of a long path.")
+@click.option("--limit", metavar="N", type=int, default=1000, help="Find at most N tensors.")
+@click.option("--csv", is_flag=True, help="Print every tensor found as a row of CSV.")
+@skip_broken_option
+@memory_limit_option
+@json_option
 def why(
-    logdir: Annotated[str, typer.Argument(metavar="LOGDIR", help="The directory that a recording wrote.")],
-    tensor: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="TENSOR",
-            help="An event_index, or the name of an op or tensor, e.g. `Log` or `Log:0`, which means its first bad "
-            "value. Default: what first-nonfinite names.",
-        ),
-    ] = None,
-    run_id: RunOption = None,
-    tree: Annotated[
-        bool, typer.Option("--tree", help="Show all paths back, not only the one to the earliest origin.")
-    ] = False,
-    forward: Annotated[
-        bool,
-        typer.Option(
-            "--forward", help="Search in the other direction: which tensors, variables and results became bad."
-        ),
-    ] = False,
-    full: Annotated[bool, typer.Option("--full", help="Show every tensor of a long path.")] = False,
-    limit: Annotated[int, typer.Option(metavar="N", help="Find at most N tensors.")] = 1000,
-    csv: Annotated[bool, typer.Option("--csv", help="Print every tensor found as a row of CSV.")] = False,
-    skip_broken: SkipBrokenOption = False,
-    memory_limit: MemoryLimitOption = None,
-    json: JsonOption = False,
+    logdir: str,
+    tensor: str | None,
+    run_id: str | None,
+    tree: bool,
+    forward: bool,
+    full: bool,
+    limit: int,
+    csv: bool,
+    skip_broken: bool,
+    memory_limit: str | None,
+    json: bool,
 ) -> None:
     """Shows how a tensor became bad: the path back to the op that created the first bad value, and that op's inputs.
 
@@ -78,14 +85,14 @@ def why(
         print_csv(columns, [] if answer is None else [tuple(row.values()) for row in answer.rows()])
     elif answer is None:
         print_about(about)
-        typer.echo("Nothing is bad" + (f" in {tensor}." if tensor else "."))
+        click.echo("Nothing is bad" + (f" in {tensor}." if tensor else "."))
     else:
         print_about(about)
         if isinstance(answer, Spread):
             print_blocks(spread(answer, first, full=full))
         else:
             print_blocks(provenance(answer, first, tree=tree, full=full))
-    raise typer.Exit(0 if answer is None or answer.expected_reason is not None else 1)
+    raise Exit(0 if answer is None or answer.expected_reason is not None else 1)
 
 
 def _find(logdir: Logdir, tensor: str, *, run_id: str | None) -> tuple[str, int] | None:

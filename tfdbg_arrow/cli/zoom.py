@@ -5,40 +5,54 @@ from __future__ import annotations
 import dataclasses
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+import click
+from click.exceptions import Exit
 
-from tfdbg_arrow.cli.output import JsonOption, RunOption, console, print_about, print_answer, print_json, styled
+from tfdbg_arrow.cli.command import Command
+from tfdbg_arrow.cli.output import console, json_option, print_about, print_answer, print_json, run_option, styled
 from tfdbg_arrow.errors import SettingError
 
 if TYPE_CHECKING:
     from tfdbg_arrow.reproduction.second_run import SecondRun
 
 
+@click.command("zoom", cls=Command)
+@click.argument("logdir", type=click.Path(path_type=Path), help="The logdir of the first run.")
+@click.argument(
+    "program",
+    metavar="-- SCRIPT",
+    nargs=-1,
+    help="After `--`: the script and its arguments, or -m, a module and its arguments.",
+)
+@click.option(
+    "--logdir",
+    "-o",
+    "output",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Where to write the second run. Default: LOGDIR-zoom.",
+)
+@run_option
+@click.option("--event", metavar="N", type=int, help="The event index of another bad tensor than the first one.")
+@click.option(
+    "--seed",
+    metavar="N",
+    type=int,
+    help="Seed Python, NumPy and TensorFlow with this number before the program starts.",
+)
+@click.option("--timeout", metavar="SECONDS", type=float, help="Stop the program after this time.")
+@json_option
 def zoom(
-    logdir: Annotated[Path, typer.Argument(metavar="LOGDIR", help="The logdir of the first run.")],
-    program: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="-- SCRIPT", help="After `--`: the script and its arguments, or -m, a module and its arguments."
-        ),
-    ],
-    output: Annotated[
-        Path | None,
-        typer.Option("--logdir", "-o", metavar="DIR", help="Where to write the second run. Default: LOGDIR-zoom."),
-    ] = None,
-    run_id: RunOption = None,
-    event: Annotated[
-        int | None,
-        typer.Option("--event", metavar="N", help="The event index of another bad tensor than the first one."),
-    ] = None,
-    seed: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Seed Python, NumPy and TensorFlow with this number before the program starts."),
-    ] = None,
-    timeout: Annotated[float | None, typer.Option(metavar="SECONDS", help="Stop the program after this time.")] = None,
-    json: JsonOption = False,
+    logdir: Path,
+    program: tuple[str, ...],
+    output: Path | None,
+    run_id: str | None,
+    event: int | None,
+    seed: int | None,
+    timeout: float | None,
+    json: bool,
 ) -> None:
     """Runs a program again, and keeps the elements of the tensors around the op that made the first bad value.
 
@@ -58,7 +72,7 @@ def zoom(
         print_json({field.name: getattr(rerun, field.name) for field in dataclasses.fields(rerun)})
     else:
         _print(rerun)
-    raise typer.Exit(0 if rerun.is_same_place else 1)
+    raise Exit(0 if rerun.is_same_place else 1)
 
 
 def _print(rerun: SecondRun) -> None:
