@@ -79,6 +79,7 @@ class EventReader:
         self._uses_of_block = lru_cache(maxsize=16)(self._read_uses_of_block)
         self._uses_before = lru_cache(maxsize=1024)(self._read_uses_before)
         self._ways_of_use = lru_cache(maxsize=4096)(self._read_ways_of_use)
+        self._ways_of_handles = lru_cache(maxsize=16)(self._read_ways_of_handles)
 
     def event(self, event_index: int) -> TensorEvent | None:
         """Returns a row by its event_index, or None."""
@@ -314,6 +315,9 @@ class EventReader:
             uses_of_block = self._uses_of_block(tensor.execution_index // _USES_BLOCK, since)
             if uses_of_block is not None:
                 return tuple(uses_of_block.get(tensor_id, ()))
+        is_handle = tensor is not None and tensor.dtype == "resource"
+        if is_handle and sum(self._ways_of_handles(since).get(tensor_id, {}).values()) > _MAX_USES:
+            return None
         rows = self._read_uses("i.tensor_id = ?", [tensor_id], since=since, limit=_MAX_USES + 1)
         return tuple(map(_use, rows)) if len(rows) <= _MAX_USES else None
 
@@ -339,6 +343,8 @@ class EventReader:
         )
 
     def _read_ways_of_use(self, tensor_id: int, since: int) -> tuple[tuple[str, int | None, int], ...]:
+        if self.eager(tensor_id).dtype == "resource":
+            return tuple(self._ways_of_handles(since).get(tensor_id, ()))
         uses = self._some_uses(tensor_id, since)
         if uses is not None:
             ways = {(use.execution.op_type, use.execution.graph_id, use.input_index): None for use in uses}
@@ -350,6 +356,20 @@ class EventReader:
             [self._run_id, tensor_id, since],
         )
         return tuple((op_type, graph_id, index) for op_type, graph_id, index in rows)
+
+    def _read_ways_of_handles(self, since: int) -> dict[int, dict[tuple[str, int | None, int], int]]:
+        """Returns how often executions use each handle that an execution made, by the way of use."""
+        ways: dict[int, dict[tuple[str, int | None, int], int]] = {}
+        for tensor_id, op_type, graph_id, index, num_uses in self._logdir.rows(
+            "SELECT i.tensor_id, e.op_type, e.graph_id, i.input_index, count(*) FROM execution_input AS i "
+            "JOIN execution AS e ON e.run_id = i.run_id AND e.execution_index = i.execution_index "
+            "WHERE i.run_id = ? AND i.execution_index >= ? AND i.tensor_id IN "
+            "(SELECT tensor_id FROM execution_output WHERE run_id = ? AND dtype = 'resource') "
+            "GROUP BY i.tensor_id, e.op_type, e.graph_id, i.input_index ORDER BY min(e.event_index), i.input_index",
+            [self._run_id, since, self._run_id],
+        ):
+            ways.setdefault(tensor_id, {})[op_type, graph_id, index] = num_uses
+        return ways
 
     def _read_uses_before(
         self, tensor_id: int, op_types: tuple[str, ...], before: int, since: int, limit: int

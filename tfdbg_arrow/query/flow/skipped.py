@@ -17,6 +17,8 @@ from tfdbg_arrow.schema.op_traits import WRITER
 _QUESTIONS = frozenset({"is_finite", "is_inf", "is_nan", "isfinite", "isinf", "isnan"})
 """The functions of Python, NumPy, TensorFlow and Keras that ask whether numbers are bad."""
 _QUESTIONS_FOR_BAD = _QUESTIONS - {"is_finite", "isfinite"}
+_BLOCK = 16_384
+"""Number of executions that are searched at a time for users of a line's results."""
 _MAX_SOURCES = 100
 """Maximum number of sources that are examined for a tensor that only checks took."""
 
@@ -102,7 +104,8 @@ class SkippedUses:
         and the function that returned the result must not write to a variable.
         """
         execution = self._flow.events.execution(row.execution_index)
-        if execution is None:
+        # Asked first, because the other questions read all calls of the line.
+        if execution is None or not self._asks_in_loop(execution.stack_trace_id):
             return False
         results = self._results_like(row)
         if results is None or results.is_bad_used or results.are_finite_used is None:
@@ -110,7 +113,7 @@ class SkippedUses:
         if results.num_finite < 2 or results.last_finite < execution.execution_index:
             return False
         if results.are_finite_used:
-            return self._asks_in_loop(execution.stack_trace_id)
+            return True
         is_writing = execution.graph_id is not None and self._writes(execution.graph_id)
         return not is_writing and self._skips_in_loop(execution.stack_trace_id)
 
@@ -239,16 +242,30 @@ class SkippedUses:
     def _last_used(self, execution: Execution, output_slot: int | None, *, other_users: Collection[str] = ()) -> int:
         """Returns the last execution of the line of an execution from whose output something was computed, or -1.
 
+        Only the executions around the given one and the last ones of the run are searched.
+
         Args:
             execution: An execution with a stack.
             output_slot: The output.
             other_users: Ops of these types and functions of these names do not count.
         """
         assert execution.stack_trace_id is not None
-        last_by_user = self._users_of_line(execution.op_type, execution.stack_trace_id).get(output_slot or 0, {})
-        return max((last for user, last in last_by_user.items() if user not in other_users), default=-1)
+        own, final = execution.execution_index // _BLOCK, self._last_execution // _BLOCK
+        blocks = {block for block in (final, final - 1, own + 1, own, own - 1) if 0 <= block <= final}
+        for block in sorted(blocks, reverse=True):
+            last_by_user = self._users_of_line(execution.op_type, execution.stack_trace_id, block)
+            of_others = last_by_user.get(output_slot or 0, {}).items()
+            lasts = [last for user, last in of_others if user not in other_users]
+            if lasts:
+                return max(lasts)
+        return -1
 
-    def _read_users_of_line(self, op_type: str, stack_trace_id: int) -> dict[int, dict[str, int]]:
+    @cached_property
+    def _last_execution(self) -> int:
+        rows = self._logdir.rows("SELECT max(execution_index) FROM execution WHERE run_id = ?", [self._run_id])
+        return -1 if rows[0][0] is None else int(rows[0][0])
+
+    def _read_users_of_line(self, op_type: str, stack_trace_id: int, block: int) -> dict[int, dict[str, int]]:
         """Returns the last execution of a line of code from whose output something was computed.
 
         If a gradient op made the output, gradient ops that took it do not count: an optimizer or the program must have
@@ -257,6 +274,8 @@ class SkippedUses:
         Args:
             op_type: The op type, or the name of the function.
             stack_trace_id: A stack with the line.
+            block: Only executions of the line in this block of the run's executions are considered, and users in this
+                block and the next one.
 
         Returns:
             The execution_index, by output slot, and by the type of the op or the name of the function that took it.
@@ -270,11 +289,14 @@ class SkippedUses:
             "max(e.execution_index) AS last FROM execution AS e "
             "JOIN execution_output AS o ON o.run_id = e.run_id AND o.execution_index = e.execution_index "
             "JOIN execution_input AS i ON i.run_id = o.run_id AND i.tensor_id = o.tensor_id "
-            f"WHERE e.run_id = ? AND e.op_type = ? AND e.stack_trace_id IN ({', '.join('?' * len(stacks))}) "
+            "WHERE e.run_id = ? AND e.execution_index BETWEEN ? AND ? AND o.execution_index BETWEEN ? AND ? "
+            "AND i.execution_index BETWEEN ? AND ? "
+            f"AND e.op_type = ? AND e.stack_trace_id IN ({', '.join('?' * len(stacks))}) "
             "GROUP BY o.output_slot, i.execution_index, coalesce(e.role, '') = 'gradient'"
         )
+        first, last = block * _BLOCK, (block + 1) * _BLOCK - 1
         users: dict[int, dict[str, int]] = {}
-        for output_slot, user, last in self._logdir.rows(
+        for output_slot, user, index in self._logdir.rows(
             f"SELECT t.output_slot, u.op_type, max(t.last) FROM ({taken}) AS t "
             "JOIN execution AS u ON u.execution_index = t.user_index "
             "LEFT JOIN execution_output AS m ON m.run_id = u.run_id AND m.execution_index = u.execution_index "
@@ -282,9 +304,9 @@ class SkippedUses:
             f"AND (u.graph_id IS NOT NULL OR u.op_type IN ({', '.join('?' * len(writers))}) "
             f"OR (m.output_slot IS NOT NULL AND coalesce(m.dtype, '') NOT IN ({NEVER_BAD_IN_SQL}))) "
             "GROUP BY t.output_slot, u.op_type",
-            [self._run_id, op_type, *stacks, self._run_id, *writers],
+            [self._run_id, first, last, first, last, first, last + _BLOCK, op_type, *stacks, self._run_id, *writers],
         ):
-            users.setdefault(output_slot, {})[user] = last
+            users.setdefault(output_slot, {})[user] = index
         return users
 
     def next_call(self, execution_index: int) -> int | None:
