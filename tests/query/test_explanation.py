@@ -23,6 +23,7 @@ ONE = {**counts(pos=1), "rank": 0, "shape": []}
 LOG_OF_0 = "Log of 0: 1 of 2 elements is 0, and the logarithm of 0 is -Inf."
 OVER = "1 of 2 elements is beyond the largest float32, 3.40282e+38."
 TWICE = "Put tf.where around the input of Log as well: the unselected branch still has a gradient."
+OF_NEGATIVE = "of a negative number: 1 of 2 elements is below 0, and the result is NaN."
 ABOVE_0 = "Keep the argument above 0 with an epsilon such as 1e-7."
 NO_NAN = "Use tf.math.divide_no_nan, or a divisor that is never 0."
 NO_NAN_OR_LARGE = (
@@ -642,22 +643,27 @@ def test_the_second_iteration_of_a_training_is_not_before_it(
 
 
 def reason_of_batch(
-    tmp_path: Path, *, num_bad: int, is_first: bool = False, has_gradient: bool = True
+    tmp_path: Path, *, num_bad: int, is_first: bool = False, has_gradient: bool = True, before: str = "Identity"
 ) -> Explanation | None:
-    """Returns the explanation of squares that overflow in some of 20 samples, in the first or a later step."""
+    """Returns the explanation of squares that overflow in some of 20 samples, in the first or a later step.
+
+    The label is passed through an op of the type `before`. Both have positive and negative elements.
+    """
     run = RunBuilder("run-a")
     batch = counts(pos=20)
     bad = {**counts(pos_inf=num_bad, pos=20 - num_bad), "first_bad_index": 0, "num_bad_slices": num_bad}
-    graph = run.graph("f").op("x", "Placeholder").op("label", "Placeholder").op("error", "Sub", ["x", "label"])
-    graph.op("square", "Square", ["error"]).op("slope", "Mul", ["error"], role="gradient" if has_gradient else None)
+    graph = run.graph("f").op("x", "Placeholder").op("label", "Placeholder").op("before", before, ["label"])
+    graph.op("error", "Sub", ["x", "before"]).op("square", "Square", ["error"])
+    graph.op("slope", "Mul", ["error"], role="gradient" if has_gradient else None)
     graph.function("f", ["x", "label"], ["square"])
     for is_last in (True,) if is_first else (False, True):
         call = run.execution("f", inputs=[1, 2], outputs={3: "float32"}, graph=graph)
         if call == 0:
             run.external(1, batch, execution=call)
-            run.external(2, batch, execution=call)
-        for name in ("x", "label", "error", "slope"):
-            run.tensor(graph, name, batch, execution=call, step=call)
+            run.external(2, counts(neg=10, pos=10), execution=call)
+        for name in ("x", "label", "before", "error", "slope"):
+            mixed = counts(neg=10, pos=10) if name in ("label", "before") else batch
+            run.tensor(graph, name, mixed, execution=call, step=call)
         run.tensor(graph, "square", bad if is_last else batch, execution=call, step=call)
     return reason_of_last(run, tmp_path)
 
@@ -748,6 +754,24 @@ def test_the_maximum_of_an_empty_row_of_the_data_may_have_overflowed(
         f"{extreme}.40282e+38, for a segment or row with no element."
     )
     assert found.sentence.endswith(said) == is_named
+    assert (found.repair or "").startswith("If a segment or row can be empty, replace its result, ") == is_named
+
+
+@pytest.mark.parametrize(
+    ("before", "num_bad", "is_named"),
+    [
+        ("UnsortedSegmentMax", 1, True),
+        ("SegmentMinV2", 1, True),
+        ("UnsortedSegmentMax", 11, False),
+        ("UnsortedSegmentSum", 1, False),
+    ],
+)
+def test_the_maximum_of_an_empty_segment_may_have_overflowed_in_few_samples(
+    before: str, num_bad: int, is_named: bool, tmp_path: Path
+) -> None:
+    found = reason_of_batch(tmp_path, num_bad=num_bad, before=before)
+    assert found is not None
+    assert (f" Numbers of this size may come from {before.removesuffix('V2')}" in found.sentence) == is_named
     assert (found.repair or "").startswith("If a segment or row can be empty, replace its result, ") == is_named
 
 
@@ -1157,6 +1181,7 @@ LOGARITHMS = (
 CANCELLED = (
     "Inf - Inf: the inputs hold 2 infinities. In 1 of 2 elements, infinities cancel each other, and Inf - Inf is NaN."
 )
+MAXIMUM = "Keep the argument above 0, for example with tf.maximum(x, 1e-7)."
 GAMMA = "Keep the arguments in the domain with tf.clip_by_value or tf.maximum."
 ORIGIN = "Look for the op that made the infinities: tfdbg-arrow first-nonfinite --kinds inf."
 SIGNED = "Use tf.linalg.slogdet: it returns the sign of the determinant and the logarithm of its magnitude."
@@ -1219,6 +1244,27 @@ SIGNED = "Use tf.linalg.slogdet: it returns the sign of the determinant and the 
             NAN,
             "CumulativeLogsumexp of +Inf: 1 of 2 elements is +Inf, and Inf - Inf is NaN.",
             ORIGIN,
+        ),
+        (
+            "BesselI0",
+            [CLEAN],
+            INF,
+            f"Overflow in BesselI0: its inputs are finite, and {OVER}",
+            (
+                "Use tf.math.bessel_i0e, which is this function times exp(-abs(x)) and cannot overflow. For the "
+                "logarithm, use tf.math.log(tf.math.bessel_i0e(x)) + tf.abs(x)."
+            ),
+        ),
+        ("BesselK1", [ZERO], INF, "BesselK1: an element is 0 or negative, outside the domain.", MAXIMUM),
+        ("Expint", [ZERO], NEG_INF, "Expint of 0: 1 of 2 elements is 0, and the function is -Inf there.", MAXIMUM),
+        ("Expint", [CLEAN], NAN, f"Expint {OF_NEGATIVE}", GAMMA),
+        ("Spence", [CLEAN], NAN, f"Spence {OF_NEGATIVE}", GAMMA),
+        (
+            "Rsqrt",
+            [counts(neg=1, zero=1)],
+            counts(nan=1, pos_inf=1),
+            f"Rsqrt of 0: 1 of 2 elements is 0, and 1 / sqrt(0) is infinite. Rsqrt {OF_NEGATIVE}",
+            ABOVE_0_BEFORE_ROOT,
         ),
         ("SegmentProdV2", [CLEAN], INF, f"Overflow in SegmentProd: its inputs are finite, and {OVER}", LOGARITHMS),
         (
@@ -1685,17 +1731,19 @@ def test_a_mask_times_an_infinity_that_was_computed_in_advance(num_infs: int, pr
 
 @pytest.mark.parametrize("op_type", ["Sqrt", "Rsqrt"])
 @pytest.mark.parametrize("square", ["Mul", "Pow", "Square"])
-@pytest.mark.parametrize("has_epsilon", [False, True])
+@pytest.mark.parametrize("epsilon", [None, "added", "moved"])
 @pytest.mark.parametrize("mean_of", ["Mean", "Placeholder"])
-def test_the_root_of_a_difference_of_moments(op_type: str, square: str, has_epsilon: bool, mean_of: str) -> None:
-    types = ["AddV2", "Sub", "Mean", square, mean_of]
-    added, difference, first, second, mean = (
+def test_the_root_of_a_difference_of_moments(op_type: str, square: str, epsilon: str | None, mean_of: str) -> None:
+    types = ["AddV2", "Sub", "Mean", square, mean_of, "Const"]
+    added, difference, first, second, mean, number = (
         replace(row(made_by, counts(neg=1, pos=1)), event_index=index) for index, made_by in enumerate(types)
     )
     behind = {0: {0: difference}, 1: {0: first, 1: second}, 3: {0: mean}}
+    if epsilon == "moved":  # TensorFlow's optimizer adds the epsilon to the second term
+        behind |= {0: {0: first, 1: difference}, 1: {0: replace(number, size=1), 1: second}}
     computed = Computed(
         output=row(op_type, NAN),
-        inputs={0: added if has_epsilon else difference},
+        inputs={0: difference if epsilon is None else added},
         made_from=lambda event: behind.get(event.event_index, {}),
     )
     sentence = f"{op_type} of a negative number: 1 of 2 elements is below 0, and the result is NaN."

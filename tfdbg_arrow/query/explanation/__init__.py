@@ -229,10 +229,11 @@ def _of_overflow(sentence: str, repair: str, around: Surroundings, training: Tra
         is_of_half = samples is not None and samples.num_bad is not None and 2 * samples.num_bad <= samples.num_samples
         otherwise = OVERFLOW_OF_SAMPLES if is_of_half else OVERFLOW_AFTER_STEPS
         repair = OVERFLOW_OF_BATCH if are_all_bad else otherwise
+    made = None
     if (outliers := _outliers(around)) is not None:
         repair = f"{_LOOK_FIRST.format(*outliers)} If none is: {repair}"
+        made = around.maybe_extreme_behind()
     explanation = Explanation(sentence, repair)
-    made = None
     if first_loss is not None and largest_of(around.event) ** _EXTREME_EXPONENT <= abs(first_loss) < inf:
         made = around.maybe_extreme_of_nothing()
     return explanation if made is None else of_maybe_extreme(explanation, made, around.place_of(made))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import isinf, log
 
@@ -87,6 +88,10 @@ _SIGMOID = "Use tf.nn.sigmoid(x) in place of 1 / (1 + exp(-x)): it cannot overfl
 _HYPERBOLIC = (
     "Clip the argument with tf.clip_by_value. For log(cosh(x)), use x + tf.nn.softplus(-2 * x) - log(2), which cannot "
     "overflow."
+)
+_SCALED_BESSEL = (
+    "Use tf.math.{0}, which is this function times exp(-abs(x)) and cannot overflow. For the logarithm, use "
+    "tf.math.log(tf.math.{0}(x)) + tf.abs(x)."
 )
 _ABOVE_MINUS_1 = "Keep the argument above -1, for example with tf.maximum(x, -0.99)."
 _ABOVE_0_BEFORE_ROOT = (
@@ -237,16 +242,32 @@ def _root_of_negative(computed: Computed) -> Explanation | None:
     return Explanation(sentence, _DEVIATIONS)
 
 
+def _inverse_root(computed: Computed) -> Explanation | None:
+    """Explains 1 / sqrt(x) of zeros, of negative numbers, or of both, as rounding makes of a small difference."""
+    of_zero, of_negative = _POLE_OF_ROOT(computed), _root_of_negative(computed)
+    if of_zero is None or of_negative is None:
+        return of_zero or of_negative
+    return Explanation(f"{of_zero.sentence} {of_negative.sentence}", of_negative.repair)
+
+
 def _is_difference_of_moments(computed: Computed, x: TensorEvent) -> bool:
     """Returns whether a tensor is E[x^2] - E[x]^2, perhaps with an epsilon added."""
-    differences = [x, *computed.made_from(x).values()] if computed.made_by(x) in _SUMS_OF_TWO else [x]
-    for difference in differences:
+    for of_squares, square in _differences(computed, x):
+        means = computed.made_from(square).get(0)
+        if computed.made_by(square) in _SQUARES and means is not None and _are_means(computed, of_squares, means):
+            return True
+    return False
+
+
+def _differences(computed: Computed, x: TensorEvent) -> Iterator[tuple[TensorEvent, TensorEvent]]:
+    """Yields the tensors a and b for which a tensor is a - b, or a - b plus a number."""
+    summands = list(computed.made_from(x).values()) if computed.made_by(x) in _SUMS_OF_TWO else []
+    for difference in (x, *summands):
         terms = computed.made_from(difference)
         if computed.made_by(difference) == "Sub" and terms.keys() == {0, 1}:
-            means = computed.made_from(terms[1]).get(0)
-            is_square = computed.made_by(terms[1]) in _SQUARES
-            return is_square and means is not None and _are_means(computed, terms[0], means)
-    return False
+            yield terms[0], terms[1]
+            if terms[0].size == 1:  # TensorFlow's optimizer runs (a - b) + number as a + (number - b)
+                yield from ((summand, terms[1]) for summand in summands if summand is not difference)
 
 
 def _are_means(computed: Computed, one: TensorEvent, other: TensorEvent) -> bool:
@@ -407,6 +428,8 @@ _AT_UNIT = Domain(of="1 or -1", where="1 or -1, up to rounding", kind="inf", rep
 _OUTSIDE_01 = Domain(of="a number outside [0, 1]", where="outside [0, 1]", repair=_PROBABILITY)
 _ANGLE = Domain(of="an infinity", where="infinite", repair="Look for the op that made the infinity.")
 _ROOT_OF_NEGATIVE = Domain(of="a negative number", where="below 0", repair=_ABOVE_0_BEFORE_ROOT)
+_POLE_OF_ROOT = Pole(value="1 / sqrt(0) is infinite", repair=_BEFORE_ROOT)
+_OF_NEGATIVE = Domain(of="a negative number", where="below 0", repair=_GAMMA)
 _OVER = Overflow(repair=OVERFLOW)
 _SUMS = Sums(repair=OVERFLOW)
 _PRODUCTS = Sums(of="products", repair=OVERFLOW)
@@ -450,13 +473,7 @@ RULES: dict[str, Rule] = {
     "Log": logarithm,
     "Log1p": _log1p,
     "Sqrt": _root_of_negative,
-    "Rsqrt": FirstOf(
-        rules=(
-            inverse_root_of_power,
-            Pole(value="1 / sqrt(0) is infinite", repair=_BEFORE_ROOT),
-            _root_of_negative,
-        )
-    ),
+    "Rsqrt": FirstOf(rules=(inverse_root_of_power, _inverse_root)),
     **_all("Reciprocal Inv", Pole(value="1 / 0 is infinite", repair=_DIVISOR)),
     "Acosh": Domain(of="a number below 1", where="below 1", repair="Keep the argument at or above 1 with tf.maximum."),
     **_all("Acos Asin", _OUTSIDE_UNIT),
@@ -480,6 +497,16 @@ RULES: dict[str, Rule] = {
         reason="the order is negative or not a whole number, x is not above 0, or the result is too large.",
         repair=_GAMMA,
     ),
+    **_all(
+        "BesselK0 BesselK0e BesselK1 BesselK1e BesselY0 BesselY1",
+        FiniteGives(kind="any", reason="an element is 0 or negative, outside the domain.", repair=POSITIVE),
+    ),
+    "BesselI0": Overflow(repair=_SCALED_BESSEL.format("bessel_i0e")),
+    "BesselI1": Overflow(repair=_SCALED_BESSEL.format("bessel_i1e")),
+    "Expint": FirstOf(
+        rules=(Pole(value="the function is -Inf there", kind="neg_inf", repair=POSITIVE), _OF_NEGATIVE, _OVER)
+    ),
+    "Spence": _OF_NEGATIVE,
     "CumulativeLogsumexp": _cumulative_logsumexp,
     "LRN": FiniteGives(
         kind="any",

@@ -12,7 +12,7 @@ from tfdbg_arrow.query.explanation.computed import Computed, VariableWrite, chai
 from tfdbg_arrow.query.explanation.facts import MAX_BEHIND, BadTensorFacts
 from tfdbg_arrow.query.explanation.keras_ops import name_of_keras_ops
 from tfdbg_arrow.query.explanation.kinds import ADDS, RESHAPES
-from tfdbg_arrow.query.flow.extremes import MAXIMA, MINIMA, POOLS, largest_of
+from tfdbg_arrow.query.flow.extremes import MAXIMA, MINIMA, POOLS, largest_of, may_hold_extreme
 from tfdbg_arrow.query.flow.resources import Write
 from tfdbg_arrow.query.headline import executed_code
 from tfdbg_arrow.query.outside_tensors import OutsideTensors
@@ -252,6 +252,10 @@ class Surroundings(BadTensorFacts):
             [self.run_id, self.event.event_index, *maxima, *minima],
         )
         return rows[0] if rows else None
+
+    def maybe_extreme_behind(self) -> TensorEvent | None:
+        """Returns the nearest such maximum or minimum from which the tensor was computed in its call."""
+        return next((computed.output for computed in self.behind() if may_hold_extreme(computed.output)), None)
 
     def bad_samples(self) -> BadSamples | None:
         """Returns the samples of the batch that are bad in the tensor; None if the tensor has no known samples."""

@@ -19,6 +19,12 @@ def largest_of(event: TensorEvent) -> float:
     return _LARGEST.get(event.dtype or "", float("inf"))
 
 
+def may_hold_extreme(made: TensorEvent) -> bool:
+    """Returns whether the signs of a maximum or minimum allow an extreme of the dtype, as its value for no elements."""
+    num_of_sign = made.num_neg_finite if made.op_type in MAXIMA else made.num_pos_finite
+    return made.has_inf_or_nan is False and made.op_type in (MAXIMA - POOLS) | MINIMA and bool(num_of_sign)
+
+
 def holds_extreme(made: TensorEvent, taken: TensorEvent) -> bool:
     """Returns whether an op of this module returned the extreme of the dtype for NaN or for no elements.
 
