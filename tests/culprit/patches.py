@@ -247,6 +247,15 @@ PATCHES: dict[str, Patch] = {
     "scientific.determinant_that_overflows": Patch(
         "Use tf.linalg.slogdet", (("tf.math.log(tf.linalg.det(matrix))", "tf.linalg.slogdet(matrix)[1]"),)
     ),
+    "scientific.likelihood_of_a_concentrated_angle": Patch(
+        "Use tf.math.bessel_i0e",
+        (
+            (
+                "tf.math.log(tf.math.bessel_i0(concentration))",
+                "tf.math.log(tf.math.bessel_i0e(concentration)) + tf.abs(concentration)",
+            ),
+        ),
+    ),
     "scientific.log_determinant_of_a_singular_matrix": Patch(
         _JITTER, (("slogdet(matrix)", "slogdet(matrix + 1e-4 * tf.eye(2))"),)
     ),

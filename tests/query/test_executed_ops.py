@@ -722,7 +722,7 @@ def row_of(values: np.ndarray) -> Any:
 CHAINS = [
     # log(exp(x) - 1): an infinity of Exp or of the difference would become +Inf or NaN.
     (("Exp", "Sub", "Log"), counts(neg_inf=1, neg=1, pos=1), "Log", "Log of 0: 1 of 3 elements is 0"),
-    (("Exp", "Sub", "Log"), counts(pos_inf=1, pos=2), "Exp", "All inputs are finite, so one of Exp, Sub created"),
+    (("Exp", "Sub", "Log"), counts(pos_inf=1, pos=2), "Exp", "Overflow in Exp: its inputs are finite, "),
     (("Log", "Square"), counts(pos_inf=1, pos=2), "Log", None),
     (("Sqrt", "Log", "Neg"), counts(nan=1, pos_inf=1, pos=1), "Log", "Log of 0: 1 of 3 elements is 0"),
 ]

@@ -379,3 +379,18 @@ def clip_norm_that_is_infinite() -> None:
         weight.assign_sub(0.1 * gradients[0])
 
     train_step()
+
+
+@bug(op_type="Exp", effect="variable")
+def softplus_by_hand_before_batch_normalization() -> None:
+    """log(1 + exp(x)) overflows. TensorFlow runs it as one op, and then sorts the inputs of the squared differences."""
+
+    class Softplus(keras.layers.Layer):
+        def call(self, x: Any) -> Any:
+            return tf.math.log(1.0 + tf.exp(x))  # culprit
+
+    features, targets = _data()
+    features[5, 2] = 4e5
+    model = keras.Sequential([keras.Input((4,)), Softplus(), keras.layers.BatchNormalization(), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    model.fit(features, targets, batch_size=8, epochs=1, verbose=0)

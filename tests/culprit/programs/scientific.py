@@ -357,3 +357,14 @@ def mask_beyond_float16() -> Any:
         return tf.nn.softmax(scores + tf.cast(is_padding, scores.dtype) * large)
 
     return attend(tf.ones([2, 4], tf.float16), tf.constant([[0, 0, 1, 1], [0, 0, 0, 1]]))
+
+
+@bug(op_type="BesselI0", effect="variable")
+def likelihood_of_a_concentrated_angle() -> None:
+    """The normalization of a von Mises distribution overflows for a large concentration."""
+    concentration = tf.Variable([2.0, 95.0])
+    angles = tf.constant([0.1, -0.2])
+    with tf.GradientTape() as tape:
+        normalization = tf.math.log(tf.math.bessel_i0(concentration))  # culprit
+        loss = tf.reduce_sum(normalization - concentration * tf.cos(angles))
+    concentration.assign_sub(0.1 * tape.gradient(loss, concentration))

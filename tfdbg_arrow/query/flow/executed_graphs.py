@@ -126,7 +126,9 @@ class ExecutedGraph:
     def replaced(self, made: ExecutedNode, ops: Mapping[str, Op]) -> tuple[str, int] | None:
         """Returns the op and slot that a made node replaces, or None if they are not known.
 
-        They are found through an op that takes the node's output in place of the op's output.
+        They are found through an op that takes the node's output in place of the op's output. The optimizer also sorts
+        the inputs of ops such as Mul by name, so that the input of the same index can be another one. So the result
+        counts only if the node's name does not tell the op.
 
         Args:
             made: The node.

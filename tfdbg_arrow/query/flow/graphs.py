@@ -383,7 +383,10 @@ class GraphReader:
             for made in graph.made_nodes(graph_id):
                 if made.node_name in ops:
                     continue
-                replaced = graph.replaced(made, program)
+                slot = replaced_slot_named_in(made.node_name)
+                replaced = None
+                if slot is None or made.made_for not in program or graph.has_op(graph_id, made.made_for):
+                    replaced = graph.replaced(made, program)
                 op = program.get(replaced[0] if replaced else made.made_for or "")
                 ops[made.node_name] = Op(
                     made.node_name,
@@ -392,7 +395,7 @@ class GraphReader:
                     None if op is None else op.stack_trace_id,
                     (),
                     made_for=None if op is None else op.op_name,
-                    replaced_slot=replaced[1] if replaced else replaced_slot_named_in(made.node_name),
+                    replaced_slot=replaced[1] if replaced else slot,
                 )
                 for slot, dtype in enumerate(made.dtypes or ()):
                     if dtype is not None:

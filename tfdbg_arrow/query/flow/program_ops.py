@@ -33,8 +33,8 @@ CHAIN = "_UnaryOpsComposition"
 """Type of a node that runs elementwise functions of one argument one after another. A division in it is 1 / x."""
 _SUMS_WITH_0 = frozenset({"Add", "AddV2", "Sub"})
 """Types of ops that a chain leaves out if they add or subtract 0."""
-_KEEPING_PLACES = frozenset({"Abs", "Identity", "Neg"})
-"""Types of ops in a chain that neither make nor remove bad elements."""
+_KEEPING_PLACES = frozenset({"Abs", "Identity", "Log", "Neg"}) | _SUMS_WITH_0
+"""Types of ops in a chain that remove no bad elements: if there are as many after as before, they are the same ones."""
 _MAX_NAMES = 4
 """Maximum number of op types that a text lists."""
 _MAX_DEPTH = 8
@@ -266,13 +266,14 @@ class ProgramOps:
         for later in reversed(after):
             undone = self._undoing(later, made.place, event)
             output = None if output is None or undone is None else _counted(output, undone(output))
-        if output is not None and event.op_type == CHAIN and all(later.op_type in _KEEPING_PLACES for later in after):
+        keeps_places = event.op_type == CHAIN and all(later.op_type in _KEEPING_PLACES for later in after)
+        if output is not None and keeps_places and _num_bad(output) == _num_bad(event):
             output = replace(output, first_bad_index=event.first_bad_index, num_bad_slices=event.num_bad_slices)
         return None if output is None else _at(output, made.place, made.op.op_type)
 
     def _undoing(self, op: Op, at: GraphTensor, event: TensorEvent) -> Callable[[TensorEvent], _Counts] | None:
         """Returns the function that works out the bad elements of an op's input from its output, or None."""
-        if self._left_out(op, at, event) is not None:
+        if self._left_out(op, at, event) is not None or _is_sum_with_constant(op, event):
             return _same
         is_reciprocal = event.op_type == CHAIN and op.op_type in _DIVISIONS | _OF_ONE
         return reciprocal if is_reciprocal else _UNDONE.get(op.op_type)
@@ -355,7 +356,7 @@ class ProgramOps:
         return [
             (at, op)
             for at, op in able
-            if not self._is_of_constants(op, at.graph_id) and self._left_out(op, at, event) is None
+            if not self._is_of_constants(op, at.graph_id) and not _is_sum_with_constant(op, event)
         ] or able
 
     def _is_of_constants(self, op: Op, graph_id: int) -> bool:
@@ -389,6 +390,11 @@ class ProgramOps:
     def _computed(self, event: TensorEvent) -> tuple[tuple[GraphTensor, Op], ...]:
         own = event.graph_tensor
         return () if own is None else self._borders.computed_ops(own)
+
+
+def _is_sum_with_constant(op: Op, event: TensorEvent) -> bool:
+    """Returns whether an op of a chain adds a constant. It overflows only next to the largest number."""
+    return event.op_type == CHAIN and op.op_type in _SUMS_WITH_0
 
 
 def _that_make_kinds_of(
@@ -490,8 +496,7 @@ def _scaled(row: TensorEvent, divided_one: TensorEvent) -> TensorEvent | None:
     The result is None unless the row has as many bad elements as the reciprocal, because the product itself may
     overflow.
     """
-    num_bad = _sum(row.num_nan, row.num_neg_inf, row.num_pos_inf)
-    if row.shape != divided_one.shape or num_bad != divided_one.num_pos_inf:
+    if row.shape != divided_one.shape or _num_bad(row) != divided_one.num_pos_inf:
         return None
     unknown: dict[str, Any] = dict.fromkeys(_MAGNITUDES)
     return replace(row, **unknown)
@@ -517,6 +522,10 @@ def _logarithm_undone(x: TensorEvent) -> _Counts:
 def _sum(*numbers: int | None) -> int | None:
     counts = [number for number in numbers if number is not None]
     return sum(counts) if len(counts) == len(numbers) else None
+
+
+def _num_bad(x: TensorEvent) -> int | None:
+    return _sum(x.num_nan, x.num_neg_inf, x.num_pos_inf)
 
 
 def _ones(row: TensorEvent) -> TensorEvent:
@@ -573,6 +582,7 @@ are not.
 _UNDONE: dict[str, Callable[[TensorEvent], _Counts]] = {
     **dict.fromkeys(("ExpandDims", "Identity", "Relu", "Reshape", "Squeeze", "StopGradient", "Transpose"), _same),
     "Abs": _absolute_undone,
+    "Log": _logarithm_undone,
     "Neg": _negative,
 }
 """By op type, the function that computes the bad elements of the input from the bad elements of the output.
