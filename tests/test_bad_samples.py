@@ -510,6 +510,23 @@ def test_samples_in_another_order_are_not_called_samples(tmp_path: Path, reorder
     assert not any("sample" in text for _, text in facts_of(found))
 
 
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("reorder", ["roll", "reverse", "shuffle", "gather"])
+def test_a_tensor_of_samples_and_reordered_samples_has_no_samples(tmp_path: Path, reorder: str, axis: int) -> None:
+    weight = tf.Variable(tf.ones([6, 1]))
+    ops: dict[str, Callable[[Any], Any]] = {
+        "roll": lambda x: tf.roll(x, 1, axis),
+        "reverse": lambda x: tf.reverse(x, [axis]),
+        "shuffle": lambda x: tf.random.shuffle(x, seed=1) if axis == 0 else x,
+        "gather": lambda x: tf.gather(x, tf.range(x.shape[axis])[::-1], axis=axis),
+    }
+    step = train_step(lambda x: (x / ops[reorder](x)) @ weight, weight)
+    found = first(tmp_path, lambda: train_steps(step))
+    assert found.op_type == "RealDiv"
+    assert (found.samples is None) == (axis == 0)
+    assert any("sample" in text for _, text in facts_of(found)) == (axis == 1)
+
+
 def test_rows_of_the_only_argument_are_no_samples(tmp_path: Path) -> None:
     function = tf.function(tf.math.log)
     matrix = np.ones((8, 3), "float32")

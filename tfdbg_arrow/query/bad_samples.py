@@ -66,7 +66,7 @@ class BadSamples:
             generator or a range, or follow skipped records. False if `row` is None.
         follows_skipped: Whether `row` is counted after records that the data set left out with `skip`.
         first_sample: What the inputs of the step hold for the first bad sample; empty unless the recording kept the
-            inputs of the step, as with `on_nonfinite='keep'`.
+            inputs of the step, as with `on_nonfinite='keep'`, and if all samples are bad.
     """
 
     first: int
@@ -148,7 +148,8 @@ class SampleFinder:
         names = self._names_of(event)
         path = self._arrays.element_component(batch.source.taken_in, batch.slot) or (batch.slot,)
         argument = self._arguments_of_step(event.execution_index).get(batch.source.row.tensor_id or -1)
-        name = argument or short_name(path, names)
+        has_key = any(isinstance(key, str) for key in path)
+        name = short_name(path, names) if argument is None or has_key else argument
         others = (
             self._step_inputs.sample(kept, first, name=name)
             for name, kept in self._kept_inputs(batch.source, None, step=event.execution_index)
@@ -188,12 +189,16 @@ class SampleFinder:
     def _first_sample(self, source: BatchSource, bad: TensorEvent, call: int | None) -> tuple[SampleInput, ...]:
         """Returns what the kept inputs of a step hold for the first bad sample of a tensor.
 
+        The result is empty if all samples are bad: the first one is then no more to blame than the others.
+
         Args:
             source: The input of the step that has the samples.
             bad: The tensor. Its first axis is the axis of the batch.
             call: The execution that took the source as an argument.
         """
         if bad.first_bad_place is None or not bad.shape or bad.first_bad_place[0] >= bad.shape[0]:
+            return ()
+        if bad.num_bad_slices == bad.shape[0]:
             return ()
         return tuple(
             self._step_inputs.sample(kept, bad.first_bad_place[0], name=name)

@@ -32,12 +32,14 @@ class Fix:
             `{x}`. `{eps}` is a small number in the dtype.
         producer: The type of the op that must have made the first input; None for any type.
         wider: The wider dtype in which the op runs; None if the code replaces the op by other ops.
+        returns_0: Whether the code returns 0 where the op returned a bad value.
     """
 
     label: str
     code: str
     producer: str | None = None
     wider: str | None = None
+    returns_0: bool = False
 
 
 def _unit(function: str) -> tuple[Fix, ...]:
@@ -50,9 +52,9 @@ def _double_where(function: str, otherwise: str, argument: str = "x") -> Fix:
 
 
 _DIVISION = (
-    Fix("divide_no_nan", "tf.math.divide_no_nan({x}, {y})"),
+    Fix("divide_no_nan", "tf.math.divide_no_nan({x}, {y})", returns_0=True),
     Fix("epsilon", "{x} / ({y} + {eps})"),
-    Fix("double where", "tf.where({y} != 0, {x} / tf.where({y} != 0, {y}, 1.0), 0.0)"),
+    Fix("double where", "tf.where({y} != 0, {x} / tf.where({y} != 0, {y}, 1.0), 0.0)", returns_0=True),
 )
 _JITTER = "{input} + 1e-6 * tf.eye(tf.shape({input})[-1], dtype={input}.dtype)"
 
@@ -75,7 +77,7 @@ FIXES: dict[str, tuple[Fix, ...]] = {
         Fix("clip", "tf.math.rsqrt(tf.maximum({x}, {eps}))"),
         _double_where("tf.math.rsqrt", "0.0"),
     ),
-    "Reciprocal": (Fix("reciprocal_no_nan", "tf.math.reciprocal_no_nan({x})"),),
+    "Reciprocal": (Fix("reciprocal_no_nan", "tf.math.reciprocal_no_nan({x})", returns_0=True),),
     "RealDiv": _DIVISION,
     "Div": _DIVISION,
     "FloorDiv": (Fix("clip", "{x} // tf.maximum({y}, {eps})"),),
@@ -151,11 +153,18 @@ def epsilon_of(dtype: str | None) -> str:
     return {"float16": "1e-3", "bfloat16": "1e-2", "float64": "1e-12"}.get(dtype or "", "1e-6")
 
 
-def fixes_for(piece: Piece) -> list[Fix]:
-    """Returns the repairs to try for the last op of a piece, the most specific one first."""
+def fixes_for(piece: Piece, *, needs_nonzero: bool) -> list[Fix]:
+    """Returns the repairs to try for the last op of a piece, the most specific one first.
+
+    Args:
+        piece: The piece.
+        needs_nonzero: Whether the program makes a bad value of a 0 in the op's place, for example by a logarithm.
+    """
     op = piece.ops[-1]
     fixes = []
     for fix in FIXES.get(op.op_type, ()):
+        if fix.returns_0 and needs_nonzero:
+            continue
         first = op.arguments[0][1] if op.arguments else None
         maker = piece.ops[first.op].op_type if isinstance(first, OutputRef) else None
         if fix.producer in (None, maker):

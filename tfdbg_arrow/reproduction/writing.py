@@ -19,6 +19,7 @@ from tfdbg_arrow.query.asked_runs import about_runs, one_asked_run
 from tfdbg_arrow.query.bad_tensor import BadTensorReader
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.explanation import Reasons, read_reasons
+from tfdbg_arrow.query.explanation.linear import says_zero_is_bad
 from tfdbg_arrow.query.logdir.opening import opened
 from tfdbg_arrow.query.nonfinite_search import first_nonfinite
 from tfdbg_arrow.query.nonfinite_tensor import NonFinite
@@ -196,7 +197,8 @@ def write_repro(
         trials = _Trials(Path(directory))
         if fix or minimise:
             content = trials.resolved(content)
-        fixes = trials.fixes(trials.resolved(deeper) if deeper is not None else content, tensor) if fix else ()
+        tried = trials.resolved(deeper) if deeper is not None else content
+        fixes = trials.fixes(tried, tensor, advice=read.advice or "") if fix else ()
         before, is_cut = None, False
         if minimise:
             before = {name: input_.elements.shape for name, input_ in content.inputs.items()}
@@ -370,14 +372,19 @@ class _Trials:
             content = replace(content, gradient=replace(content.gradient, forward=forward))
         return content
 
-    def fixes(self, content: ScriptContent, tensor: NonFinite) -> tuple[TriedFix, ...]:
-        """Tries the repairs of the last op, or of the forward op of a gradient."""
+    def fixes(self, content: ScriptContent, tensor: NonFinite, *, advice: str) -> tuple[TriedFix, ...]:
+        """Tries the repairs of the last op, or of the forward op of a gradient.
+
+        Repairs that the advice refutes are left out.
+        """
         if content.gradient is not None:
             content = replace(content, piece=None)
         piece = content.gradient.forward if content.gradient is not None else content.piece
         assert piece is not None
         eps = epsilon_of(piece.ops[-1].dtype)
-        candidates = [(fix, fix.code.replace("{eps}", eps)) for fix in fixes_for(piece)]
+        candidates = [
+            (fix, fix.code.replace("{eps}", eps)) for fix in fixes_for(piece, needs_nonzero=says_zero_is_bad(advice))
+        ]
         if not candidates:
             return ()
         scripts = [replace(content, replaced=code) for _, code in candidates]

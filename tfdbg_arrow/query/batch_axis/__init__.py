@@ -30,6 +30,8 @@ _MAX_TENSORS = 1_000
 """Maximum number of tensors that are followed back for one answer. Each tensor takes some time."""
 
 
+_REORDERED = -1
+"""Stands in for the sources of a tensor whose slices are not computed from the slices of the same index."""
 OUTSIDE = "a tensor from outside"
 """The name of a source that eager code took."""
 
@@ -97,6 +99,8 @@ class BatchAxis:
                 continue
             to_follow.pop()
             self._sources[index] = self._sources_behind(row, carriers[index])
+        if _REORDERED in self._sources[event.event_index]:
+            return []
         sources = [self._source_of[index] for index in sorted(self._sources[event.event_index])]
         of_batch = [source for source in sources if source.argument is None]
         if of_batch or event.scope == "external":
@@ -104,10 +108,16 @@ class BatchAxis:
         return [source for source in sources if source.row.event_index != event.event_index]  # a call took it later
 
     def _sources_behind(self, row: TensorEvent, carriers: list[Carrier]) -> frozenset[int]:
-        """Returns the sources of a tensor's carriers; without any, the tensor itself if it is an argument."""
+        """Returns the sources of a tensor's carriers; without any, the tensor itself if it is an argument.
+
+        If slices of a source were reordered on the way, a slice can be computed from two samples: from its own one, and
+        from the one that a Roll put in its place. The result is then `_REORDERED`.
+        """
         behind: set[int] = set()
         for carrier in carriers:
             of_carrier = self._sources.get(carrier.row.event_index, frozenset())
+            if _REORDERED in of_carrier or (carrier.is_reordered and of_carrier):
+                return frozenset([_REORDERED])
             behind.update(
                 source for source in of_carrier if carrier.is_certain or self._source_of[source].argument is None
             )

@@ -54,14 +54,12 @@ def in_keras_ops(text: str, ops: str) -> str:
 
 
 def name_of_keras_ops(module: ast.Module) -> str | None:
-    """Returns a source file's name for keras.ops; None if the file does not use keras.ops or imports TensorFlow."""
+    """Returns a source file's name for keras.ops; None if the file does not import Keras, or imports TensorFlow."""
     imports = dict(_imports(module))
     if any(name.split(".")[0] == "tensorflow" for name in imports):
         return None
     keras = imports.get("keras")
-    attributes = (node for node in ast.walk(module) if isinstance(node, ast.Attribute) and node.attr == "ops")
-    is_used = any(isinstance(node.value, ast.Name) and node.value.id == keras for node in attributes)
-    return imports.get("keras.ops") or (f"{keras}.ops" if is_used else None)
+    return imports.get("keras.ops") or (None if keras is None else f"{keras}.ops")
 
 
 def _imports(tree: ast.Module) -> Iterator[tuple[str, str]]:

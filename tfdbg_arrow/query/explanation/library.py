@@ -58,6 +58,12 @@ _FUNCTIONS = (
         "0 has an infinite slope. Use tf.image.ssim, or leave out such images.",
     ),
     _Function(
+        "image_ops_impl", "psnr", "Log",
+        "Two images are equal, so that their mean squared error is 0. In place of tf.image.psnr, compute "
+        "10 * log10(max_val ** 2 / (error + 1e-10)) from the mean squared error, with tf.math.log(x) / "
+        "tf.math.log(10.0) for log10.",
+    ),
+    _Function(
         "losses", "poisson", "Log",
         "The Poisson loss takes the logarithm of the predictions. Keep them above 0, for example with the activation "
         "'softplus' in the last layer.",
@@ -71,6 +77,10 @@ _FUNCTIONS = (
     _Function("nn", "_layer_normalization", "Rsqrt", _NORMALIZATION_EPSILON),
     _Function("nn", "_rms_normalization", "Rsqrt", _NORMALIZATION_EPSILON),
     _Function("group_normalization", "GroupNormalization._apply_normalization", "Rsqrt", _NORMALIZATION_EPSILON),
+    _Function(
+        "ftrl", "Ftrl.update_step", "RealDiv",
+        "The division by the learning rate is the optimizer's, not yours: begin the schedule with a rate above 0.",
+    ),
     _Function(
         "adam", "Adam.update_step", "Sqrt",
         "The root is the optimizer's, not yours: construct it with a beta_2 that is at least 0 and below 1.",

@@ -475,3 +475,8 @@ def _are_shares(labels: TensorEvent | None) -> bool:
 def _cannot_overflow(logits: TensorEvent) -> bool:
     """Returns whether no difference of two finite logits can be infinite. Unrecorded magnitudes count as small."""
     return logits.max_abs_finite is None or logits.max_abs_finite < largest_of(logits) / 4
+
+
+def says_zero_is_bad(repair: str) -> bool:
+    """Returns whether a fix says that the program makes a bad value of a quotient that is 0, too."""
+    return repair.endswith(_ALSO_DIVIDES.partition(": ")[2])

@@ -491,7 +491,7 @@ RULES: dict[str, Rule] = {
     ),
     "Betainc": FiniteGives(reason="a or b is 0, next to 0 or negative, or x is outside [0, 1].", repair=_GAMMA),
     **_all("Igamma Igammac", FiniteGives(reason="a is 0, next to 0 or negative, or x is negative.", repair=_GAMMA)),
-    "Zeta": FiniteGives(reason="x is below 1, or q is not above 0.", repair=_GAMMA),
+    "Zeta": FiniteGives(kind="any", reason="x is not above 1, or q is not above 0.", repair=_GAMMA),
     "Polygamma": FiniteGives(
         kind="any",
         reason="the order is negative or not a whole number, x is not above 0, or the result is too large.",

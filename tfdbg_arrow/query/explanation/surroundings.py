@@ -262,7 +262,7 @@ class Surroundings(BadTensorFacts):
         return SampleFinder(self.logdir, self.flow, run_id=self.run_id).of(self.event)
 
     def keras_ops(self) -> str | None:
-        """Returns the name for keras.ops in the op's source file; None without keras.ops, or with TensorFlow."""
+        """Returns the name for keras.ops in the op's source file; None without Keras, or with TensorFlow."""
         frame = user_source(self.op_to_change()[0])
         module = None if frame is None else self.flow.stacks.module(frame.file_path)
         return None if module is None else name_of_keras_ops(module)

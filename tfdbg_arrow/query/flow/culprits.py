@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
@@ -139,13 +139,10 @@ class Culprits:
         is_allowed = self._origins.is_allowed
         most_harmful = self._most_harmful() if is_allowed is None else self._find_most_harmful(is_allowed)
         all_roots = {root.event_index: root for _, roots in most_harmful for root in roots}.values()
-        culprits: list[tuple[TensorEvent, Effect]] = []
-        for effect, roots in most_harmful:
-            first = min(roots, key=self._place)
-            culprits.append((first, Effect(effect, None)))
-        if not culprits:
+        firsts = [min(roots, key=self._place) for _, roots in most_harmful]
+        if not firsts:
             return None
-        first, effect_of_first = min(culprits, key=lambda culprit: self._origins.order(culprit[0]))
+        first = min(firsts, key=self._origins.order)
         origins = {root.event_index: root for root in (*all_roots, *self._hidden_beside(first))}.values()
         rivals = sorted((root for root in origins if self._is_rival(root, first)), key=self._place)
         blamed = {root.event_index for root in (first, *rivals)}
@@ -156,7 +153,7 @@ class Culprits:
                 source.event_index for source in self._flow.recent_sources_of(root) if source.has_inf_or_nan
             )
         ]
-        return Culprit(first, effect_of_first, tuple(independent))
+        return Culprit(first, Effect(_effect_of_op(first, most_harmful), None), tuple(independent))
 
     def _hidden_beside(self, first: TensorEvent) -> list[TensorEvent]:
         """Returns the bad tensors in the call of an origin that did harm, but whose effect the origin's NaN hide.
@@ -232,11 +229,9 @@ class Culprits:
 
     def _blamed(self) -> dict[int, str]:
         """Returns the effects of the origins that compete for being the culprit, by event_index."""
-        effects: dict[int, str] = {}
-        for effect, roots in self._most_harmful():
-            for root in roots:
-                effects.setdefault(root.event_index, effect)
-        return effects
+        most_harmful = self._most_harmful()
+        all_roots = (root for _, roots in most_harmful for root in roots)
+        return {root.event_index: _effect_of_op(root, most_harmful) for root in all_roots}
 
     def _is_followed_by_harm(self, event: TensorEvent) -> bool:
         """Returns whether a bad tensor was written, returned or counted by a metric in the call of `event` or later."""
@@ -553,3 +548,24 @@ class Culprits:
             f"{self._bad} AND {condition} ORDER BY event_index LIMIT {limit}",
             [self._run_id, *parameters],
         )
+
+
+def _effect_of_op(root: TensorEvent, most_harmful: Sequence[tuple[str, Sequence[TensorEvent]]]) -> str:
+    """Returns the most harmful effect of an origin and of the other outputs of its op.
+
+    A cross-entropy, for example, returns the loss and the gradient. The program may return a bad loss, but the gradient
+    reaches the variables.
+
+    Args:
+        root: The origin.
+        most_harmful: Effects and their origins, among them this one.
+    """
+    op = _instance(root)
+    of_op = (effect for effect, roots in most_harmful if any(_instance(other) == op for other in roots))
+    return min(of_op, key=EFFECTS.index)
+
+
+def _instance(row: TensorEvent) -> tuple[object, ...]:
+    """Returns what identifies one run of the op that made a tensor; for an eager tensor, the tensor itself."""
+    place = row.graph_tensor
+    return (row.event_index,) if place is None else (place.context, place.graph_id, place.op_name)

@@ -246,7 +246,11 @@ class DataFlow:
         """Returns the program's other ops that are equal to the maker of a tensor. TensorFlow ran only one of them."""
         maker = self.program_ops.maker(event)
         own = event.graph_tensor if maker is None else maker.place
-        return [] if own is None or own.context.call_site is None else self.borders.executed.equal_ops(own)
+        if own is None or own.context.call_site is None:
+            return []
+        node = self.graphs.op(own.graph_id, own.op_name)
+        is_inside = maker is not None and node is not None and node.made_for not in (None, maker.op.op_name)
+        return [] if is_inside else self.borders.executed.equal_ops(own)
 
     def label_of_maker(self, event: TensorEvent) -> Label:
         """Returns the label of the op that most likely made a bad tensor."""

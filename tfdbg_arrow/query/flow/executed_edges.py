@@ -165,8 +165,13 @@ class ExecutedEdges:
         return next((source for _, source in others), None) if {traced for traced, _ in others} == {edge} else None
 
     def equal_ops(self, place: GraphTensor) -> list[Op]:
-        """Returns the graph's other ops that are equal to the op at a place. TensorFlow computed only this op."""
+        """Returns the graph's other ops that are equal to the op at a place. TensorFlow computed only this op.
+
+        A node of the optimizer counts as the op whose output it computes.
+        """
         op = self._graphs.op(place.graph_id, place.op_name)
+        if op is not None and op.made_for is not None and op.replaced_slot is not None:
+            op = self._graphs.op(place.graph_id, op.made_for)
         if op is None or op.made_for is not None or not self._graphs.executed(place.graph_id):
             return []
         graph = self._graphs.graph(place.graph_id)
