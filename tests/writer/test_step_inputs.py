@@ -379,6 +379,38 @@ def test_a_loop_over_a_data_set(has_break: bool, tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("change", "row"),
+    [
+        (lambda data: data.batch(8), BAD_RECORD),
+        (lambda data: data.map(lambda x, y: (x * 2.0, y)).batch(8).prefetch(2), BAD_RECORD),
+        (lambda data: data.shuffle(NUM_RECORDS, seed=1).batch(8), None),
+        (lambda data: data.filter(lambda x, y: True).batch(8), None),
+    ],
+    ids=["batch", "map", "shuffle", "filter"],
+)
+def test_the_row_in_a_loop_over_a_data_set(change: Any, row: int | None, tmp_path: Path) -> None:
+    """The second epoch of the second call has the bad record."""
+    weights = tf.Variable(tf.ones([3]))
+
+    @tf.function
+    def train(data: tf.data.Dataset) -> None:
+        for x, _ in data:
+            stepped(weights, x)
+
+    def program() -> None:
+        train(change(tf.data.Dataset.from_tensor_slices((features() + 1, labels()))))
+        data = change(tf.data.Dataset.from_tensor_slices((features(), labels())))
+        train(data.take(1))
+        train(data)
+
+    assert shown(record(tmp_path, program))["component 1"] == (BAD_RECORD,)
+    first = tfdbg_arrow.first_nonfinite(tmp_path)
+    assert first is not None
+    assert first.samples is not None
+    assert (first.samples.row, first.samples.is_row_of_arrays) == (row, row is not None)
+
+
 def test_a_loop_over_a_data_set_of_tokens_with_names(tmp_path: Path) -> None:
     """The tokens have no rows; the data set is made in the function with the loop."""
     tokens = np.random.default_rng(0).integers(1, 9, (NUM_RECORDS, 5))

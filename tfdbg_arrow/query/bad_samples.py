@@ -281,6 +281,8 @@ class SampleFinder:
         return {tensor_id: names[index] for index, tensor_id in inputs.items() if index in names}
 
     def _row_of(self, source: BatchSource, sample: int) -> SourceRow | None:
+        if self._flow.loop_bodies.is_component(source.row.graph_tensor):
+            return self._batches.loops.row(source.row, sample)
         return None if source.taken_in is None else self._arrays.row(source.row, sample, taken_in=source.taken_in)
 
     def has_calls_in_order(self, element: TensorEvent) -> bool:

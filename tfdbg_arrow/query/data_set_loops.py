@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from tfdbg_arrow.query.flow.data_flow import DataFlow
-from tfdbg_arrow.query.source_arrays import MAKES_BATCHES, SourceArrays
+from tfdbg_arrow.query.recorded import TensorEvent
+from tfdbg_arrow.query.source_arrays import MAKES_BATCHES, SourceArrays, SourceRow
 
 _MAX_DATA_SETS = 100
 """Maximum number of data sets that are followed back in a graph."""
@@ -27,10 +28,38 @@ class DataSetLoops:
         paths = {self._arrays.component_path(dataset_id, component) for dataset_id in data_sets}
         return paths.pop() if len(paths) == 1 and not is_made_here else None
 
-    def _data_sets(self, graph_id: int) -> tuple[bool, set[int]]:
+    def row(self, component: TensorEvent, sample: int) -> SourceRow | None:
+        """Returns the record that a sample of an iteration's batch came from, or None if it is not known.
+
+        Args:
+            component: A component of the batch: an argument of the body.
+            sample: The sample.
+        """
+        if component.graph_id is None or component.step_id is None:
+            return None
+        run = self._flow.loop_bodies.run_until(component.graph_id, component.step_id)
+        if run is None:
+            return None
+        is_made_here, data_sets = self._data_sets(component.graph_id, execution_event=run.execution_event)
+        if is_made_here or len(data_sets) != 1:
+            return None
+        (dataset_id,) = data_sets
+        return self._arrays.row_in_loop(
+            component,
+            sample,
+            dataset_id=dataset_id,
+            first_event=run.first_event,
+            num_batches=run.num_iterations,
+        )
+
+    def _data_sets(self, graph_id: int, *, execution_event: int | None = None) -> tuple[bool, set[int]]:
         """Returns whether the graph with the loop itself makes the batches; otherwise the data sets that it was given.
 
         The second value has the tensor ids. It is empty if the data sets are not known.
+
+        Args:
+            graph_id: The body of the loop.
+            execution_event: Only the data set of the execution with this event_index; None means all executions.
         """
         loop = self._flow.loop_bodies.by_graph.get(graph_id)
         graphs = self._flow.graphs
@@ -49,6 +78,7 @@ class DataSetLoops:
                 inputs = [
                     self._flow.events.execution_inputs(call.execution_index).get(argument.input_index)
                     for call in self._flow.events.executions_of(functions)
+                    if execution_event in (None, call.event_index)
                 ]
                 return False, set() if None in inputs else {tensor_id for tensor_id in inputs if tensor_id is not None}
             name = op.inputs[0][0] if "Dataset" in op.op_type and op.inputs else None

@@ -166,6 +166,29 @@ class SourceArrays:
         row = num_taken - source.shape[0] + sample
         return SourceRow(row, records.are_rows, records.follow_skipped) if row < records.number else None
 
+    def row_in_loop(
+        self, source: TensorEvent, sample: int, *, dataset_id: int, first_event: int, num_batches: int
+    ) -> SourceRow | None:
+        """Returns the same as `row`, for the batch of an iteration of a loop over a data set in a tf.function.
+
+        Args:
+            source: A component of the batch: an argument of the body.
+            sample: The sample.
+            dataset_id: The data set.
+            first_event: The event_index from which on the loop ran.
+            num_batches: Number of batches that the loop took, with this one.
+        """
+        records = self._records_of(dataset_id)
+        ((num_found, num_taken),) = self._logdir.rows(
+            "SELECT count(*), CAST(sum(shape[1]) AS BIGINT) FROM tensor_health WHERE run_id = ? AND graph_id = ? "
+            "AND op_name = ? AND output_slot = ? AND event_index BETWEEN ? AND ?",
+            [self._run_id, source.graph_id, source.op_name, source.output_slot, first_event, source.event_index],
+        )
+        if records is None or not source.shape or num_found != num_batches or num_taken is None:
+            return None
+        row = num_taken - source.shape[0] + sample
+        return SourceRow(row, records.are_rows, records.follow_skipped) if row < records.number else None
+
     def calls_in_order(self, source: TensorEvent) -> bool:
         """Returns whether the data set that made a tensor called its functions in the order of the records."""
         records = None if source.execution_index is None else self._records(source.execution_index)
@@ -190,7 +213,9 @@ class SourceArrays:
     def _records(self, taken_in: int) -> _Records | None:
         """Returns the records of the data set that an execution used; None if they or their order are not known."""
         made = self._maker(taken_in)
-        dataset_id = None if made is None else self._flow.events.execution_inputs(made).get(0)
+        return self._records_of(None if made is None else self._flow.events.execution_inputs(made).get(0))
+
+    def _records_of(self, dataset_id: int | None) -> _Records | None:
         data_set = None if dataset_id is None else self._data_sets.get(dataset_id)
         if data_set is None or not data_set.is_deterministic:
             return None

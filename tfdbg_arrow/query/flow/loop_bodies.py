@@ -28,6 +28,28 @@ class LoopBody(NamedTuple):
     num_states: int
 
 
+class LoopRun(NamedTuple):
+    """The iterations of one run of a loop, up to one of them.
+
+    Attributes:
+        execution_event: The event_index of the execution that ran the loop.
+        first_event: The first event of the iterations.
+        num_iterations: Number of the iterations.
+    """
+
+    execution_event: int
+    first_event: int
+    num_iterations: int
+
+
+class _Iteration(NamedTuple):
+    """An iteration of a loop: its step, and its first and last event in the body."""
+
+    step_id: int
+    first: int
+    last: int
+
+
 class LoopBodies:
     """Finds the bodies of the loops over data sets in one run."""
 
@@ -35,6 +57,7 @@ class LoopBodies:
         self._logdir = logdir
         self._graphs = graphs
         self._run_id = run_id
+        self._iterations = lru_cache(maxsize=16)(self._read_iterations)
         self._iterations_before = lru_cache(maxsize=16)(self._read_iterations_before)
 
     def components(self, graph_id: int | None) -> dict[str, int]:
@@ -90,19 +113,45 @@ class LoopBodies:
         )
         return previous if last < first and not between else None
 
+    def run_until(self, graph_id: int, step_id: int) -> LoopRun | None:
+        """Returns the iterations from the start of a loop to a given one.
+
+        The result is None if iterations overlap, or if no execution is known that ran the loop.
+
+        Args:
+            graph_id: The body of the loop.
+            step_id: The step of the given iteration.
+        """
+        iterations = self._iterations(graph_id)
+        index = next((index for index, iteration in enumerate(iterations) if iteration.step_id == step_id), None)
+        if index is None:
+            return None
+        # The loop runs within one execution: the last one that started before the iteration.
+        ((started,),) = self._logdir.rows(
+            "SELECT max(event_index) FROM execution WHERE run_id = ? AND event_index < ?",
+            [self._run_id, iterations[index].first],
+        )
+        own = [iteration for iteration in iterations[: index + 1] if started is not None and iteration.first > started]
+        is_in_order = all(before.last < after.first for before, after in itertools.pairwise(own))
+        return LoopRun(started, own[0].first, len(own)) if own and is_in_order else None
+
     def _read_iterations_before(self, graph_id: int) -> dict[int, tuple[int, int, int]]:
         """Returns the iteration before each iteration of a loop, by the step of the iteration.
 
         The values are the step and the last event of the iteration before, and the first event of the iteration.
         """
+        return {
+            after.step_id: (before.step_id, before.last, after.first)
+            for before, after in itertools.pairwise(self._iterations(graph_id))
+        }
+
+    def _read_iterations(self, graph_id: int) -> list[_Iteration]:
         rows = self._logdir.rows(
             "SELECT step_id, min(event_index), max(event_index) FROM tensor_health WHERE run_id = ? AND graph_id = ? "
             "AND execution_index IS NULL AND step_id IS NOT NULL GROUP BY step_id ORDER BY min(event_index)",
             [self._run_id, graph_id],
         )
-        return {
-            step_id: (previous, last, first) for (previous, _, last), (step_id, first, _) in itertools.pairwise(rows)
-        }
+        return [_Iteration(*row) for row in rows]
 
     @cached_property
     def by_graph(self) -> dict[int, LoopBody]:

@@ -4,6 +4,7 @@
 |---|---|
 | `OwnedIterator._create_iterator` | the data set whose elements an iterator returns |
 | `_TensorSliceDataset.__init__`, `_TensorDataset.__init__` | a data set of the program's arrays |
+| `DatasetSpec._to_components` | the data set that a function gets as an argument |
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tensorflow.python.data.ops import from_tensor_slices_op, from_tensors_op, iterator_ops
+from tensorflow.python.data.ops import dataset_ops, from_tensor_slices_op, from_tensors_op, iterator_ops
 from tensorflow.python.framework import ops as framework_ops
 from tensorflow.python.util import nest
 
@@ -24,21 +25,23 @@ from tfdbg_arrow.writer.own_frames import own_frames_left_out
 def hook_data_sets(observation: Observation, patches: Patches) -> None:
     """Installs the hooks."""
     noted = functools.partial(_noted, observation)
-    patches.put(iterator_ops.OwnedIterator, "_create_iterator", noted(lambda iterator: iterator._dataset))
+    patches.put(iterator_ops.OwnedIterator, "_create_iterator", noted(lambda iterator, *_: iterator._dataset))
     for of_tensors in (from_tensor_slices_op._TensorSliceDataset, from_tensors_op._TensorDataset):
-        patches.put(of_tensors, "__init__", noted(lambda dataset: dataset))
+        patches.put(of_tensors, "__init__", noted(lambda dataset, *_: dataset))
+    patches.put(dataset_ops.DatasetSpec, "_to_components", noted(lambda _, dataset: dataset))
 
 
-def _noted(observation: Observation, dataset_of: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Returns a decorator that notes a data set after a method has run; `dataset_of` gets the method's object."""
+def _noted(observation: Observation, dataset_of: Callable[..., Any]) -> Callable[[Any], Any]:
+    """Returns a decorator that notes a data set after a method has run; `dataset_of` gets the object and arguments."""
 
     def make(original: Any) -> Any:
         @functools.wraps(original)
-        def run_and_note(self: Any, *args: Any, **kwargs: Any) -> None:
+        def run_and_note(self: Any, *args: Any, **kwargs: Any) -> Any:
             with own_frames_left_out:
-                original(self, *args, **kwargs)
+                result = original(self, *args, **kwargs)
             if observation.is_active:
-                _tell(observation, dataset_of(self))
+                _tell(observation, dataset_of(self, *args))
+            return result
 
         return run_and_note
 
