@@ -256,6 +256,39 @@ def test_a_ragged_batch(is_reversed: bool, tmp_path: Path) -> None:
         assert arrays["label"].tolist() == [BAD_RECORD]
 
 
+@pytest.mark.parametrize("is_reversed", [False, True])
+def test_the_mean_of_an_empty_row_of_a_ragged_batch(is_reversed: bool, tmp_path: Path) -> None:
+    """In the near miss, the means are in another order than the samples."""
+    weight = tf.Variable(1.0)
+    lists = [[1.0] * (1 + number % 5) for number in range(NUM_RECORDS)]
+    lists[BAD_RECORD] = []
+
+    @tf.function
+    def step(values: tf.RaggedTensor, label: tf.Tensor) -> None:
+        with tf.GradientTape() as tape:
+            mean = tf.reduce_mean(values, axis=1)
+            error = tf.exp((mean[::-1] if is_reversed else mean) * weight) - tf.cast(label, tf.float32)
+        weight.assign_sub(0.01 * tape.gradient(error, weight))
+
+    def program() -> None:
+        data = tf.data.Dataset.from_tensor_slices((tf.ragged.constant(lists), labels()))
+        for batch in data.shuffle(NUM_RECORDS, seed=1).batch(8):
+            step(*batch)
+
+    sample = record(tmp_path / "kept", program)
+    assert shown(sample) == {"values": (), "label": (BAD_RECORD,)}
+    kept, plain = (tfdbg_arrow.open_logdir(tmp_path / "kept"), tmp_path / "plain")
+    with tfdbg_arrow.capture(plain):
+        program()
+    with kept, tfdbg_arrow.open_logdir(plain) as opened:
+        for logdir in (kept, opened):
+            places = {bad.op_type: bad.samples for bad in logdir.nonfinite(limit=None)}
+            in_mean, in_error = places["RealDiv"], places["Exp"]
+            assert in_mean is not None
+            assert (in_mean.num_bad, in_mean.num_samples, in_mean.whole) == (1, 8, "the batch")
+            assert (in_error is None) == is_reversed
+
+
 def answer_of_several(logdir: Path, op: Callable[[tf.Tensor], tf.Tensor], bad_rows: list[int]) -> NonFinite:
     x = features() + 1
     x[bad_rows, 1] = 0

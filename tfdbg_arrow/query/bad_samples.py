@@ -109,7 +109,7 @@ class SampleFinder:
         if data_name is None and len(arguments) != 1:  # no argument, or rows of several arguments
             return None
         ragged = self._ragged.find(sources[0]) if len(sources) == 1 else None
-        if ragged is not None:
+        if ragged is not None and event.shape[0] == ragged.num_slices:
             return self._of_ragged(event, ragged, first_bad[0], num_bad)
         (argument,) = arguments or {None}
         rows = {self._row_of(source, first_bad[0]) for source in sources}

@@ -7,14 +7,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from tfdbg_arrow.query.batch_axis import BatchSource
+from tfdbg_arrow.query.batch_axis.ragged_rows import TO_VALUES
 from tfdbg_arrow.query.batch_axis.step_batches import StepBatches
 from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.recorded import EagerValue
 from tfdbg_arrow.query.source_arrays import GETS_ELEMENT
 from tfdbg_arrow.query.step_inputs import KeptInput, StepInputs
-
-_TO_VALUES = "RaggedTensorFromVariant"
-"""The type of op that makes the limits of the rows (output 0) and the values of a ragged component (output 1)."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +24,7 @@ class RaggedBatch:
         limits: Sample i has the values from limits[i] up to limits[i + 1].
         source: The component, as a source of the batch.
         slot: The number of the component.
+        is_reduced: Whether the bad tensor reduces the values of each sample.
     """
 
     values: KeptInput
@@ -33,9 +32,16 @@ class RaggedBatch:
     source: BatchSource
     slot: int
 
-    def sample_of(self, value: int) -> int:
-        """Returns the sample to which a value belongs."""
-        return bisect_right(self.limits, value) - 1
+    is_reduced: bool = False
+
+    @property
+    def num_slices(self) -> int:
+        """The number of slices along the first axis of the bad tensor."""
+        return len(self.limits) - 1 if self.is_reduced else self.limits[-1]
+
+    def sample_of(self, index: int) -> int:
+        """Returns the sample of a value, or of a slice of a tensor that reduces the values of each sample."""
+        return index if self.is_reduced else bisect_right(self.limits, index) - 1
 
 
 class RaggedBatches:
@@ -52,7 +58,7 @@ class RaggedBatches:
         The result is also None unless the recording kept the values and the limits, as arguments of a step.
         """
         values, events = source.row, self._flow.events
-        if values.op_type != _TO_VALUES or values.tensor_id is None or values.execution_index is None:
+        if values.op_type != TO_VALUES or values.tensor_id is None or values.execution_index is None:
             return None
         outputs = {slot: tensor_id for slot, (tensor_id, _) in events.execution_outputs(values.execution_index).items()}
         component = events.execution_inputs(values.execution_index).get(0)
@@ -70,4 +76,5 @@ class RaggedBatches:
             return None
         slots = {tensor_id: slot for slot, (tensor_id, _) in events.execution_outputs(taken_in).items()}
         element = BatchSource(values, taken_in, component=EagerValue(component))
-        return RaggedBatch(input_of_tensor[values.tensor_id], limits, element, slots.get(component, 0))
+        slot = slots.get(component, 0)
+        return RaggedBatch(input_of_tensor[values.tensor_id], limits, element, slot, is_reduced=source.is_reduced)

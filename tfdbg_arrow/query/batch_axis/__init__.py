@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from tfdbg_arrow.query.batch_axis.first_axis import LOOKUPS, Carrier, FirstAxis
 from tfdbg_arrow.query.batch_axis.op_facts import OpFacts
+from tfdbg_arrow.query.batch_axis.ragged_rows import RaggedRows
 from tfdbg_arrow.query.batch_axis.step_batches import StepBatches
 from tfdbg_arrow.query.batch_axis.unrecorded_inputs import (
     ELEMENTWISE,
@@ -32,6 +33,8 @@ _MAX_TENSORS = 1_000
 
 _REORDERED = -1
 """Stands in for the sources of a tensor whose slices are not computed from the slices of the same index."""
+_FIRST_REDUCED = -2
+"""The rows of the values with event_index i have the number `_FIRST_REDUCED` - i: a mean takes two sums of one row."""
 OUTSIDE = "a tensor from outside"
 """The name of a source that eager code took."""
 
@@ -46,6 +49,7 @@ class BatchSource(NamedTuple):
             batch.
         call: The execution that took this argument; None if it is an input of the batch's own execution.
         component: The component of the data set's element that the samples come from; None for an argument.
+        is_reduced: Whether the samples are the rows of a ragged component, of which `row` has the values.
     """
 
     row: TensorEvent
@@ -53,6 +57,7 @@ class BatchSource(NamedTuple):
     argument: str | None = None
     call: int | None = None
     component: GraphTensor | EagerValue | None = None
+    is_reduced: bool = False
 
 
 class BatchAxis:
@@ -65,6 +70,7 @@ class BatchAxis:
         facts = OpFacts(logdir, run_id=run_id)
         self._unrecorded = UnrecordedInputs(flow, facts, batches)
         self._first_axis = FirstAxis(flow, facts, self._unrecorded)
+        self._ragged_rows = RaggedRows(flow, batches)
         self._outside = OutsideTensors(flow)
         self._sources: dict[int, frozenset[int]] = {}
         self._source_of: dict[int, BatchSource] = {}
@@ -91,8 +97,9 @@ class BatchAxis:
                     return []
                 source = self._source(row)
                 if source is not None:
-                    self._source_of[index] = source
-                    self._sources[index] = frozenset([index])
+                    key = _FIRST_REDUCED - source.row.event_index if source.is_reduced else index
+                    self._source_of[key] = source
+                    self._sources[index] = frozenset([key])
                     continue
                 carriers[index] = self._first_axis.carriers(row)
                 to_follow += [carrier.row for carrier in carriers[index] if carrier.row.event_index not in carriers]
@@ -146,6 +153,8 @@ class BatchAxis:
 
     def _source(self, row: TensorEvent) -> BatchSource | None:
         """Returns a tensor as a source if it is an input of the step, or is computed from an input that has no row."""
+        if (values := self._ragged_rows.values_of(row)) is not None:
+            return BatchSource(values, None, is_reduced=True)
         if self._batches.is_batch_input(row):
             if self._flow.loop_bodies.is_component(row.graph_tensor):
                 return BatchSource(row, None, component=row.graph_tensor)
