@@ -289,6 +289,39 @@ def test_the_mean_of_an_empty_row_of_a_ragged_batch(is_reversed: bool, tmp_path:
             assert (in_error is None) == is_reversed
 
 
+@pytest.mark.parametrize(
+    ("reduce", "is_known"),
+    [
+        (lambda x, table: tf.sparse.reduce_sum(x, axis=1), True),
+        (lambda x, table: tf.sparse.reduce_sum(x, axis=-1, keepdims=True)[:, 0], True),
+        (lambda x, table: tf.sparse.sparse_dense_matmul(x, table)[:, 0], True),
+        (lambda x, table: tf.sparse.reduce_sum(x, axis=0), False),
+        (lambda x, table: tf.sparse.sparse_dense_matmul(x, table, adjoint_a=True)[:, 0], False),
+    ],
+    ids=["sum", "sum with axis", "product", "sum over samples", "product of the transpose"],
+)
+def test_a_sparse_batch(reduce: Any, is_known: bool, tmp_path: Path) -> None:
+    """A row of zeros. The batches are square, so that columns have the size of the batch."""
+    weight = tf.Variable(1.0)
+    dense = np.random.default_rng(0).uniform(1, 2, (NUM_RECORDS, 8)).astype("float32")
+    dense[:, 3] = dense[BAD_RECORD] = 0
+
+    @tf.function
+    def step(clicks: tf.SparseTensor, label: tf.Tensor) -> None:
+        with tf.GradientTape() as tape:
+            total = reduce(clicks, tf.ones([8, 1]))
+            loss = tf.reduce_mean(weight / total) + tf.reduce_mean(tf.cast(label, tf.float32))
+        weight.assign_sub(0.01 * tape.gradient(loss, weight))
+
+    def program() -> None:
+        data = tf.data.Dataset.from_tensor_slices((tf.sparse.from_dense(dense), labels()))
+        for batch in data.shuffle(NUM_RECORDS, seed=1).batch(8):
+            step(*batch)
+
+    sample = record(tmp_path, program)
+    assert shown(sample) == ({"clicks": (), "label": (BAD_RECORD,)} if is_known else {})
+
+
 def answer_of_several(logdir: Path, op: Callable[[tf.Tensor], tf.Tensor], bad_rows: list[int]) -> NonFinite:
     x = features() + 1
     x[bad_rows, 1] = 0

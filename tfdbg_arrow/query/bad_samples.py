@@ -108,8 +108,8 @@ class SampleFinder:
         arguments = {source.argument for source in sources}
         if data_name is None and len(arguments) != 1:  # no argument, or rows of several arguments
             return None
-        ragged = self._ragged.find(sources[0]) if len(sources) == 1 else None
-        if ragged is not None and event.shape[0] == ragged.num_slices:
+        ragged = self._ragged.find(sources[0], num_slices=event.shape[0]) if len(sources) == 1 else None
+        if ragged is not None:
             return self._of_ragged(event, ragged, first_bad[0], num_bad)
         (argument,) = arguments or {None}
         rows = {self._row_of(source, first_bad[0]) for source in sources}
@@ -147,7 +147,7 @@ class SampleFinder:
         start, end = batch.limits[first : first + 2]
         names = self._names_of(event)
         path = self._arrays.element_component(batch.source.taken_in, batch.slot) or (batch.slot,)
-        argument = self._arguments_of_step(event.execution_index).get(batch.source.row.tensor_id or -1)
+        argument = self._arguments_of_step(event.execution_index).get(batch.first_id)
         has_key = any(isinstance(key, str) for key in path)
         name = short_name(path, names) if argument is None or has_key else argument
         others = (

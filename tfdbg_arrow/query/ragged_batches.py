@@ -1,13 +1,14 @@
-"""RaggedBatches: finds the samples to which the values of a ragged component of a batch belong."""
+"""RaggedBatches: finds the samples to which the values of a ragged or sparse component of a batch belong."""
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 from tfdbg_arrow.query.batch_axis import BatchSource
-from tfdbg_arrow.query.batch_axis.ragged_rows import TO_VALUES
+from tfdbg_arrow.query.batch_axis.reduced_rows import RAGGED, SPARSE
 from tfdbg_arrow.query.batch_axis.step_batches import StepBatches
 from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.recorded import EagerValue
@@ -17,13 +18,15 @@ from tfdbg_arrow.query.step_inputs import KeptInput, StepInputs
 
 @dataclass(frozen=True)
 class RaggedBatch:
-    """A ragged component of a batch whose samples have values along one ragged axis.
+    """A component of a batch: its samples have values along one ragged axis, or they are rows of a sparse tensor.
 
     Attributes:
         values: The kept values of all samples.
         limits: Sample i has the values from limits[i] up to limits[i + 1].
         source: The component, as a source of the batch.
         slot: The number of the component.
+        first_id: The id of the tensor with which TensorFlow begins when it passes the component to a function. Its
+            argument has the name of the component.
         is_reduced: Whether the bad tensor reduces the values of each sample.
     """
 
@@ -31,8 +34,8 @@ class RaggedBatch:
     limits: tuple[int, ...]
     source: BatchSource
     slot: int
-
-    is_reduced: bool = False
+    first_id: int
+    is_reduced: bool
 
     @property
     def num_slices(self) -> int:
@@ -45,36 +48,59 @@ class RaggedBatch:
 
 
 class RaggedBatches:
-    """Recognizes the values of ragged components in one run. The caller must hold the lock of the data flow."""
+    """Recognizes the values of ragged and sparse components in one run.
+
+    The caller must hold the lock of the data flow.
+    """
 
     def __init__(self, flow: DataFlow, batches: StepBatches, step_inputs: StepInputs) -> None:
         self._flow = flow
         self._batches = batches
         self._step_inputs = step_inputs
 
-    def find(self, source: BatchSource) -> RaggedBatch | None:
-        """Returns the ragged component whose values are a given source; None for another source.
+    def find(self, source: BatchSource, *, num_slices: int) -> RaggedBatch | None:
+        """Returns the component whose values are a given source; None for another source.
 
-        The result is also None unless the recording kept the values and the limits, as arguments of a step.
+        The result is also None unless the recording kept the values and their places, as arguments of a step.
+
+        Args:
+            source: The source.
+            num_slices: Number of slices along the first axis of the bad tensor.
         """
         values, events = source.row, self._flow.events
-        if values.op_type != TO_VALUES or values.tensor_id is None or values.execution_index is None:
+        is_sparse = values.op_type == SPARSE and source.is_reduced
+        if not (values.op_type == RAGGED or is_sparse) or values.tensor_id is None or values.execution_index is None:
             return None
         outputs = {slot: tensor_id for slot, (tensor_id, _) in events.execution_outputs(values.execution_index).items()}
         component = events.execution_inputs(values.execution_index).get(0)
-        if outputs != {0: outputs.get(0), 1: values.tensor_id} or component is None:
+        if outputs.get(1) != values.tensor_id or len(outputs) != (3 if is_sparse else 2) or component is None:
             return None  # e.g. several ragged axes
         taken_in = events.eager(component).execution_index
         is_element = events.eager(component).op_type in GETS_ELEMENT and self._batches.has_batches(taken_in)
-        input_of_tensor = self._step_inputs.of_tensors(outputs.values())
-        if not is_element or taken_in is None or set(input_of_tensor) != set(outputs.values()):
+        input_of_tensor = self._step_inputs.of_tensors((outputs[0], outputs[1]))
+        if not is_element or taken_in is None or len(input_of_tensor) != 2:
             return None
-        limits = self._step_inputs.integers(input_of_tensor[outputs[0]])
-        size = input_of_tensor[values.tensor_id].shape[:1]
-        is_ordered = all(start <= end for start, end in pairwise(limits))
-        if len(limits) < 2 or not is_ordered or limits[0] != 0 or (limits[-1],) != size:
+        kept_places, kept_values = input_of_tensor[outputs[0]], input_of_tensor[outputs[1]]
+        limits = self._step_inputs.integers(kept_places)
+        if len(kept_places.shape) != (2 if is_sparse else 1):
+            return None
+        if is_sparse:
+            rows = limits[:: kept_places.shape[1]]
+            limits = tuple(bisect_left(rows, row) for row in range(num_slices + 1)) if _is_sorted(rows) else ()
+        if len(limits) < 2 or not _is_sorted(limits) or limits[0] != 0 or (limits[-1],) != kept_values.shape[:1]:
             return None
         slots = {tensor_id: slot for slot, (tensor_id, _) in events.execution_outputs(taken_in).items()}
         element = BatchSource(values, taken_in, component=EagerValue(component))
-        slot = slots.get(component, 0)
-        return RaggedBatch(input_of_tensor[values.tensor_id], limits, element, slot, is_reduced=source.is_reduced)
+        batch = RaggedBatch(
+            values=kept_values,
+            limits=limits,
+            source=element,
+            slot=slots.get(component, 0),
+            first_id=outputs[0 if is_sparse else 1],
+            is_reduced=source.is_reduced,
+        )
+        return batch if batch.num_slices == num_slices else None
+
+
+def _is_sorted(numbers: Sequence[int]) -> bool:
+    return all(one <= other for one, other in pairwise(numbers))

@@ -99,12 +99,12 @@ class StepInputs:
         return {number: KeptInput(event_index, dtype, tuple(shape)) for number, event_index, dtype, shape in rows}
 
     def integers(self, kept: KeptInput) -> tuple[int, ...]:
-        """Returns the elements of a vector of integers; empty for another tensor."""
+        """Returns the elements of a tensor of integers in row-major order; empty for another tensor."""
         import numpy as np
 
         from tfdbg_arrow.query.values import decode
 
-        if kept.dtype not in ("int32", "int64") or len(kept.shape) != 1:
+        if kept.dtype not in ("int32", "int64"):
             return ()
         array = decode(np.frombuffer(self._prefix(kept, _MAX_OFFSET), np.uint8), kept.dtype)
         return () if array is None else tuple(array.tolist())

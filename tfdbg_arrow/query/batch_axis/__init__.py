@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from tfdbg_arrow.query.batch_axis.first_axis import LOOKUPS, Carrier, FirstAxis
 from tfdbg_arrow.query.batch_axis.op_facts import OpFacts
-from tfdbg_arrow.query.batch_axis.ragged_rows import RaggedRows
+from tfdbg_arrow.query.batch_axis.reduced_rows import ReducedRows
 from tfdbg_arrow.query.batch_axis.step_batches import StepBatches
 from tfdbg_arrow.query.batch_axis.unrecorded_inputs import (
     ELEMENTWISE,
@@ -49,7 +49,7 @@ class BatchSource(NamedTuple):
             batch.
         call: The execution that took this argument; None if it is an input of the batch's own execution.
         component: The component of the data set's element that the samples come from; None for an argument.
-        is_reduced: Whether the samples are the rows of a ragged component, of which `row` has the values.
+        is_reduced: Whether the samples are the rows of a ragged or sparse component, of which `row` has the values.
     """
 
     row: TensorEvent
@@ -70,7 +70,7 @@ class BatchAxis:
         facts = OpFacts(logdir, run_id=run_id)
         self._unrecorded = UnrecordedInputs(flow, facts, batches)
         self._first_axis = FirstAxis(flow, facts, self._unrecorded)
-        self._ragged_rows = RaggedRows(flow, batches)
+        self._reduced_rows = ReducedRows(flow, facts, batches)
         self._outside = OutsideTensors(flow)
         self._sources: dict[int, frozenset[int]] = {}
         self._source_of: dict[int, BatchSource] = {}
@@ -153,7 +153,7 @@ class BatchAxis:
 
     def _source(self, row: TensorEvent) -> BatchSource | None:
         """Returns a tensor as a source if it is an input of the step, or is computed from an input that has no row."""
-        if (values := self._ragged_rows.values_of(row)) is not None:
+        if (values := self._reduced_rows.values_of(row)) is not None:
             return BatchSource(values, None, is_reduced=True)
         if self._batches.is_batch_input(row):
             if self._flow.loop_bodies.is_component(row.graph_tensor):
