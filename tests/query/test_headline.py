@@ -67,7 +67,7 @@ CASES: list[tuple[dict[str, Any], str]] = [
     ({"source": FRAME, "equal_lines": (OTHER,)}, f"{WHOLE} (the same as at layers.py:15) made -Inf."),
     (
         {"source": FRAME, "samples": replace(SAMPLES, num_bad=3)},
-        f"{WHOLE} made -Inf: 3 of the 64 samples of the batch, the first is sample 17.",
+        f"{WHOLE} made -Inf: sample 17 and 2 more of the 64 samples of the batch.",
     ),
     (
         {"source": FRAME, "samples": replace(SAMPLES, num_bad=64, whole="the data")},

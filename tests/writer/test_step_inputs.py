@@ -358,7 +358,7 @@ def test_of_several_bad_samples_only_the_first_is_known_if_the_op_cannot_be_comp
     first = answer_of_several(tmp_path, tf.math.lgamma, [17, 19])
     assert first.samples is not None
     assert first.samples.numbers == ()
-    assert first.headline.endswith(": 2 of the 16 samples of the batch, the first is sample 1.")
+    assert first.headline.endswith(": sample 1 and 1 more of the 16 samples of the batch.")
 
 
 def test_several_bad_samples_of_the_batch_itself(tmp_path: Path) -> None:

@@ -188,8 +188,10 @@ def _samples_text(samples: BadSamples, call: FunctionCall | None) -> str:
         return f"{computed_from}{unit} {samples.first:,} of {whole}"
     if samples.num_bad == samples.num_samples:
         return f"{computed_from}every {unit} of {whole}"
-    of_whole = f"{samples.num_bad:,} of the {samples.num_samples:,} {unit}s of {whole}"
-    return f"{computed_from}{of_whole}, {sample_numbers_text(samples)}"
+    of_whole = f"of the {samples.num_samples:,} {unit}s of {whole}"
+    if len(samples.numbers) < 2:
+        return f"{computed_from}{unit} {samples.first:,} and {samples.num_bad - 1:,} more {of_whole}"
+    return f"{computed_from}{samples.num_bad:,} {of_whole}, {sample_numbers_text(samples)}"
 
 
 def sample_numbers_text(samples: BadSamples) -> str:
