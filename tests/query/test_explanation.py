@@ -1907,7 +1907,7 @@ def test_a_covariance_of_few_samples_has_a_low_rank(
         ("from keras import ops as K", "K.divide_no_nan"),
         ("import keras.ops", "keras.ops.divide_no_nan"),
         ("import keras\ny = keras.ops.exp(1.0)", "keras.ops.divide_no_nan"),
-        ("import keras", "tf.math.divide_no_nan"),
+        ("import keras", "keras.ops.divide_no_nan"),
         ("import tensorflow as tf\nfrom keras import ops", "tf.math.divide_no_nan"),
         ("from mine import ops", "tf.math.divide_no_nan"),
         ("from keras import ops\nthis is no Python", "tf.math.divide_no_nan"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -10,7 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import tensorflow as tf
 
 import tfdbg_arrow
 from tests.reproduction.programs import OWN
@@ -157,6 +160,27 @@ def test_fixes_of_fused_ops_are_those_of_the_ops_of_the_program(outcomes: Outcom
         "double where": True,
     }
     assert tried["epsilon"].diff[-1] == "+return tf.reduce_sum(tf.math.log(tf.sigmoid(-x) + 1e-6))"
+
+
+@pytest.mark.parametrize(
+    ("line", "edited"),
+    [
+        ("clicks / seconds", {"divide_no_nan": "keras.ops.divide_no_nan(clicks, seconds)"}),
+        ("keras.ops.log(clicks / seconds)", {"epsilon": "keras.ops.log(clicks / (seconds + 1e-6))"}),
+    ],
+)
+def test_repairs_name_the_functions_of_the_program_and_return_no_0_for_a_logarithm(
+    line: str, edited: dict[str, str], tmp_path: Path
+) -> None:
+    program = tmp_path / "rate.py"
+    program.write_text(f"import keras\n\n\ndef rate(clicks, seconds):\n    return {line}\n")
+    clicks, seconds = np.ones(4, "float32"), np.array([1, 2, 0, 4], "float32")
+    with tfdbg_arrow.capture(tmp_path / "logdir", on_nonfinite="keep"):
+        tf.function(runpy.run_path(str(program))["rate"])(tf.constant(clicks), tf.constant(seconds))
+    repro = tfdbg_arrow.write_repro(tmp_path / "logdir", tmp_path / "repro.py", fix=True)
+    diffs = {fix.label: fix.diff[-1] for fix in repro.fixes}
+    assert diffs.items() >= {label: f"+return {code}" for label, code in edited.items()}.items()
+    assert ("divide_no_nan" in diffs) == ("log" not in line)
 
 
 def test_scripts_of_twenty_programs_of_the_corpus_go_bad_as_recorded(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from tfdbg_arrow.query.asked_runs import about_runs, one_asked_run
 from tfdbg_arrow.query.bad_tensor import BadTensorReader
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.explanation import Reasons, read_reasons
+from tfdbg_arrow.query.explanation.keras_ops import in_keras_ops, name_of_keras_ops
 from tfdbg_arrow.query.explanation.linear import says_zero_is_bad
 from tfdbg_arrow.query.logdir.opening import opened
 from tfdbg_arrow.query.nonfinite_search import first_nonfinite
@@ -198,7 +199,7 @@ def write_repro(
         if fix or minimise:
             content = trials.resolved(content)
         tried = trials.resolved(deeper) if deeper is not None else content
-        fixes = trials.fixes(tried, tensor, advice=read.advice or "") if fix else ()
+        fixes = trials.fixes(tried, tensor, advice=read.advice or "", keras_ops=read.keras_ops) if fix else ()
         before, is_cut = None, False
         if minimise:
             before = {name: input_.elements.shape for name, input_ in content.inputs.items()}
@@ -254,11 +255,13 @@ class _Read:
         deeper: The script with earlier ops and with fused ops separated, for repairs that replace one or two ops; None
             if no repairs are tried.
         advice: How to fix the cause.
+        keras_ops: The name for keras.ops in the file with the user's line; None if the file imports TensorFlow.
     """
 
     content: ScriptContent
     deeper: ScriptContent | None
     advice: str | None
+    keras_ops: str | None
 
 
 def _read_bad(logdir: Engine, *, event_index: int | None, run_id: str | None) -> _Bad:
@@ -305,10 +308,12 @@ def _read(logdir: Engine, bad: _Bad, *, depth: int, is_fixed: bool) -> _Read:
     assert last is not None
     expected = expected_of(computed, last, is_origin=tensor.is_origin)
     content = ScriptContent(facts=facts, expected=expected, piece=piece, gradient=gradient)
+    module = None if tensor.source is None else finder.flow.stacks.module(tensor.source.file_path)
     return _Read(
         content=content,
         deeper=None if deeper is None else replace(content, piece=deeper),
         advice=None if reasons.explanation is None else reasons.explanation.repair,
+        keras_ops=None if module is None else name_of_keras_ops(module),
     )
 
 
@@ -372,7 +377,9 @@ class _Trials:
             content = replace(content, gradient=replace(content.gradient, forward=forward))
         return content
 
-    def fixes(self, content: ScriptContent, tensor: NonFinite, *, advice: str) -> tuple[TriedFix, ...]:
+    def fixes(
+        self, content: ScriptContent, tensor: NonFinite, *, advice: str, keras_ops: str | None
+    ) -> tuple[TriedFix, ...]:
         """Tries the repairs of the last op, or of the forward op of a gradient.
 
         Repairs that the advice refutes are left out.
@@ -391,7 +398,7 @@ class _Trials:
         outcomes = self._run("fix", scripts)["outcomes"]
         tried = []
         for (fix, _), script, outcome in zip(candidates, scripts, outcomes, strict=True):
-            diff, is_users = _diff(fix, piece, tensor.source, content, script)
+            diff, is_users = _diff(fix, piece, tensor.source, content, script, keras_ops=keras_ops)
             num_bad = outcome["num_bad"]
             is_finite = None if num_bad is None else num_bad == 0
             tried.append(
@@ -492,7 +499,7 @@ def _without_shapes(piece: Piece) -> Piece:
 
 
 def _diff(
-    fix: Fix, piece: Piece, source: Frame | None, old: ScriptContent, new: ScriptContent
+    fix: Fix, piece: Piece, source: Frame | None, old: ScriptContent, new: ScriptContent, *, keras_ops: str | None
 ) -> tuple[tuple[str, ...], bool]:
     op = piece.ops[-1]
     other_code = {"eps": epsilon_of(op.dtype)}
@@ -507,6 +514,7 @@ def _diff(
     if line_of is not None and line_of.code:
         edited = edited_line(line_of.code, fix, op.op_type, [name for name, _ in op.arguments], other_code)
         if edited is not None and edited != line_of.code:
+            edited = edited if keras_ops is None else in_keras_ops(edited, keras_ops)
             return diff_lines(line_of.code, edited, line_of), True
     before = render(old, npz_name="repro.npz").splitlines()
     after = render(new, npz_name="repro.npz").splitlines()
