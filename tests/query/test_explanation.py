@@ -2130,3 +2130,28 @@ def test_a_log_sum_exp_by_hand_of_a_row_of_a_mask(
     found = step.reason("difference", tmp_path, result=takers[-1][0])
     assert found is not None
     assert ("tf.reduce_logsumexp" in (found.repair or "")) == is_logsumexp
+
+
+@pytest.mark.parametrize(
+    ("ops", "dtype", "is_wrapped"),
+    [
+        ([("squares", "Mul", ["samples", "samples"]), ("energy", "Sum", ["squares"])], "int32", True),
+        ([("squares", "Square", ["samples"]), ("energy", "Sum", ["squares"])], "int64", True),
+        ([("energy", "Square", ["samples"])], "int16", True),
+        ([("energy", "Sum", ["samples"])], "int32", False),  # a sum may be negative
+        ([("squares", "Mul", ["samples", "other"]), ("energy", "Sum", ["squares"])], "int32", False),
+        ([("energy", "Square", ["samples"])], "float64", False),
+    ],
+)
+def test_a_negative_sum_of_squares_of_integers_was_too_large(
+    ops: list[tuple[str, str, list[str]]], dtype: str, is_wrapped: bool, tmp_path: Path
+) -> None:
+    step = Step().takes(CLEAN)
+    for name, op_type, inputs in [("samples", "Placeholder", []), ("other", "Placeholder", []), *ops]:
+        step.graph.op(name, op_type, inputs, dtypes=(dtype,), not_recorded="dtype")
+    step.op("cast", "Cast", ["energy"], CLEAN).op("mean", "RealDiv", ["cast", "x"], CLEAN)
+    found = step.op("root", "Sqrt", ["mean"], NAN).reason("root", tmp_path, result="root")
+    assert found is not None
+    said = f" The argument was cast from a sum of squares in {dtype}: the sum was too large for {dtype}, and so became"
+    assert (said in found.sentence) == is_wrapped
+    assert (found.repair == "Cast the numbers to float32 before they are squared.") == is_wrapped

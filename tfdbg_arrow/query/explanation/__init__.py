@@ -168,6 +168,7 @@ def explain_event(
         adds_rounded_to_0=around.adds_rounded_to_0,
         last_write=around.last_write,
         constant=around.constant,
+        squares_of=around.squares_of,
         is_norm_of_gradient=uses.is_norm_of_gradient,
         bad_gradient_of_masked=forward_pass.bad_gradient_of_masked,
         line_of_select=forward_pass.line_of_select,

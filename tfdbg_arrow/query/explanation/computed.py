@@ -144,6 +144,8 @@ class Computed:
             another tensor, for a write of a computed value in a function, and if the write is not known.
         constant: Returns the code of a constant of the program, in backquotes, if a tensor is a constant; an empty text
             if no part of the line stands for the constant alone; None for another tensor.
+        squares_of: Returns the dtype of integers if a tensor was cast from a sum of their squares, perhaps after it was
+            scaled; None for another tensor.
         is_norm_of_gradient: Returns whether the op computes a part of the norm of a gradient.
         bad_gradient_of_masked: Returns a bad tensor of the gradient if a `tf.where` replaces the output in the forward
             pass, so that all other tensors of the forward pass stay finite.
@@ -193,6 +195,7 @@ class Computed:
     adds_rounded_to_0: Callable[[TensorEvent], bool] = _no
     last_write: Callable[[TensorEvent], VariableWrite | None] = _no_write
     constant: Callable[[TensorEvent], str | None] = _no_code
+    squares_of: Callable[[TensorEvent], str | None] = _no_code
     is_norm_of_gradient: Callable[[], bool] = _never
     bad_gradient_of_masked: Callable[[], TensorEvent | None] = _none
     line_of_select: Callable[[], str | None] = _no_text

@@ -236,7 +236,16 @@ def _is_mask_of_constant(computed: Computed) -> bool:
 def _root_of_negative(computed: Computed) -> Explanation | None:
     """Explains the root of a negative number. The ops that made the number determine the fix."""
     negative = _ROOT_OF_NEGATIVE(computed)
-    if negative is None or not _is_difference_of_moments(computed, computed.inputs[0]):
+    if negative is None:
+        return None
+    dtype = computed.squares_of(computed.inputs[0])
+    if dtype is not None:
+        return Explanation(
+            f"{negative.sentence} The argument was cast from a sum of squares in {dtype}: the sum was too large for "
+            f"{dtype}, and so became negative.",
+            "Cast the numbers to float32 before they are squared.",
+        )
+    if not _is_difference_of_moments(computed, computed.inputs[0]):
         return negative
     sentence = f"{negative.sentence} The argument is E[x^2] - E[x]^2, and rounding can make this difference negative."
     return Explanation(sentence, _DEVIATIONS)

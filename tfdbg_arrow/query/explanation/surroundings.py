@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from itertools import islice
 
 from tfdbg_arrow.query.bad_samples import BadSamples, SampleFinder
-from tfdbg_arrow.query.explanation.computed import Computed, VariableWrite, chain_of, holds_only_neg_inf
+from tfdbg_arrow.query.explanation.computed import MAX_CHAIN, Computed, VariableWrite, chain_of, holds_only_neg_inf
 from tfdbg_arrow.query.explanation.facts import MAX_BEHIND, BadTensorFacts
 from tfdbg_arrow.query.explanation.keras_ops import name_of_keras_ops
 from tfdbg_arrow.query.explanation.kinds import ADDS, RESHAPES
@@ -44,6 +45,7 @@ _ROOTS = ("Sqrt", *RESHAPES)
 _READERS = types_with(Trait.READS | Trait.READS_PART)
 _CONSTANTS = frozenset({"Const", "Fill", "ZerosLike"})
 """Types of ops that count as constants of the program when the program writes their result to a variable."""
+_INTEGER = re.compile(r"int\d+")
 _MAX_CODE = 1000
 """The parser reads at most this many characters of a line of code."""
 
@@ -148,6 +150,30 @@ class Surroundings(BadTensorFacts):
             return None
         code = self._code(self.flow.stack_trace_id(row))
         return "" if code is None or code == self._code(self.flow.stack_trace_id(self.event)) else code
+
+    def squares_of(self, row: TensorEvent) -> str | None:
+        """Returns the dtype of integers if a tensor was cast from a sum of their squares; None for another tensor.
+
+        The sum, or the tensor, may have been divided or multiplied.
+        """
+        if row.graph_id is None:
+            return None
+        graph, name = self.flow.graphs.graph(row.graph_id), row.op_name or ""
+        for _ in range(MAX_CHAIN):
+            op = graph.ops.get(name)
+            if op is None or not op.inputs:
+                return None
+            source = graph.ops.get(op.inputs[0][0])
+            if op.op_type == "Cast":
+                summed = source if source is None or source.op_type != "Sum" else graph.ops.get(source.inputs[0][0])
+                is_product = summed is not None and summed.op_type == "Mul" and len(set(summed.inputs)) == 1
+                is_square = is_product or (summed is not None and summed.op_type == "Square")
+                dtype = graph.dtypes.get(op.inputs[0], "")
+                return dtype if is_square and _INTEGER.fullmatch(dtype) else None
+            if op.op_type not in ("Mul", "RealDiv", *RESHAPES):
+                return None
+            name = op.inputs[0][0]
+        return None
 
     def last_write(self, row: TensorEvent) -> VariableWrite | None:
         """Returns the last write to the variable from which a tensor was read, perhaps cast.
