@@ -390,6 +390,8 @@ class ExecutedEdges:
                     return self._branch_result(at, graph, node, depth=depth)
                 if len(steps) != 1 or len(node.inputs) != 2:
                     return None
+                if at.context.iteration and node.node_name in graph.unchanged:
+                    at = replace(at, context=replace(at.context, iteration=0))  # where the value entered the loop
                 index = steps[0] if at.context.iteration else 1 - steps[0]
             elif node.op_type in EXITS:
                 last = self._last_iteration(at, graph, node)

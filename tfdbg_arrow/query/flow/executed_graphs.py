@@ -111,6 +111,27 @@ class ExecutedGraph:
         ]
 
     @cached_property
+    def unchanged(self) -> frozenset[str]:
+        """The Merges of loop variables that an iteration hands to the next one unchanged, such as a captured tensor."""
+        return frozenset(node.node_name for node in self.nodes.values() if node.op_type in MERGES and self._keeps(node))
+
+    def _keeps(self, merge: ExecutedNode) -> bool:
+        steps = self.steps(merge)
+        if len(steps) != 1 or len(merge.inputs) != 2:
+            return False
+        name = merge.inputs[steps[0]][0]
+        for _ in range(MAX_PASSED):
+            node = self.nodes.get(name)
+            if node is None or node is merge:
+                return node is merge
+            if not is_border(node) or node.op_type == "IdentityN" or not node.inputs:
+                return False
+            if node.op_type not in HANDING_ON | SWITCHES | NEXT_ITERATIONS:
+                return False
+            name = node.inputs[0][0]
+        return False
+
+    @cached_property
     def results(self) -> dict[int, ExecutedNode]:
         """The nodes that return the results of the outermost function, by the index of the result."""
         return {
