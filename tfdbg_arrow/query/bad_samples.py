@@ -65,8 +65,8 @@ class BadSamples:
         is_row_of_arrays: Whether `row` is a row of the program's arrays. Otherwise, the records come from files, a
             generator or a range, or follow skipped records. False if `row` is None.
         follows_skipped: Whether `row` is counted after records that the data set left out with `skip`.
-        first_sample: What the inputs of the step hold for the first bad sample; empty unless the recording kept the
-            inputs of the step, as with `on_nonfinite='keep'`, and if all samples are bad.
+        first_sample: What the inputs of the step hold for the first bad sample; empty if all samples are bad, or if the
+            recording did not keep the inputs of the step, as it does with `on_nonfinite='keep'`.
     """
 
     first: int

@@ -273,8 +273,11 @@ class ProgramOps:
 
     def _undoing(self, op: Op, at: GraphTensor, event: TensorEvent) -> Callable[[TensorEvent], _Counts] | None:
         """Returns the function that works out the bad elements of an op's input from its output, or None."""
-        if self._left_out(op, at, event) is not None or _is_sum_with_constant(op, event):
+        if self._left_out(op, at, event) is not None:
             return _same
+        if _is_sum_with_constant(op, event):
+            first = self._graphs.op(at.graph_id, op.inputs[0][0]) if op.inputs else None
+            return _negative if op.op_type == "Sub" and first is not None and first.op_type == "Const" else _same
         is_reciprocal = event.op_type == CHAIN and op.op_type in _DIVISIONS | _OF_ONE
         return reciprocal if is_reciprocal else _UNDONE.get(op.op_type)
 
