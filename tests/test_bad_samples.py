@@ -511,7 +511,9 @@ def test_samples_in_another_order_are_not_called_samples(tmp_path: Path, reorder
 
 
 @pytest.mark.parametrize("axis", [0, 1])
-@pytest.mark.parametrize("reorder", ["roll", "reverse", "shuffle", "gather"])
+@pytest.mark.parametrize(
+    "reorder", ["roll", "reverse", "shuffle", "gather", "scatter", "sequence", "numpy", "slice", "concat", "product"]
+)
 def test_a_tensor_of_samples_and_reordered_samples_has_no_samples(tmp_path: Path, reorder: str, axis: int) -> None:
     weight = tf.Variable(tf.ones([6, 1]))
     ops: dict[str, Callable[[Any], Any]] = {
@@ -519,12 +521,30 @@ def test_a_tensor_of_samples_and_reordered_samples_has_no_samples(tmp_path: Path
         "reverse": lambda x: tf.reverse(x, [axis]),
         "shuffle": lambda x: tf.random.shuffle(x, seed=1) if axis == 0 else x,
         "gather": lambda x: tf.gather(x, tf.range(x.shape[axis])[::-1], axis=axis),
+        "scatter": lambda x: tf.tensor_scatter_nd_update(x, tf.range(BATCH)[::-1, None], x) if axis == 0 else x,
+        "sequence": lambda x: tf.reverse_sequence(x, [BATCH] * 6, 0, 1) if axis == 0 else x,
+        "numpy": lambda x: tf.numpy_function(lambda a: a[::-1], [x], tf.float32) if axis == 0 else x,
+        "slice": lambda x: x[::-1] if axis == 0 else x,
+        "concat": lambda x: tf.concat([x[1:], x[:1]], 0) if axis == 0 else x,
+        "product": lambda x: tf.one_hot(tf.range(BATCH)[::-1], BATCH) @ x if axis == 0 else x,
     }
     step = train_step(lambda x: (x / ops[reorder](x)) @ weight, weight)
     found = first(tmp_path, lambda: train_steps(step))
     assert found.op_type == "RealDiv"
     assert (found.samples is None) == (axis == 0)
     assert any("sample" in text for _, text in facts_of(found)) == (axis == 1)
+
+
+def test_samples_of_an_earlier_batch_are_not_those_of_this_one(tmp_path: Path) -> None:
+    weight, memory = tf.Variable(tf.ones([6, 1])), tf.Variable(tf.ones([BATCH, 6]))
+
+    def divided_by_the_batch_before(x: Any) -> Any:
+        before = memory.read_value()
+        memory.assign(x)
+        return (x / before) @ weight
+
+    found = first(tmp_path, lambda: train_steps(train_step(divided_by_the_batch_before, weight)))
+    assert (found.op_type, found.samples) == ("RealDiv", None)
 
 
 def test_rows_of_the_only_argument_are_no_samples(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from tfdbg_arrow.query.outside_tensors import OutsideTensors
 from tfdbg_arrow.query.recorded import EagerValue, GraphTensor, TensorEvent
 from tfdbg_arrow.query.source_arrays import GETS_ELEMENT
 from tfdbg_arrow.query.step_inputs import StepInputs
+from tfdbg_arrow.schema.op_traits import READER
 
 _MAX_TENSORS = 1_000
 """Maximum number of tensors that are followed back for one answer. Each tensor takes some time."""
@@ -117,8 +118,8 @@ class BatchAxis:
     def _sources_behind(self, row: TensorEvent, carriers: list[Carrier]) -> frozenset[int]:
         """Returns the sources of a tensor's carriers; without any, the tensor itself if it is an argument.
 
-        If slices of a source were reordered on the way, a slice can be computed from two samples: from its own one, and
-        from the one that a Roll put in its place. The result is then `_REORDERED`.
+        The result is `_REORDERED` if a slice can be computed from two samples: from its own one, and from another one
+        that a Roll put in its place, or that a variable has from an earlier batch.
         """
         behind: set[int] = set()
         for carrier in carriers:
@@ -128,10 +129,29 @@ class BatchAxis:
             behind.update(
                 source for source in of_carrier if carrier.is_certain or self._source_of[source].argument is None
             )
+        without = [carrier.row for carrier in carriers if not self._sources.get(carrier.row.event_index)]
+        if behind and any(other.op_type == READER or self._depends_on_source(other) for other in without):
+            return frozenset([_REORDERED])
         if not behind and (argument := self._as_argument(row)) is not None:
             self._source_of[row.event_index] = argument
             behind.add(row.event_index)
         return frozenset(behind)
+
+    def _depends_on_source(self, row: TensorEvent) -> bool:
+        """Returns whether a tensor of the call is computed from inputs of the step, in whatever order.
+
+        Variables are not followed: what a training wrote to them depends on all earlier batches.
+        """
+        to_follow, seen = [row], {row.event_index}
+        while to_follow and len(seen) < _MAX_TENSORS:
+            for _, how, taken in self._flow.taken_by(to_follow.pop(), is_recent=True):
+                if how == "variable" or taken.event_index in seen:
+                    continue
+                if self._source(taken) is not None:
+                    return True
+                seen.add(taken.event_index)
+                to_follow.append(taken)
+        return bool(to_follow)
 
     def _as_argument(self, row: TensorEvent) -> BatchSource | None:
         """Returns an eager tensor as an argument of the first call that took it.

@@ -14,10 +14,13 @@ from tfdbg_arrow.schema.op_traits import READER, Trait, types_with
 
 _KEEPS_SLICES, _MATRIX_PRODUCTS = types_with(Trait.KEEPS_SLICES), types_with(Trait.MULTIPLIES_MATRICES)
 _REORDERING = frozenset({
-    "DynamicPartition", "DynamicStitch", "GatherNd", "ParallelDynamicStitch", "RandomShuffle",
-    "Reverse", "ScatterNd", "TopK", "TopKV2", "Unique", "UniqueV2", "UnsortedSegmentSum",
+    "CropAndResize", "DynamicStitch", "EagerPyFunc", "GatherNd", "ParallelDynamicStitch", "PyFunc", "PyFuncStateless",
+    "RaggedGather", "RandomShuffle", "Reverse", "ReverseSequence", "ScatterNd", "TensorScatterAdd", "TensorScatterMax",
+    "TensorScatterMin", "TensorScatterSub", "TensorScatterUpdate",
 })  # fmt: skip
 """Types of ops whose output can contain the slices of an input in a different order."""
+_SELECTING = frozenset({"DynamicPartition", "TopK", "TopKV2", "Unique", "UniqueV2", "UnsortedSegmentSum"})
+"""Types of ops whose slices along the first axis are not those of an input."""
 _REORDERING_ALONG_AXES = frozenset({"ReverseV2", "Roll"})
 """Types of ops that put the slices of their first input along some axes in a different order."""
 _AXES, _PERMUTATION, _MULTIPLES = range(3)
@@ -48,7 +51,7 @@ class Carrier(NamedTuple):
         row: The tensor.
         is_certain: Whether slice i of the other tensor is certainly computed from slice i of this tensor. If False,
             only the equal sizes of the axes suggest this, which is enough for a batch.
-        is_reordered: Whether slice i of the other tensor is certainly another slice of this tensor.
+        is_reordered: Whether slice i of the other tensor may be another slice of this tensor.
     """
 
     row: TensorEvent
@@ -78,10 +81,10 @@ class FirstAxis:
         if (texts := self._unrecorded.split_texts(row)) is not None:
             return _certain(self._unrecorded.rows_behind(row, texts.tensor, num_axes=texts.num_axes))
         if row.op_type == "StridedSlice" and self._may_skip_or_reverse(row):
-            return []
-        if row.op_type == "RandomShuffle" or (row.op_type in _REORDERING_ALONG_AXES and (axes is None or 0 in axes)):
             return self._reordered(row)
-        if row.op_type in _REORDERING or row.op_type == READER or not row.shape:
+        if row.op_type in _REORDERING or (row.op_type in _REORDERING_ALONG_AXES and (axes is None or 0 in axes)):
+            return self._reordered(row)
+        if row.op_type in _SELECTING or row.op_type == READER or not row.shape:
             return []
         size = row.shape[0]
         taken = [(index, source) for index, _, source in self._flow.taken_by(row) if source.shape]
@@ -118,10 +121,13 @@ class FirstAxis:
         return [Carrier(source, is_certain=len(inputs) == 1) for source, _ in others]
 
     def _reordered(self, row: TensorEvent) -> list[Carrier]:
-        """Returns the first input as a carrier of reordered slices, if the output has as many slices."""
-        taken = [source for index, _, source in self._flow.taken_by(row) if index == 0]
-        is_alike = len(taken) == 1 and bool(row.shape) and (taken[0].shape or ())[:1] == (row.shape or ())[:1]
-        return [Carrier(taken[0], is_certain=True, is_reordered=True)] if is_alike else []
+        """Returns the inputs with as many slices as the output, as carriers of reordered slices."""
+        alike = (source for _, _, source in self._flow.taken_by(row) if row.shape and source.shape)
+        return [
+            Carrier(source, is_certain=True, is_reordered=True)
+            for source in alike
+            if (source.shape or ())[:1] == (row.shape or ())[:1]
+        ]
 
     def _axes(self, row: TensorEvent) -> set[int] | None:
         """Returns the axes along which an op combines or picks elements, or None if the recording does not show them.

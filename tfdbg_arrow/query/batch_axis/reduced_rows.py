@@ -80,13 +80,18 @@ class ReducedRows:
 
     @staticmethod
     def _argument_behind(op: Op, ops: dict[str, Op]) -> str | None:
-        """Returns the only argument from which the rows of the values are computed; None if there are several."""
-        to_follow = [name for name, _ in op.inputs[1:2] if _ROW_OF_EACH_VALUE in name]
+        """Returns the argument with the limits from which the rows of the values are computed; None if unknown.
+
+        Limits that the program computed itself, for example those of a slice, do not count.
+        """
+        segment_ids = op.inputs[1][0] if len(op.inputs) > 1 else ""
+        before, scope, _ = segment_ids.partition(f"{_ROW_OF_EACH_VALUE}/")
+        to_follow = [segment_ids] if scope else []
         seen, arguments = set(to_follow), set()
         while to_follow and len(seen) < _MAX_OPS:
             name = to_follow.pop()
             source = ops.get(name)
-            if source is None:
+            if source is None or (source.inputs and not name.startswith(before + scope)):
                 return None
             if not source.inputs and source.op_type != "Const":
                 arguments.add(name)
