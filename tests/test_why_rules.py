@@ -96,6 +96,10 @@ def finite_over(limit: float) -> Claim:
     return lambda x: bool((x[np.isfinite(x)] > limit).any()) and not (x == INF).any()
 
 
+def wide_of_bessel(x: Array) -> bool:
+    return bool((np.abs(x[np.isfinite(x)]) > 88).any()) and not np.isinf(x).any()
+
+
 def power_of_negative(x: Array, y: Array) -> int:
     return bool(((x < 0) & (y != np.floor(y))).any()) and int(((x < 0) & np.isfinite(x)).sum())
 
@@ -288,7 +292,14 @@ OPS = (
     Op("Betainc", {"Betainc: ": some(lambda a, b, x: (a < TINY) | (b < TINY) | (x < 0) | (x > 1))}, 3, (*UNIT, 100.0)),
     Op("Igamma", {"Igamma: ": some(lambda a, x: (a < TINY) | (x < 0))}, 2, (*UNIT, 100.0)),
     Op("Igammac", {"Igammac: ": some(lambda a, x: (a < TINY) | (x < 0))}, 2, (*UNIT, 100.0)),
-    Op("Zeta", {"Zeta: ": some(lambda x, q: (x < 1) | (q < TINY))}, 2, (*UNIT, -3.0, 3.0)),
+    Op("Zeta", {"Zeta: ": some(lambda x, q: (x <= 1) | (q < TINY))}, 2, (*UNIT, -3.0, 3.0)),
+    *(
+        Op(f"Bessel{name}", {f"Bessel{name}: ": some(lambda x: x < 1e-36)})
+        for name in ("K0", "K0e", "K1", "K1e", "Y0", "Y1")
+    ),
+    *(Op(f"Bessel{name}", {f"Overflow in Bessel{name}": wide_of_bessel}) for name in ("I0", "I1")),
+    Op("Expint", {"Expint: ": some(lambda x: (x < TINY) | (x > 88))}),
+    Op("Spence", {"Spence: ": some(lambda x: (x < 0) | (x > 1e30))}),
     Op("Exp", {"Overflow in Exp": finite_over(88)}),
     Op("Expm1", {"Overflow in Expm1": finite_over(88)}),
     Op("Sinh", {"Overflow in Sinh": lambda x: no_inf(x) and bool((np.abs(x) > 88).any())}),

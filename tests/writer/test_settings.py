@@ -20,7 +20,7 @@ DECLARED = {
     field.name: inspect.Parameter.empty if field.default is dataclasses.MISSING else field.default
     for field in dataclasses.fields(Request)
 }
-NOT_SETTINGS = {"ctx", "program", "module", "seed", "json"}
+NOT_SETTINGS = {"program", "module", "seed", "json"}
 ONLY_FROM_CODE = {"storage_options", "local_dir", "upload_timeout_s", "max_local_bytes"}
 OTHER_DEFAULTS = {"logdir": "tfdbg_logdir", "max_memory_bytes": None}
 """Options of `run` with other defaults. `run` has a default directory, and its help text names the memory limit."""
@@ -35,7 +35,8 @@ def test_enable_takes_the_settings_with_their_defaults() -> None:
 
 
 def test_run_has_an_option_for_each_setting_with_its_default() -> None:
-    options = {name: value for name, value in defaults_of(run).items() if name not in NOT_SETTINGS}
+    words = run.make_context("run", ["program.py"]).params
+    options = {name: value for name, value in words.items() if name not in NOT_SETTINGS}
     options["tensor_debug_mode"] = options.pop("mode")
     assert options == {**{k: v for k, v in DECLARED.items() if k not in ONLY_FROM_CODE}, **OTHER_DEFAULTS}
 

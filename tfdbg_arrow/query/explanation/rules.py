@@ -438,7 +438,6 @@ _OUTSIDE_01 = Domain(of="a number outside [0, 1]", where="outside [0, 1]", repai
 _ANGLE = Domain(of="an infinity", where="infinite", repair="Look for the op that made the infinity.")
 _ROOT_OF_NEGATIVE = Domain(of="a negative number", where="below 0", repair=_ABOVE_0_BEFORE_ROOT)
 _POLE_OF_ROOT = Pole(value="1 / sqrt(0) is infinite", repair=_BEFORE_ROOT)
-_OF_NEGATIVE = Domain(of="a negative number", where="below 0", repair=_GAMMA)
 _OVER = Overflow(repair=OVERFLOW)
 _SUMS = Sums(repair=OVERFLOW)
 _PRODUCTS = Sums(of="products", repair=OVERFLOW)
@@ -500,7 +499,9 @@ RULES: dict[str, Rule] = {
     ),
     "Betainc": FiniteGives(reason="a or b is 0, next to 0 or negative, or x is outside [0, 1].", repair=_GAMMA),
     **_all("Igamma Igammac", FiniteGives(reason="a is 0, next to 0 or negative, or x is negative.", repair=_GAMMA)),
-    "Zeta": FiniteGives(kind="any", reason="x is not above 1, or q is not above 0.", repair=_GAMMA),
+    "Zeta": FiniteGives(
+        kind="any", reason="x is not above 1, q is not above 0, or the result is too large.", repair=_GAMMA
+    ),
     "Polygamma": FiniteGives(
         kind="any",
         reason="the order is negative or not a whole number, x is not above 0, or the result is too large.",
@@ -508,14 +509,12 @@ RULES: dict[str, Rule] = {
     ),
     **_all(
         "BesselK0 BesselK0e BesselK1 BesselK1e BesselY0 BesselY1",
-        FiniteGives(kind="any", reason="an element is 0 or negative, outside the domain.", repair=POSITIVE),
+        FiniteGives(kind="any", reason="an element is 0, next to 0 or negative.", repair=POSITIVE),
     ),
     "BesselI0": Overflow(repair=_SCALED_BESSEL.format("bessel_i0e")),
     "BesselI1": Overflow(repair=_SCALED_BESSEL.format("bessel_i1e")),
-    "Expint": FirstOf(
-        rules=(Pole(value="the function is -Inf there", kind="neg_inf", repair=POSITIVE), _OF_NEGATIVE, _OVER)
-    ),
-    "Spence": _OF_NEGATIVE,
+    "Expint": FiniteGives(kind="any", reason="an element is 0, next to 0, negative or above 88.", repair=_GAMMA),
+    "Spence": FiniteGives(kind="any", reason="an element is negative, or too large to compute with.", repair=_GAMMA),
     "CumulativeLogsumexp": _cumulative_logsumexp,
     "LRN": FiniteGives(
         kind="any",
