@@ -256,8 +256,10 @@ def test_a_ragged_batch(is_reversed: bool, tmp_path: Path) -> None:
         assert arrays["label"].tolist() == [BAD_RECORD]
 
 
-@pytest.mark.parametrize("is_sliced", [False, True])
-@pytest.mark.parametrize("is_reversed", [False, True])
+@pytest.mark.parametrize(
+    ("is_reversed", "is_sliced"),
+    [(False, False), *(pytest.param(*case, marks=pytest.mark.slow) for case in ((True, False), (False, True)))],
+)
 def test_the_mean_of_an_empty_row_of_a_ragged_batch(is_reversed: bool, is_sliced: bool, tmp_path: Path) -> None:
     """In the near misses, the means are in another order than the samples, or those of some samples."""
     weight = tf.Variable(1.0)
