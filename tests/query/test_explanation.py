@@ -2131,6 +2131,7 @@ def test_a_log_sum_exp_by_hand_of_a_row_of_a_mask(
     assert ("tf.reduce_logsumexp" in (found.repair or "")) == is_logsumexp
 
 
+@pytest.mark.parametrize("factor", [counts(pos=2), counts(neg=2)])
 @pytest.mark.parametrize(
     ("ops", "dtype", "is_wrapped"),
     [
@@ -2143,12 +2144,15 @@ def test_a_log_sum_exp_by_hand_of_a_row_of_a_mask(
     ],
 )
 def test_a_negative_sum_of_squares_of_integers_was_too_large(
-    ops: list[tuple[str, str, list[str]]], dtype: str, is_wrapped: bool, tmp_path: Path
+    ops: list[tuple[str, str, list[str]]], dtype: str, is_wrapped: bool, factor: dict[str, Any], tmp_path: Path
 ) -> None:
-    step = Step().takes(CLEAN)
+    """If the program multiplies the sum by a negative number, this number is the reason."""
+    step = Step().takes(factor)
     for name, op_type, inputs in [("samples", "Placeholder", []), ("other", "Placeholder", []), *ops]:
         step.graph.op(name, op_type, inputs, dtypes=(dtype,), not_recorded="dtype")
-    step.op("cast", "Cast", ["energy"], CLEAN).op("mean", "RealDiv", ["cast", "x"], CLEAN)
+    mixed = counts(neg=1, pos=1)
+    step.op("cast", "Cast", ["energy"], mixed).op("mean", "RealDiv", ["cast", "x"], mixed)
+    is_wrapped = is_wrapped and factor["num_neg_finite"] == 0
     found = step.op("root", "Sqrt", ["mean"], NAN).reason("root", tmp_path, result="root")
     assert found is not None
     said = f" The argument was cast from a sum of squares in {dtype}: the sum was too large for {dtype}, and so became"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -25,37 +25,38 @@ from tfdbg_arrow.errors import QueryError
 if TYPE_CHECKING:
     from tfdbg_arrow.query import AboutRuns, Alerts
 
-_logdir_argument = click.argument("logdir", help="The directory that a recording wrote.")
-_rule_option = click.option(
-    "--rule", metavar="NAME", multiple=True, help="Run only this rule. Can be given several times."
+_PARAMETERS = (
+    click.argument("logdir", help="The directory that a recording wrote."),
+    click.option("--rule", metavar="NAME", multiple=True, help="Run only this rule. Can be given several times."),
+    click.option(
+        "--set",
+        "parameters",
+        metavar="RULE.NAME=NUMBER",
+        multiple=True,
+        help="Set a rule's parameter, e.g. overflow_near.bits=8.",
+    ),
+    click.option("--rules", metavar="DIR", help="A directory with your own rules, as .sql files."),
+    run_option,
+    click.option("--all", "--expand", "expand", is_flag=True, help="List every alert instead of the findings."),
+    skip_broken_option,
+    memory_limit_option,
+    json_option,
 )
-_set_option = click.option(
-    "--set",
-    "parameters",
-    metavar="RULE.NAME=NUMBER",
-    multiple=True,
-    help="Set a rule's parameter, e.g. overflow_near.bits=8.",
-)
-_rules_option = click.option("--rules", metavar="DIR", help="A directory with your own rules, as .sql files.")
-_all_option = click.option(
-    "--all", "--expand", "expand", is_flag=True, help="List every alert instead of the findings."
-)
-_limit_option = functools.partial(
-    click.option, "--limit", metavar="N", type=int, help="Show at most N findings (or alerts) of each rule."
-)
+
+
+def _with_parameters(*, limit: int) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Returns a decorator that declares the parameters of both commands, with a default limit."""
+    shown = "Show at most N findings (or alerts) of each rule."
+    limit_option = click.option("--limit", metavar="N", type=int, default=limit, help=shown)
+
+    def declare(command: Callable[..., None]) -> Callable[..., None]:
+        return functools.reduce(lambda function, add: add(function), reversed((*_PARAMETERS, limit_option)), command)
+
+    return declare
 
 
 @click.command("alerts", cls=Command)
-@_logdir_argument
-@_rule_option
-@_set_option
-@_rules_option
-@run_option
-@_limit_option(default=100)
-@_all_option
-@skip_broken_option
-@memory_limit_option
-@json_option
+@_with_parameters(limit=100)
 def alerts(
     logdir: str,
     rule: tuple[str, ...],
@@ -90,16 +91,7 @@ def alerts(
 
 
 @click.command("check", cls=Command)
-@_logdir_argument
-@_rule_option
-@_set_option
-@_rules_option
-@run_option
-@_limit_option(default=10)
-@_all_option
-@skip_broken_option
-@memory_limit_option
-@json_option
+@_with_parameters(limit=10)
 def check(
     logdir: str,
     rule: tuple[str, ...],

@@ -79,7 +79,8 @@ _FUNCTIONS = (
     _Function("group_normalization", "GroupNormalization._apply_normalization", "Rsqrt", _NORMALIZATION_EPSILON),
     _Function(
         "ftrl", "Ftrl.update_step", "RealDiv",
-        "The division by the learning rate is the optimizer's, not yours: begin the schedule with a rate above 0.",
+        "The division is the optimizer's, not yours: begin the schedule of the learning rate above 0, and construct "
+        "it with an initial_accumulator_value above 0.",
     ),
     _Function(
         "adam", "Adam.update_step", "Sqrt",

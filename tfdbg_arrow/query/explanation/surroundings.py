@@ -154,26 +154,30 @@ class Surroundings(BadTensorFacts):
     def squares_of(self, row: TensorEvent) -> str | None:
         """Returns the dtype of integers if a tensor was cast from a sum of their squares; None for another tensor.
 
-        The sum, or the tensor, may have been divided or multiplied.
+        The result of the cast may have been multiplied or divided by numbers that are not negative.
         """
-        if row.graph_id is None:
-            return None
-        graph, name = self.flow.graphs.graph(row.graph_id), row.op_name or ""
         for _ in range(MAX_CHAIN):
-            op = graph.ops.get(name)
-            if op is None or not op.inputs:
+            if row.op_type == "Cast":
+                return self._dtype_of_squares(row)
+            inputs = self.inputs_of(row)
+            negative = [taken for taken in inputs.values() if taken.num_neg_finite]
+            if row.op_type not in ("Mul", "RealDiv") or len(inputs) != 2 or len(negative) != 1:
                 return None
-            source = graph.ops.get(op.inputs[0][0])
-            if op.op_type == "Cast":
-                summed = source if source is None or source.op_type != "Sum" else graph.ops.get(source.inputs[0][0])
-                is_product = summed is not None and summed.op_type == "Mul" and len(set(summed.inputs)) == 1
-                is_square = is_product or (summed is not None and summed.op_type == "Square")
-                dtype = graph.dtypes.get(op.inputs[0], "")
-                return dtype if is_square and _INTEGER.fullmatch(dtype) else None
-            if op.op_type not in ("Mul", "RealDiv", *RESHAPES):
-                return None
-            name = op.inputs[0][0]
+            (row,) = negative
         return None
+
+    def _dtype_of_squares(self, cast: TensorEvent) -> str | None:
+        if cast.graph_id is None:
+            return None
+        graph = self.flow.graphs.graph(cast.graph_id)
+        op = graph.ops.get(cast.op_name or "")
+        taken = None if op is None or not op.inputs else op.inputs[0]
+        made = None if taken is None else graph.ops.get(taken[0])
+        squares = graph.ops.get(made.inputs[0][0]) if made is not None and made.op_type == "Sum" else made
+        is_product = squares is not None and squares.op_type == "Mul" and len(set(squares.inputs)) == 1
+        is_square = is_product or (squares is not None and squares.op_type == "Square")
+        dtype = None if taken is None else graph.dtypes.get(taken)
+        return dtype if is_square and dtype is not None and _INTEGER.fullmatch(dtype) else None
 
     def last_write(self, row: TensorEvent) -> VariableWrite | None:
         """Returns the last write to the variable from which a tensor was read, perhaps cast.

@@ -153,7 +153,8 @@ class Culprits:
                 source.event_index for source in self._flow.recent_sources_of(root) if source.has_inf_or_nan
             )
         ]
-        return Culprit(first, Effect(_effect_of_op(first, most_harmful), None), tuple(independent))
+        effect = _effects_of_ops(most_harmful)[_instance(first)]
+        return Culprit(first, Effect(effect, None), tuple(independent))
 
     def _hidden_beside(self, first: TensorEvent) -> list[TensorEvent]:
         """Returns the bad tensors in the call of an origin that did harm, but whose effect the origin's NaN hide.
@@ -230,8 +231,8 @@ class Culprits:
     def _blamed(self) -> dict[int, str]:
         """Returns the effects of the origins that compete for being the culprit, by event_index."""
         most_harmful = self._most_harmful()
-        all_roots = (root for _, roots in most_harmful for root in roots)
-        return {root.event_index: _effect_of_op(root, most_harmful) for root in all_roots}
+        effects = _effects_of_ops(most_harmful)
+        return {root.event_index: effects[_instance(root)] for _, roots in most_harmful for root in roots}
 
     def _is_followed_by_harm(self, event: TensorEvent) -> bool:
         """Returns whether a bad tensor was written, returned or counted by a metric in the call of `event` or later."""
@@ -550,19 +551,22 @@ class Culprits:
         )
 
 
-def _effect_of_op(root: TensorEvent, most_harmful: Sequence[tuple[str, Sequence[TensorEvent]]]) -> str:
-    """Returns the most harmful effect of an origin and of the other outputs of its op.
+def _effects_of_ops(
+    most_harmful: Sequence[tuple[str, Sequence[TensorEvent]]],
+) -> dict[tuple[object, ...], str]:
+    """Returns, by run of an op, the most harmful effect of its outputs.
 
     A cross-entropy, for example, returns the loss and the gradient. The program may return a bad loss, but the gradient
     reaches the variables.
 
     Args:
-        root: The origin.
-        most_harmful: Effects and their origins, among them this one.
+        most_harmful: Effects and their origins.
     """
-    op = _instance(root)
-    of_op = (effect for effect, roots in most_harmful if any(_instance(other) == op for other in roots))
-    return min(of_op, key=EFFECTS.index)
+    effects: dict[tuple[object, ...], str] = {}
+    for effect, roots in sorted(most_harmful, key=lambda of_effect: EFFECTS.index(of_effect[0])):
+        for root in roots:
+            effects.setdefault(_instance(root), effect)
+    return effects
 
 
 def _instance(row: TensorEvent) -> tuple[object, ...]:
