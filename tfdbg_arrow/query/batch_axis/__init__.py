@@ -35,7 +35,8 @@ _MAX_TENSORS = 1_000
 _REORDERED = -1
 """Stands in for the sources of a tensor whose slices are not computed from the slices of the same index."""
 _FIRST_REDUCED = -2
-"""The rows of the values with event_index i have the number `_FIRST_REDUCED` - i: a mean takes two sums of one row."""
+"""The key of a component is `_FIRST_REDUCED` minus the event_index of its values. A mean takes two sums over the same
+rows. Both sums have this key, so that they count as one source."""
 OUTSIDE = "a tensor from outside"
 """The name of a source that eager code took."""
 
@@ -118,8 +119,8 @@ class BatchAxis:
     def _sources_behind(self, row: TensorEvent, carriers: list[Carrier]) -> frozenset[int]:
         """Returns the sources of a tensor's carriers; without any, the tensor itself if it is an argument.
 
-        The result is `_REORDERED` if a slice can be computed from two samples: from its own one, and from another one
-        that a Roll put in its place, or that a variable has from an earlier batch.
+        The result is `_REORDERED` if a slice may be computed from two samples. Examples are the sum of a batch and the
+        same batch after a Roll, and the sum of a batch and a variable that holds an earlier batch.
         """
         behind: set[int] = set()
         for carrier in carriers:
