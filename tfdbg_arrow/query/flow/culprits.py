@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
@@ -68,11 +68,7 @@ class _RootsOfSinks(NamedTuple):
 
 
 class _Handled:
-    """Origins that the program handled: it skipped the updates that would have used them.
-
-    Attributes:
-        origins: The event indexes of the handled origins that were found so far.
-    """
+    """Origins that the program handled: it skipped the updates that would have used them."""
 
     def __init__(self, origins: Origins, sinks: Sinks) -> None:
         self._origins = origins
@@ -80,9 +76,14 @@ class _Handled:
         self._seen: set[int] = set()
         self._num_read = 0
         self._read: deque[TensorEvent] = deque()
-        self.origins: set[int] = set()
+        self._handled: set[int] = set()
 
-    def look_until(self, execution_index: int) -> None:
+    def has(self, origin: TensorEvent, *, until: int) -> bool:
+        """Returns whether an execution before the given one skipped a tensor that goes back to an origin."""
+        self._look_until(until)
+        return origin.event_index in self._handled
+
+    def _look_until(self, execution_index: int) -> None:
         """Finds the origins of the skipped tensors of all executions before the given execution."""
         if self._num_read < execution_index:
             num_read = max(execution_index, self._num_read + _EXECUTIONS_AT_ONCE)
@@ -90,7 +91,7 @@ class _Handled:
             self._num_read = num_read
         while self._read and (self._read[0].execution_index or 0) < execution_index:
             roots = self._origins.roots([self._read.popleft()], self._seen)
-            self.origins.update(root.event_index for root in roots)
+            self._handled.update(root.event_index for root in roots)
 
 
 class Culprits:
@@ -219,7 +220,9 @@ class Culprits:
         """
         if before.execution_index is None:
             return None
-        of_results = self._roots_of_sinks("result", is_passed_over, upto=before.execution_index)
+        of_results = self._roots_of_sinks(
+            "result", is_passed_over, upto=before.execution_index, unhandled={root.event_index for root in before.roots}
+        )
         for results in islice(of_results, _MAX_RESULTS):
             if results.start > before.start:
                 return None
@@ -256,6 +259,7 @@ class Culprits:
         *,
         since: int | None = None,
         upto: int = LAST_EXECUTION,
+        unhandled: Collection[int] = (),
     ) -> Iterator[_RootsOfSinks]:
         """Yields the origins of the sinks of an effect, in order of the sinks. Sinks without an origin are left out.
 
@@ -264,13 +268,14 @@ class Culprits:
             is_passed_over: Returns True for origins to ignore.
             since: Only sinks of this execution and later ones; None for all.
             upto: Only sinks of this execution and earlier ones, and of steps outside of executions.
+            unhandled: The event indexes of origins that are known to have done harm, so that the program did not handle
+                them.
         """
         seen: set[int] = set()
         seen_of_updates: set[int] = set()
         handled = _Handled(self._origins, self._sinks) if effect == "result" else None
         for batch in self._sinks.batches(effect, upto=upto):
-            if handled is not None:
-                handled.look_until(max((row.execution_index or 0 for row in batch), default=0) + _NUM_LATER)
+            until = max((row.execution_index or 0 for row in batch), default=0) + _NUM_LATER
             late = [
                 row for row in batch if since is None or row.execution_index is None or row.execution_index >= since
             ]
@@ -278,7 +283,7 @@ class Culprits:
             causes = [
                 self._cause(root)
                 for root in self._origins.roots(late, seen)
-                if handled is None or root.event_index not in handled.origins
+                if handled is None or root.event_index in unhandled or not handled.has(root, until=until)
             ]
             harmful = self._origins.without_written(causes)
             if not harmful:

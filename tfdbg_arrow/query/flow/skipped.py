@@ -251,9 +251,12 @@ class SkippedUses:
         """
         assert execution.stack_trace_id is not None
         own, final = execution.execution_index // _BLOCK, self._last_execution // _BLOCK
-        blocks = {block for block in (final, final - 1, own + 1, own, own - 1) if 0 <= block <= final}
-        for block in sorted(blocks, reverse=True):
-            last_by_user = self._users_of_line(execution.op_type, execution.stack_trace_id, block)
+        last_blocks = (max(final - 1, 0), final)
+        around = (max(own - 1, 0), min(own + 1, last_blocks[0] - 1))
+        for blocks in (last_blocks, around):
+            if blocks[0] > blocks[1]:
+                continue
+            last_by_user = self._users_of_line(execution.op_type, execution.stack_trace_id, *blocks)
             of_others = last_by_user.get(output_slot or 0, {}).items()
             lasts = [last for user, last in of_others if user not in other_users]
             if lasts:
@@ -265,7 +268,9 @@ class SkippedUses:
         rows = self._logdir.rows("SELECT max(execution_index) FROM execution WHERE run_id = ?", [self._run_id])
         return -1 if rows[0][0] is None else int(rows[0][0])
 
-    def _read_users_of_line(self, op_type: str, stack_trace_id: int, block: int) -> dict[int, dict[str, int]]:
+    def _read_users_of_line(
+        self, op_type: str, stack_trace_id: int, first_block: int, last_block: int
+    ) -> dict[int, dict[str, int]]:
         """Returns the last execution of a line of code from whose output something was computed.
 
         If a gradient op made the output, gradient ops that took it do not count: an optimizer or the program must have
@@ -274,8 +279,8 @@ class SkippedUses:
         Args:
             op_type: The op type, or the name of the function.
             stack_trace_id: A stack with the line.
-            block: Only executions of the line in this block of the run's executions are considered, and users in this
-                block and the next one.
+            first_block: Only executions of the line from this block of the run's executions on are considered.
+            last_block: The last such block. Users in this block and the next one are considered.
 
         Returns:
             The execution_index, by output slot, and by the type of the op or the name of the function that took it.
@@ -294,7 +299,7 @@ class SkippedUses:
             f"AND e.op_type = ? AND e.stack_trace_id IN ({', '.join('?' * len(stacks))}) "
             "GROUP BY o.output_slot, i.execution_index, coalesce(e.role, '') = 'gradient'"
         )
-        first, last = block * _BLOCK, (block + 1) * _BLOCK - 1
+        first, last = first_block * _BLOCK, (last_block + 1) * _BLOCK - 1
         users: dict[int, dict[str, int]] = {}
         for output_slot, user, index in self._logdir.rows(
             f"SELECT t.output_slot, u.op_type, max(t.last) FROM ({taken}) AS t "
