@@ -141,7 +141,7 @@ def missing(names: set[str], sources: Sequence[str]) -> set[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("has_ipywidgets", [False, True])
+@pytest.mark.parametrize("has_ipywidgets", [pytest.param(False, marks=pytest.mark.exhaustive), True])
 def test_every_public_answer_in_a_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_ipywidgets: bool) -> None:
     assert missing(public_answers(), ANSWERS) - RECORDER == {"of_run", "export_tensorboard"}
     kernel = Kernel(tmp_path, monkeypatch, has_ipywidgets=has_ipywidgets)

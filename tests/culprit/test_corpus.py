@@ -23,7 +23,7 @@ from tests.culprit.patches import PATCHES
 from tests.culprit.repairs import KNOWN_EXCEPTIONS, patched_text, repaired
 from tests.culprit.repairs import summary as summary_of_repairs
 
-SAMPLE_STEP, SLOW_SAMPLE_STEP, FAST_SAMPLE_STEP = 10, 8, 40
+SAMPLE_STEP, SLOW_SAMPLE_STEP, FAST_SAMPLE_STEP = 10, 16, 40
 NUM_RECORDINGS = 50
 FINITE = 0.85
 """The share of the buggy programs that must become finite when the repair of their answer is applied."""

@@ -26,7 +26,7 @@ def peak_mib(mode: str, bound_mib: int, disk: str) -> float:
     return float(json.loads(done.stdout.splitlines()[-1])["peak_mib"])
 
 
-@pytest.mark.parametrize("mode", ["FULL_HEALTH", "FULL_TENSOR"])
+@pytest.mark.parametrize("mode", ["FULL_HEALTH", pytest.param("FULL_TENSOR", marks=pytest.mark.exhaustive)])
 def test_a_flood_of_events_stays_within_the_memory_bound(mode: str) -> None:
     without = peak_mib(mode, 0, "takes all")
     took = {disk: peak_mib(mode, BOUND_MIB, disk) - without for disk in ("takes all", "refuses all")}

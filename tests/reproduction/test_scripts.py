@@ -29,8 +29,8 @@ FAST = {
     "precision.squares_of_float16_activations": ("Square",),
 }
 """Some programs of the corpus, and the ops of their scripts."""
-NUM_PROGRAMS = 20
-NUM_KEPT = 14
+NUM_PROGRAMS = 10
+NUM_KEPT = 7
 LAST_LINE = "The bad value came up again."
 
 

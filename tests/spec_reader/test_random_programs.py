@@ -25,7 +25,7 @@ from tfdbg_arrow.query import NonFinite
 
 HARMS = ("variable", "result")
 NUM_PROGRAMS = 200
-NUM_IN_SAMPLE = 40
+NUM_IN_SAMPLE = 20
 NUM_TOGETHER = 20
 """Number of programs that one process records."""
 

@@ -21,7 +21,7 @@ from tfdbg_arrow.query.outside_tensors import CAPTURED
 REPOSITORY = Path(__file__).resolve().parents[2]
 GOLDEN = REPOSITORY / "tests" / "compat" / "golden"
 LOGDIRS = sorted(path.parent for path in GOLDEN.glob("*/*/tfdbg_arrow.json"))
-SAMPLE_STEP = 7
+SAMPLE_STEP = 14
 EXPLAINED = frozenset({"sequences.log_sum_exp_of_a_masked_row"})
 """Programs whose answer is not an origin of the format: it passes over an infinity that the program wrote itself."""
 RANKED = frozenset(
@@ -111,7 +111,7 @@ def test_the_first_culprit_of_a_golden_logdir_is_the_same(logdir: Path) -> None:
 @pytest.mark.slow
 def test_the_first_culprits_of_a_sample_of_the_corpus_are_the_same(tmp_path: Path) -> None:
     names = _compared(sampled(SAMPLE_STEP))
-    assert len(names) >= 35
+    assert len(names) >= 15
     assert differences(tmp_path, names, graphs="traced") == []
 
 

@@ -33,6 +33,8 @@ from . import trainings
 from .programs import PROGRAMS
 from .subprocesses import run_python
 
+LONG = ("mirrored", "rnn")
+"""Only `make exhaustive` runs these long trainings."""
 IDLE = {"Const", "Enter", "Exit", "Identity", "LoopCond", "Merge", "NextIteration", "NoOp", "Switch", "_Arg", "_Retval"}
 
 
@@ -64,8 +66,8 @@ def test_a_training_is_bit_identical(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        *("mlp", "cnn", "mixed_precision"),
-        *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("transformer", "rnn")),
+        *("mlp", "cnn"),
+        *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("mixed_precision", "transformer", "rnn")),
     ],
 )
 def test_a_training_that_xla_compiles_keeps_its_numbers(name: str, tmp_path: Path) -> None:
@@ -82,8 +84,8 @@ def test_a_training_that_xla_compiles_keeps_its_numbers(name: str, tmp_path: Pat
 @pytest.mark.parametrize(
     ("name", "health_backend"),
     [
-        *((name, "native") for name in trainings.TRAININGS if name != "mirrored"),
-        pytest.param("mirrored", "native", marks=pytest.mark.exhaustive),
+        *((name, "native") for name in trainings.TRAININGS if name not in LONG),
+        *(pytest.param(name, "native", marks=pytest.mark.exhaustive) for name in LONG),
         *(pytest.param(name, "tensorflow", marks=pytest.mark.exhaustive) for name in trainings.TRAININGS),
     ],
 )

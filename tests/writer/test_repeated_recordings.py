@@ -119,7 +119,7 @@ def record():
 """A program that records the same function again and again."""
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_resident_memory_stays_flat(tmp_path: Path) -> None:
     text = """
 def resident_mib():
