@@ -150,9 +150,7 @@ class Culprits:
         independent = [
             root
             for root in rivals
-            if blamed.isdisjoint(
-                source.event_index for source in self._flow.recent_sources_of(root) if source.has_inf_or_nan
-            )
+            if blamed.isdisjoint(source.event_index for source in self._flow.bad_sources_of(root))
         ]
         effect = _effects_of_ops(most_harmful)[_instance(first)]
         return Culprit(first, Effect(effect, None), tuple(independent))

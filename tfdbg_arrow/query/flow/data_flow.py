@@ -166,6 +166,10 @@ class DataFlow:
         """
         return self._sources_of(event, since=self._bad_since).events
 
+    def bad_sources_of(self, event: TensorEvent) -> list[TensorEvent]:
+        """Returns the bad tensors among `recent_sources_of`."""
+        return [source for source in self.recent_sources_of(event) if source.has_inf_or_nan]
+
     def _sources_of(self, event: TensorEvent, *, since: int) -> Sources:
         key = (event.event_index, event.op_type, since)
         if key not in self._sources:
@@ -224,7 +228,7 @@ class DataFlow:
         """
         if event.op_type not in _READERS or not event.has_inf_or_nan:
             return event
-        if any(source.has_inf_or_nan for source in self.recent_sources_of(event)):
+        if self.bad_sources_of(event):
             return event
         sources = self.sources_of(event)  # asked last, because it goes through all writes since the start of the run
         if not sources.is_complete:

@@ -322,7 +322,7 @@ class Effects:
         beginnings, seen, unexpanded = [], {event.event_index}, [event]
         while unexpanded:
             row = unexpanded.pop()
-            causes = [source for source in self._flow.recent_sources_of(row) if source.has_inf_or_nan]
+            causes = self._flow.bad_sources_of(row)
             if not causes:
                 beginnings.append(row)
             unexpanded += [cause for cause in causes if cause.event_index not in seen]

@@ -109,7 +109,7 @@ class Masks:
     def _is_infinite_log(self, event: TensorEvent) -> bool:
         row: TensorEvent | None = event
         while row is not None and row.has_inf_or_nan and row.op_type in _MOVES:
-            row = next((source for source in self._flow.recent_sources_of(row) if source.has_inf_or_nan), None)
+            row = next(iter(self._flow.bad_sources_of(row)), None)
         return row is not None and row.op_type == "Log" and bool(row.has_inf_or_nan)
 
     def _forward_users(self, place: Place) -> Iterator[tuple[str, list[Place], list[Place]]]:

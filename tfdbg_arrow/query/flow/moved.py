@@ -34,7 +34,7 @@ class MovedTensors:
             computed = self._flow.computed(to_follow.pop())
             if computed.scope == "external":
                 continue
-            bad = [source for source in self._flow.recent_sources_of(computed) if source.has_inf_or_nan]
+            bad = self._flow.bad_sources_of(computed)
             if computed.op_type not in MOVING or not bad or len(seen) > _MAX_KEPT:
                 return False
             to_follow += [source for source in bad if source.event_index not in seen]
@@ -54,7 +54,7 @@ class MovedTensors:
                 return False
             if computed.scope == "external":
                 continue
-            bad = [source for source in self._flow.recent_sources_of(computed) if source.has_inf_or_nan]
+            bad = self._flow.bad_sources_of(computed)
             num_given = sum((source.num_neg_inf or 0) + (source.num_pos_inf or 0) for source in bad)
             num_infinite = (computed.num_neg_inf or 0) + (computed.num_pos_inf or 0)
             if computed.op_type not in _ELEMENTWISE or num_infinite > num_given:

@@ -168,7 +168,7 @@ class Results:
                 continue
             seen.add(computed.event_index)
             is_kept = (computed.op_type or "").startswith((*CONTAINERS, READER))
-            put_in = [source for source in self._flow.recent_sources_of(computed) if source.has_inf_or_nan]
+            put_in = self._flow.bad_sources_of(computed)
             if is_kept and put_in and len(seen) < _MAX_KEPT:
                 to_follow += put_in
             else:

@@ -92,7 +92,7 @@ def _way(logdir: Engine, bad_tensor: NonFinite) -> list[int]:
                 if row.event_index in seen:
                     continue
                 seen.add(row.event_index)
-                sources = [source for source in reader.flow.recent_sources_of(row) if source.has_inf_or_nan]
+                sources = reader.flow.bad_sources_of(row)
                 for source in sources:
                     if source.event_index not in used_by:
                         used_by[source.event_index] = row.event_index
