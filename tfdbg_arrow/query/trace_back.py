@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import heapq
-from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -20,6 +19,7 @@ from tfdbg_arrow.query.explanation import explain_event
 from tfdbg_arrow.query.explanation.growth import Growth, find_growth
 from tfdbg_arrow.query.explanation.surroundings import Surroundings
 from tfdbg_arrow.query.flow.data_flow import DataFlow
+from tfdbg_arrow.query.flow.search import breadth_first
 from tfdbg_arrow.query.logdir.opening import opened
 from tfdbg_arrow.query.nonfinite_tensor import NonFinite
 from tfdbg_arrow.query.recorded import KINDS, TensorEvent, TensorHealth, health_facts
@@ -434,15 +434,9 @@ class _Search:
 
     def _nearest_literal(self, start: Hop, written: set[int]) -> Hop | None:
         """Returns the nearest origin back from an infinite hop, if it is an infinity that the program wrote."""
-        to_follow, seen = deque([start.hop_index]), {start.hop_index}
-        while to_follow:
-            hop = self._hops[to_follow.popleft()]
-            if hop.role == "origin":
-                return hop if hop.hop_index in written else None
-            new = sorted(self._sources.get(hop.hop_index, set()) - seen)
-            seen.update(new)
-            to_follow += new
-        return None
+        behind = breadth_first([start.hop_index], lambda hop_index: sorted(self._sources.get(hop_index, ())))
+        origin = next((hop for hop in map(self._hops.__getitem__, behind) if hop.role == "origin"), None)
+        return origin if origin is not None and origin.hop_index in written else None
 
     def _written(self, origins: list[Hop]) -> set[int]:
         """Returns the indexes of the origins whose infinities the program wrote itself."""
@@ -457,13 +451,7 @@ class _Search:
         """
         indexes = {hop.hop_index for hop in ends}
         for end in sorted(ends, key=lambda hop: hop.event_index):
-            seen = {end.hop_index}
-            to_follow = [end.hop_index]
-            while to_follow:
-                for source in self._sources.get(to_follow.pop(), ()):
-                    if source not in seen:
-                        seen.add(source)
-                        to_follow.append(source)
-            if not (seen - {end.hop_index}) & indexes:
+            behind = breadth_first([end.hop_index], lambda hop_index: self._sources.get(hop_index, ()))
+            if indexes.isdisjoint(set(behind) - {end.hop_index}):
                 return end
         return min(ends, key=lambda hop: hop.event_index)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, takewhile
 from math import prod
@@ -11,6 +11,7 @@ from tfdbg_arrow.query.displayed import Displayed
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.flow.events import NO_LABEL, Label
+from tfdbg_arrow.query.flow.search import rows_behind
 from tfdbg_arrow.query.recorded import TensorEvent
 from tfdbg_arrow.safe_text import number_of
 from tfdbg_arrow.schema.op_traits import READER
@@ -133,19 +134,17 @@ def _candidates(flow: DataFlow, event: TensorEvent) -> dict[_Key, TensorEvent]:
     """Returns the inputs of the op, and the reads of variables before it in the same call."""
     direct = [row for _, _, row in flow.taken_by(event)]
     candidates = {key: row for row in direct if (key := _key(row)) is not None}
-    seen = {event.event_index}
-    to_follow = list(direct)
-    while to_follow and len(seen) < _MAX_ANCESTORS:
-        row = to_follow.pop(0)
-        if row.event_index in seen or row.execution_index != event.execution_index:
-            continue
-        seen.add(row.event_index)
-        key = _key(row)
-        if row.op_type == READER:
-            if key is not None and len(candidates) < _MAX_TENSORS:
-                candidates[key] = row
-        else:
-            to_follow += [source for _, _, source in flow.taken_by(row)]
+
+    def in_call(rows: Iterable[TensorEvent]) -> Iterator[TensorEvent]:
+        return (row for row in rows if row.execution_index == event.execution_index)
+
+    def sources(row: TensorEvent) -> Iterator[TensorEvent]:
+        return in_call(source for _, _, source in (() if row.op_type == READER else flow.taken_by(row)))
+
+    for row in rows_behind(in_call(direct), sources, limit=_MAX_ANCESTORS):
+        key = _key(row) if row.op_type == READER else None
+        if key is not None and len(candidates) < _MAX_TENSORS:
+            candidates[key] = row
     return candidates
 
 

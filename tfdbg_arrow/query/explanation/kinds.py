@@ -25,6 +25,7 @@ from tfdbg_arrow.query.explanation.computed import (
 )
 from tfdbg_arrow.query.explanation.outside import FROM_OUTSIDE
 from tfdbg_arrow.query.flow.extremes import MAXIMA, POOLS, holds_extreme, largest_of
+from tfdbg_arrow.query.flow.search import rows_behind
 from tfdbg_arrow.query.recorded import TensorEvent
 from tfdbg_arrow.safe_text import number_of
 from tfdbg_arrow.schema.op_traits import POLES, Trait, types_with
@@ -296,17 +297,9 @@ def underflow(computed: Computed, zero: TensorEvent) -> str | None:
         terms = computed.made_from(zero).get(0)
         if terms is not None and terms.num_zero and is_finite_exponential(computed, terms):
             return "The divisor sums exponentials, and where it is 0, all of them underflowed."
-    to_follow, seen = [zero], {zero.event_index}
-    while to_follow and len(seen) <= _MAX_STEPS:
-        row = to_follow.pop(0)
-        if not row.size or row.num_zero != row.size:
-            continue
+    for row in follow_zeros([zero], computed.made_from, computed.made_by, are_all_zero=True):
         if is_finite_exponential(computed, row):
             return f"The divisor is 0 because Exp underflowed: {elements_are(row.num_zero, row)} 0 in its result."
-        if computed.made_by(row) in _KEEPS_ZEROS:
-            taken = [source for source in computed.made_from(row).values() if source.event_index not in seen]
-            seen.update(source.event_index for source in taken)
-            to_follow += taken
     return _underflow_of_products(computed, zero)
 
 
@@ -640,6 +633,8 @@ def follow_zeros(
     rows: Iterable[TensorEvent],
     made_from: Callable[[TensorEvent], Inputs],
     made_by: Callable[[TensorEvent], str | None],
+    *,
+    are_all_zero: bool = False,
 ) -> Iterator[TensorEvent]:
     """Yields those tensors that have zeros, and then the tensors that their zeros came from, the nearest first.
 
@@ -647,14 +642,16 @@ def follow_zeros(
         rows: The tensors.
         made_from: Returns the recorded inputs of the op that made a tensor.
         made_by: Returns the type of the op that made a tensor.
+        are_all_zero: Whether to leave out tensors that have other elements, too.
     """
-    to_follow, seen = list(rows), set[int]()
-    while to_follow and len(seen) <= _MAX_STEPS:
-        row = to_follow.pop(0)
-        if row.event_index not in seen and row.num_zero:
-            seen.add(row.event_index)
-            yield row
-            to_follow += made_from(row).values() if made_by(row) in _KEEPS_ZEROS else ()
+
+    def with_zeros(taken: Iterable[TensorEvent]) -> Iterator[TensorEvent]:
+        return (row for row in taken if row.num_zero and (row.num_zero == row.size or not are_all_zero))
+
+    def sources(row: TensorEvent) -> Iterator[TensorEvent]:
+        return with_zeros(made_from(row).values() if made_by(row) in _KEEPS_ZEROS else ())
+
+    return rows_behind(with_zeros(rows), sources, limit=_MAX_STEPS)
 
 
 _DIVISIONS = ("Div", "RealDiv")

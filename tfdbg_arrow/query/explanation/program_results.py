@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.data_flow import DataFlow
+from tfdbg_arrow.query.flow.search import breadth_first
 from tfdbg_arrow.query.recorded import TensorEvent
 from tfdbg_arrow.schema.op_traits import POLES
 
@@ -97,17 +99,14 @@ class ProgramResults:
 
     def is_divided_by(self, result: Result) -> bool:
         """Returns whether the program divides by a result, or takes its logarithm, perhaps after other ops."""
-        to_follow, seen = [result], {result}
-        while to_follow and len(seen) <= _MAX_RESULTS:
-            taken = to_follow.pop(0)
-            for user in self._users(taken):
-                index = _DIVIDES.get(user.op_type or "", len(user.taken))
-                if taken in user.taken[index : index + 1]:
-                    return True
-                if user.op_type in _KEEPS_ZEROS and user.result not in seen:
-                    seen.add(user.result)
-                    to_follow.append(user.result)
-        return False
+
+        def with_same_zeros(taken: Result) -> Iterator[Result]:
+            return (user.result for user in self._users(taken) if user.op_type in _KEEPS_ZEROS)
+
+        results = breadth_first([result], with_same_zeros, limit=_MAX_RESULTS)
+        users = ((taken, user) for taken in results for user in self._users(taken))
+        divisors = ((taken, user.taken, _DIVIDES.get(user.op_type or "")) for taken, user in users)
+        return any(index is not None and taken in inputs[index : index + 1] for taken, inputs, index in divisors)
 
     def is_summed_for_division(self, quotient: Result) -> bool:
         """Returns whether the program divides by the sum of a quotient and other quotients."""

@@ -15,6 +15,7 @@ from tfdbg_arrow.query.explanation.keras_ops import name_of_keras_ops
 from tfdbg_arrow.query.explanation.kinds import ADDS, RESHAPES
 from tfdbg_arrow.query.flow.extremes import MAXIMA, MINIMA, POOLS, largest_of, may_hold_extreme
 from tfdbg_arrow.query.flow.resources import Write
+from tfdbg_arrow.query.flow.search import rows_behind
 from tfdbg_arrow.query.headline import executed_code
 from tfdbg_arrow.query.outside_tensors import OutsideTensors
 from tfdbg_arrow.query.recorded import (
@@ -58,18 +59,17 @@ class Surroundings(BadTensorFacts):
 
         The search does not go past small tensors, or past ops whose result is small for a large input.
         """
-        seen = {self.event.event_index}
-        to_follow = [*self.inputs_of(self.event).values()]
-        while to_follow and len(seen) < MAX_BEHIND:
-            row = to_follow.pop(0)
-            is_near = row.execution_index == self.event.execution_index or self.event.scope == row.scope == "execution"
-            if row.event_index in seen or not is_near or row.op_type in _BOUNDED or self._is_small(row):
-                continue
-            seen.add(row.event_index)
-            inputs = self.inputs_of(row)
+
+        def near_and_large(row: TensorEvent) -> Iterator[TensorEvent]:
+            own, taken = self.event, self.inputs_of(row).values()
+            near = (t for t in taken if t.execution_index == own.execution_index or own.scope == t.scope == "execution")
+            return (t for t in near if t.op_type not in _BOUNDED and not self._is_small(t))
+
+        for row in islice(rows_behind([self.event], near_and_large, limit=MAX_BEHIND), 1, None):
             forward = self.flow.labels.forward_op(self.flow.labels.of(row))
-            yield Computed(output=row, inputs=inputs, forward_type=None if forward is None else forward.op_type)
-            to_follow += inputs.values()
+            yield Computed(
+                output=row, inputs=self.inputs_of(row), forward_type=None if forward is None else forward.op_type
+            )
 
     def infinities_behind(self) -> Iterator[TensorEvent]:
         """Yields the tensors whose -Inf became zeros in the op's healthy inputs, because exp(-Inf) is 0.

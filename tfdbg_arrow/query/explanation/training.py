@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from itertools import takewhile
+from collections.abc import Iterator
+from itertools import islice, takewhile
 
-from tfdbg_arrow.query.explanation.computed import Inputs
 from tfdbg_arrow.query.explanation.facts import MAX_BEHIND, BadTensorFacts
-from tfdbg_arrow.query.recorded import (
-    TensorEvent,
-)
+from tfdbg_arrow.query.flow.search import rows_behind
+from tfdbg_arrow.query.recorded import TensorEvent
 from tfdbg_arrow.schema.op_traits import READER
 
 
@@ -76,18 +75,15 @@ class Training(BadTensorFacts):
 
         Unrolled inner steps of a training make such updates before the first call ends.
         """
-        seen, to_follow = {self.event.event_index}, [self.event]
-        while to_follow and len(seen) < MAX_BEHIND:
-            row = to_follow.pop(0)
-            inputs = self.inputs_of(row)
-            if self._is_update(row, inputs):
-                return True
-            near = [source for source in inputs.values() if source.execution_index == self.event.execution_index]
-            to_follow += [source for source in near if source.event_index not in seen]
-            seen.update(source.event_index for source in near)
-        return False
 
-    def _is_update(self, row: TensorEvent, inputs: Inputs) -> bool:
+        def taken_in_call(row: TensorEvent) -> Iterator[TensorEvent]:
+            call = self.event.execution_index
+            return (source for source in self.inputs_of(row).values() if source.execution_index == call)
+
+        return any(map(self._is_update, rows_behind([self.event], taken_in_call, limit=MAX_BEHIND)))
+
+    def _is_update(self, row: TensorEvent) -> bool:
+        inputs = self.inputs_of(row)
         if self.made_by(row) != "Sub" or not inputs.keys() >= {0, 1} or self.made_by(inputs[0]) == "Const":
             return False
         return self.is_of_gradient(inputs[1])
@@ -114,18 +110,16 @@ class Training(BadTensorFacts):
     def _takes_earlier_iteration(self) -> bool:
         """Returns whether the tensor was computed from the same output of its op in an earlier iteration."""
         own = self.event
-        seen = {own.event_index}
-        to_follow = [*self.inputs_of(own).values()]
-        while to_follow and len(seen) < MAX_BEHIND:
-            row = to_follow.pop(0)
-            # A value read from a variable depends on the loop only through writes, such as the updates of a training.
-            if row.event_index in seen or row.frame_id != own.frame_id or row.op_type == READER:
-                continue
-            if (row.graph_id, row.op_name, row.output_slot) == (own.graph_id, own.op_name, own.output_slot):
-                return True
-            seen.add(row.event_index)
-            to_follow += self.inputs_of(row).values()
-        return False
+
+        # A value read from a variable depends on the loop only through writes, such as the updates of a training.
+        def taken_in_loop(row: TensorEvent) -> list[TensorEvent]:
+            taken = self.inputs_of(row).values()
+            return [source for source in taken if source.frame_id == own.frame_id and source.op_type != READER]
+
+        return any(
+            (row.graph_id, row.op_name, row.output_slot) == (own.graph_id, own.op_name, own.output_slot)
+            for row in islice(rows_behind([own], taken_in_loop, limit=MAX_BEHIND), 1, None)
+        )
 
     def has_gradients(self) -> bool:
         """Returns whether the run has ops of gradients; True if the recording does not show the roles of ops."""

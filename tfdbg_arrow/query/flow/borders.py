@@ -12,7 +12,8 @@ from tfdbg_arrow.query.flow.callsites import CallSites
 from tfdbg_arrow.query.flow.events import EventReader
 from tfdbg_arrow.query.flow.executed_edges import ExecutedEdges
 from tfdbg_arrow.query.flow.executed_graphs import ENTERS, EXITS, HANDING_ON, MERGES, NEXT_ITERATIONS
-from tfdbg_arrow.query.flow.graphs import BRANCHES, LOOPS, Argument, Call, GraphReader, reachable
+from tfdbg_arrow.query.flow.graphs import BRANCHES, LOOPS, Argument, Call, GraphReader
+from tfdbg_arrow.query.flow.search import breadth_first
 from tfdbg_arrow.query.recorded import Context, EagerValue, Execution, GraphTensor, Op, Place, SiteVisit
 from tfdbg_arrow.safe_text import parse_json
 from tfdbg_arrow.schema.op_traits import REFERENCE_WRITER, Trait, types_with
@@ -236,16 +237,14 @@ class Borders:
 
     def _is_computed_from(self, place: GraphTensor, op: Op, other: GraphTensor) -> bool:
         """Returns whether an absorbed op takes the output of another op, directly or through other absorbed ops."""
-        to_follow, seen = [op], {op.op_name}
-        while to_follow and len(seen) < _MAX_FUSED:
-            for name, _ in to_follow.pop().inputs:
-                if name == other.op_name:
-                    return True
-                source = self._graphs.op(place.graph_id, name)
-                if source is not None and name not in seen and self.executed.is_absorbed(replace(place, op_name=name)):
-                    seen.add(name)
-                    to_follow.append(source)
-        return False
+        ops = self._graphs.graph(place.graph_id).ops
+
+        def absorbed_inputs(name: str) -> Iterator[str]:
+            names = (source for source, _ in ops[name].inputs if source in ops)
+            return (source for source in names if self.executed.is_absorbed(replace(place, op_name=source)))
+
+        absorbed = breadth_first([op.op_name], absorbed_inputs, limit=_MAX_FUSED)
+        return any(source == other.op_name for name in absorbed for source, _ in ops[name].inputs)
 
     def _order(self, place: GraphTensor, op: Op) -> tuple[int, int]:
         levels = self.levels(place.context, place.graph_id) or ()
@@ -500,7 +499,7 @@ class Sessions:
             users = (graph.ops[user] for user in graph.users.get(name, ()))
             return (op.op_name for op in users if REFERENCE_WRITER.fullmatch(op.op_type) and op.inputs)
 
-        writing_ops = [graph.ops[name] for name in reachable([variable], writers) if name != variable]
+        writing_ops = [graph.ops[name] for name in breadth_first([variable], writers) if name != variable]
         return self.last_writer(graph_id, writing_ops, context, reader=variable)
 
     def _execution(self, context: Context) -> Execution | None:
@@ -529,8 +528,8 @@ class Sessions:
                     if not (source in fed_ops and source in graph.ops and graph.ops[source].op_type in _FED_OPS):
                         yield source
 
-        names = reachable([start] if start is not None else self.fetches_of(function_name), needed)
-        return frozenset(names.keys() & graph.ops.keys())
+        names = breadth_first([start] if start is not None else self.fetches_of(function_name), needed)
+        return frozenset(graph.ops.keys() & set(names))
 
     def fetches_of(self, function_name: str) -> list[str]:
         """Returns the names of the ops that are fetches or targets of the session runs with this function name."""

@@ -14,8 +14,8 @@ from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.flow.effects import Effect, Effects
 from tfdbg_arrow.query.flow.extremes import POOLS, holds_extreme
 from tfdbg_arrow.query.flow.gradients import Gradients
-from tfdbg_arrow.query.flow.graphs import reachable
 from tfdbg_arrow.query.flow.origins import OrderKey, Origins
+from tfdbg_arrow.query.flow.search import breadth_first, rows_behind
 from tfdbg_arrow.query.flow.sinks import LAST_EXECUTION, Sinks
 from tfdbg_arrow.query.recorded import EFFECTS, Execution, TensorEvent, bad_condition, read_events
 from tfdbg_arrow.schema.op_traits import PIPELINE_ENDS, PUTS_INTO_STORE, TAKES_FROM_STORE, Trait, types_with
@@ -395,20 +395,18 @@ class Culprits:
         return []
 
     def _behind(self, event: TensorEvent, *, without_bad: bool = False) -> Iterator[TensorEvent]:
-        """Yields the nearest tensors from which a tensor was computed.
+        """Returns the nearest tensors from which a tensor was computed.
 
         Args:
             event: The tensor.
             without_bad: Whether to leave out bad tensors and the tensors that they were computed from.
         """
-        seen = {event.event_index}
-        to_follow = [event]
-        while to_follow and len(seen) < _MAX_BEHIND:
-            for source in self._flow.recent_sources_of(to_follow.pop(0)):
-                if source.event_index not in seen and not (without_bad and source.has_inf_or_nan):
-                    seen.add(source.event_index)
-                    to_follow.append(source)
-                    yield source
+
+        def sources(row: TensorEvent) -> Iterator[TensorEvent]:
+            nearest = self._flow.recent_sources_of(row)
+            return (source for source in nearest if not (without_bad and source.has_inf_or_nan))
+
+        return islice(rows_behind([event], sources, limit=_MAX_BEHIND), 1, None)
 
     def _in_pipeline(self, root: TensorEvent) -> list[TensorEvent]:
         """Returns the bad tensors that tf.data functions made before a pipeline returned a bad element.
@@ -520,7 +518,7 @@ class Culprits:
             "SELECT graph_id, outer_graph_id FROM graph WHERE run_id = ? AND outer_graph_id IS NOT NULL", [self._run_id]
         ):
             inner.setdefault(outer_graph_id, []).append(graph_id)
-        return sorted(reachable(graph_ids, lambda outer: inner.get(outer, ())))
+        return sorted(breadth_first(graph_ids, lambda outer: inner.get(outer, ())))
 
     def beside_constant(self, root: TensorEvent) -> list[TensorEvent]:
         """Returns the origins of the NaNs in the call of a constant NaN, without origins that are constants.

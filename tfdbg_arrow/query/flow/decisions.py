@@ -7,7 +7,8 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 
 from tfdbg_arrow.query.flow.data_flow import DataFlow
-from tfdbg_arrow.query.flow.graphs import CHECKS, DISCRETE, NEVER_BAD, Graph, reachable
+from tfdbg_arrow.query.flow.graphs import CHECKS, DISCRETE, NEVER_BAD, Graph
+from tfdbg_arrow.query.flow.search import breadth_first
 from tfdbg_arrow.query.recorded import Op
 from tfdbg_arrow.schema.op_traits import REFERENCE_WRITER, WRITER, Trait, types_with
 
@@ -59,19 +60,17 @@ class Decisions:
             graph: The graph of the metric.
             op: An op of the metric. The input reaches this op through other ops of the metric.
         """
-        to_follow, seen = [*op.inputs], set(op.inputs)
-        while to_follow and len(seen) < _MAX_KEPT:
-            source = to_follow.pop()
-            for name in graph.users.get(source[0], ()):
-                user = graph.ops[name]
-                if source in user.inputs and is_check(user.op_type, user.inputs) and self._is_of_metric(graph, name):
-                    return True
-            maker = graph.ops.get(source[0])
-            if maker is not None and self._is_of_metric(graph, maker.op_name):
-                new = [edge for edge in maker.inputs if edge not in seen]
-                to_follow += new
-                seen.update(new)
-        return False
+
+        def taken_by_metric(edge: tuple[str, int]) -> Sequence[tuple[str, int]]:
+            maker = graph.ops.get(edge[0])
+            return maker.inputs if maker is not None and self._is_of_metric(graph, maker.op_name) else ()
+
+        edges = breadth_first(op.inputs, taken_by_metric, limit=_MAX_KEPT)
+        users = ((edge, graph.ops[name]) for edge in edges for name in graph.users.get(edge[0], ()))
+        return any(
+            edge in user.inputs and is_check(user.op_type, user.inputs) and self._is_of_metric(graph, user.op_name)
+            for edge, user in users
+        )
 
     def _is_of_metric(self, graph: Graph, op_name: str) -> bool:
         return self._flow.labels.op(graph.graph_id, op_name).role == "metric"
@@ -166,4 +165,4 @@ def _behind(graph: Graph, op: Op) -> Collection[str]:
     def sources(name: str) -> Iterator[str]:
         return (source for source, _ in graph.ops[name].inputs if source in graph.ops)
 
-    return reachable([op.op_name], sources)
+    return set(breadth_first([op.op_name], sources))

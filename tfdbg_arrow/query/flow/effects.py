@@ -48,6 +48,7 @@ from tfdbg_arrow.query.flow.decisions import is_writer
 from tfdbg_arrow.query.flow.gradients import Gradients
 from tfdbg_arrow.query.flow.graphs import BRANCHES
 from tfdbg_arrow.query.flow.origins import FROM_OUTSIDE, Origins, looks_like_mask
+from tfdbg_arrow.query.flow.search import rows_behind
 from tfdbg_arrow.query.flow.sinks import Sinks
 from tfdbg_arrow.query.flow.walk import (
     ABSORBED,
@@ -319,15 +320,8 @@ class Effects:
 
     def _beginnings(self, event: TensorEvent) -> list[TensorEvent]:
         """Returns the bad tensors at the start of the chains of bad tensors that lead to a bad tensor."""
-        beginnings, seen, unexpanded = [], {event.event_index}, [event]
-        while unexpanded:
-            row = unexpanded.pop()
-            causes = self._flow.bad_sources_of(row)
-            if not causes:
-                beginnings.append(row)
-            unexpanded += [cause for cause in causes if cause.event_index not in seen]
-            seen.update(cause.event_index for cause in causes)
-        return beginnings
+        rows = rows_behind([event], self._flow.bad_sources_of)
+        return [row for row in rows if not self._flow.bad_sources_of(row)]
 
     def _overflowed(self, origin: TensorEvent) -> bool:
         if origin.event_index not in self._is_overflow:

@@ -38,6 +38,7 @@ from tfdbg_arrow.query.flow.executed_graphs import (
     passed_on,
 )
 from tfdbg_arrow.query.flow.graphs import GraphReader
+from tfdbg_arrow.query.flow.search import breadth_first
 from tfdbg_arrow.query.recorded import Context, GraphTensor, Op
 
 _Entry = tuple[int | None, int | None]
@@ -300,15 +301,14 @@ class ExecutedEdges:
         node = None if graph is None or site is None else graph.node(place.graph_id, site, place.op_name)
         if graph is None or node is None:
             return
-        to_follow = [(node.node_name, place.output_slot)]
-        seen = set(to_follow)
-        while to_follow and len(seen) < _MAX_USERS:
-            for user, index, slot in graph.users(*to_follow.pop()):
-                for tensor in handed_on(user, index, slot):
-                    if tensor not in seen:
-                        seen.add(tensor)
-                        to_follow.append(tensor)
-                yield user, index
+        users = graph.users
+
+        def handed_on_from(tensor: tuple[str, int]) -> Iterator[tuple[str, int]]:
+            return (output for user, index, slot in users(*tensor) for output in handed_on(user, index, slot))
+
+        start = (node.node_name, place.output_slot)
+        for tensor in breadth_first([start], handed_on_from, limit=_MAX_USERS):
+            yield from ((user, index) for user, index, _ in users(*tensor))
 
     def node_type(self, place: GraphTensor) -> str | None:
         """Returns the type of the node at a place, or None if there is none."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import Any, TypeVar
+from typing import Any
 
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.executed_graphs import ExecutedGraph, ExecutedNode, read_dtypes, replaced_slot_named_in
+from tfdbg_arrow.query.flow.search import breadth_first
 from tfdbg_arrow.query.recorded import Op
 from tfdbg_arrow.schema.dtypes import DTYPES
 from tfdbg_arrow.schema.op_traits import Trait, types_with
@@ -29,8 +30,6 @@ _MAX_GRAPHS_AT_ONCE = 256
 _OPS_AT_ONCE = 2_000
 """Number of ops up to which other graphs are read together with the graph that is needed. Most runs have fewer ops, and
 then one statement a table reads all graphs."""
-
-T = TypeVar("T", bound=Hashable)
 
 
 @dataclass(frozen=True)
@@ -242,7 +241,7 @@ class GraphReader:
 
     def parts(self, graph_id: int) -> list[int]:
         """Returns a graph and all graphs that it calls within its step, at any depth."""
-        return list(reachable([graph_id], lambda caller: self._callees.get(caller, ())))
+        return list(breadth_first([graph_id], lambda caller: self._callees.get(caller, ())))
 
     def _variants(self, graph_id: int | None, function_name: str | None) -> list[str]:
         """Returns a function, then the other functions of its graph.
@@ -332,13 +331,11 @@ class GraphReader:
 
     def _read_together(self, graph_id: int) -> list[int]:
         """Returns a graph, the unread graphs that call it or are called by it at any depth, and other small graphs."""
-        connected = {graph_id}
-        to_follow = [graph_id]
-        while to_follow and len(connected) < _MAX_GRAPHS_AT_ONCE:
-            for other in self._neighbours.get(to_follow.pop(), ()):
-                if other not in connected and other not in self._graphs:
-                    connected.add(other)
-                    to_follow.append(other)
+
+        def unread_neighbours(of_graph: int) -> Iterator[int]:
+            return (other for other in self._neighbours.get(of_graph, ()) if other not in self._graphs)
+
+        connected = set(breadth_first([graph_id], unread_neighbours, limit=_MAX_GRAPHS_AT_ONCE))
         num_ops = sum(self._num_ops.get(connected_id, 0) for connected_id in connected)
         for other, num_ops_of_other in self._num_ops.items():
             if other not in connected and other not in self._graphs:
@@ -412,14 +409,3 @@ class GraphReader:
 
     def _rows(self, query: str, *parameters: object) -> list[tuple[Any, ...]]:
         return self._logdir.rows(query, [self._run_id, *parameters])
-
-
-def reachable(start: Iterable[T], step: Callable[[T], Iterable[T]]) -> dict[T, None]:
-    """Returns the items that repeated steps reach from `start`, including `start`."""
-    reached = dict.fromkeys(start)
-    unexpanded = list(reached)
-    while unexpanded:
-        new = [item for item in dict.fromkeys(step(unexpanded.pop())) if item not in reached]
-        reached.update(dict.fromkeys(new))
-        unexpanded += new
-    return reached

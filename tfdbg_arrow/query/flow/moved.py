@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from tfdbg_arrow.query.flow.data_flow import DataFlow
+from tfdbg_arrow.query.flow.search import rows_behind
 from tfdbg_arrow.query.recorded import TensorEvent
 from tfdbg_arrow.schema.op_traits import MOVING, Trait, types_with
 
@@ -29,17 +32,10 @@ class MovedTensors:
         return self._moved[row.event_index]
 
     def _find_whether_moved(self, row: TensorEvent) -> bool:
-        seen, to_follow = {row.event_index}, [row]
-        while to_follow:
-            computed = self._flow.computed(to_follow.pop())
-            if computed.scope == "external":
-                continue
-            bad = self._flow.bad_sources_of(computed)
-            if computed.op_type not in MOVING or not bad or len(seen) > _MAX_KEPT:
-                return False
-            to_follow += [source for source in bad if source.event_index not in seen]
-            seen.update(source.event_index for source in bad)
-        return True
+        return all(
+            computed.scope == "external" or (computed.op_type in MOVING and bool(bad) and number < _MAX_KEPT)
+            for number, (computed, bad) in enumerate(self._computed_behind(row))
+        )
 
     def is_given_infinity(self, row: TensorEvent) -> bool:
         """Returns whether elementwise ops made all infinities of an array from infinities of arrays from outside.
@@ -47,18 +43,22 @@ class MovedTensors:
         An example is the width of intervals, some of which are open. If only checks take such an array, the program
         expects the infinities.
         """
-        seen, to_follow = {row.event_index}, [row]
-        while to_follow:
-            computed = self._flow.computed(to_follow.pop())
-            if computed.num_nan or not computed.shape or computed.shape != row.shape or len(seen) > _MAX_KEPT:
+        for number, (computed, bad) in enumerate(self._computed_behind(row)):
+            if computed.num_nan or not computed.shape or computed.shape != row.shape or number > _MAX_KEPT:
                 return False
             if computed.scope == "external":
                 continue
-            bad = self._flow.bad_sources_of(computed)
             num_given = sum((source.num_neg_inf or 0) + (source.num_pos_inf or 0) for source in bad)
             num_infinite = (computed.num_neg_inf or 0) + (computed.num_pos_inf or 0)
             if computed.op_type not in _ELEMENTWISE or num_infinite > num_given:
                 return False
-            to_follow += [source for source in bad if source.event_index not in seen]
-            seen.update(source.event_index for source in bad)
         return True
+
+    def _computed_behind(self, row: TensorEvent) -> Iterator[tuple[TensorEvent, list[TensorEvent]]]:
+        """Yields the ops that computed a bad tensor and the bad tensors behind it, each with its bad sources."""
+
+        def sources(computed: TensorEvent) -> Iterator[TensorEvent]:
+            return map(self._flow.computed, self._flow.bad_sources_of(computed))
+
+        rows = rows_behind([self._flow.computed(row)], sources)
+        return ((computed, self._flow.bad_sources_of(computed)) for computed in rows)

@@ -19,6 +19,7 @@ from typing import Any
 
 from tfdbg_arrow.query.flow.borders import Borders
 from tfdbg_arrow.query.flow.graphs import NEVER_BAD, GraphReader
+from tfdbg_arrow.query.flow.search import breadth_first
 from tfdbg_arrow.query.recorded import KINDS, GraphTensor, Op, TensorEvent
 from tfdbg_arrow.schema.op_traits import ANY_BAD, MADE_OF_FINITE, MOVING, Bad, Trait, made_of_bad, types_with
 
@@ -134,12 +135,9 @@ class ProgramOps:
         if any((at.graph_id, at.context) != (place.graph_id, place.context) for at, _ in computed):
             return None
         ops = {other.op_name: other for _, other in computed}
-        before, to_follow = {op.op_name}, [op]
-        while to_follow:
-            sources = (name for name, _ in to_follow.pop().inputs if name in ops and name not in before)
-            for name in list(sources):
-                before.add(name)
-                to_follow.append(ops[name])
+        before = set(
+            breadth_first([op.op_name], lambda name: (source for source, _ in ops[name].inputs if source in ops))
+        )
         return [other for _, other in computed if other.op_name not in before]
 
     def _most_likely(

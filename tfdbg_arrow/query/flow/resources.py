@@ -11,8 +11,9 @@ from typing import Generic, TypeVar
 from tfdbg_arrow.query.flow.borders import PASSING_OPS, Borders
 from tfdbg_arrow.query.flow.callsites import Level
 from tfdbg_arrow.query.flow.events import EventReader
-from tfdbg_arrow.query.flow.graphs import BRANCHES, Call, GraphReader, reachable
+from tfdbg_arrow.query.flow.graphs import BRANCHES, Call, GraphReader
 from tfdbg_arrow.query.flow.loop_bodies import LoopBodies
+from tfdbg_arrow.query.flow.search import breadth_first
 from tfdbg_arrow.query.recorded import Context, EagerValue, Execution, GraphTensor, Op, Place, TensorEvent, Trace
 from tfdbg_arrow.schema.op_traits import READER, REPLACING, WRITER, Trait, types_with
 
@@ -530,7 +531,7 @@ class Resources:
             users = (graph.ops[user] for user in graph.users.get(name, ()) if user in graph.ops)
             return (user.op_name for user in users if user.op_type in PASSING_OPS)
 
-        return reachable([handle_name], handing_on)
+        return set(breadth_first([handle_name], handing_on))
 
 
 def _name_in(handle: Trace, graph_id: int) -> str | None:

@@ -13,6 +13,7 @@ from tfdbg_arrow.query.flow.decisions import SELF_CHECKS, effect_of_decision, is
 from tfdbg_arrow.query.flow.discarded import DiscardedResults
 from tfdbg_arrow.query.flow.graphs import CHECKS, DISCRETE, NEVER_BAD_IN_SQL
 from tfdbg_arrow.query.flow.moved import MovedTensors
+from tfdbg_arrow.query.flow.search import rows_behind
 from tfdbg_arrow.query.flow.skipped import SkippedUses
 from tfdbg_arrow.query.recorded import EFFECTS, Execution, TensorEvent, bad_condition, read_events
 from tfdbg_arrow.schema.op_traits import CONTAINERS, READER
@@ -159,21 +160,14 @@ class Results:
 
     def _makers(self, row: TensorEvent) -> list[TensorEvent]:
         """Returns the stored bad tensors if a tensor comes from a variable or a list; otherwise the tensor itself."""
-        makers: list[TensorEvent] = []
-        seen: set[int] = set()
-        to_follow = [row]
-        while to_follow:
-            computed = self._flow.computed(to_follow.pop())
-            if computed.event_index in seen:
-                continue
-            seen.add(computed.event_index)
-            is_kept = (computed.op_type or "").startswith((*CONTAINERS, READER))
-            put_in = self._flow.bad_sources_of(computed)
-            if is_kept and put_in and len(seen) < _MAX_KEPT:
-                to_follow += put_in
-            else:
-                makers.append(computed)
-        return makers
+
+        def put_in(stored: TensorEvent) -> list[TensorEvent]:
+            is_stored = (stored.op_type or "").startswith((*CONTAINERS, READER))
+            return [*map(self._flow.computed, self._flow.bad_sources_of(stored))] if is_stored else []
+
+        computed = self._flow.computed(row)
+        rows = rows_behind([computed], put_in, limit=_MAX_KEPT)
+        return [maker for maker in rows if not put_in(maker)] or [computed]
 
 
 def _computes(row: TensorEvent, use: _EagerUse) -> bool:
