@@ -361,3 +361,26 @@ def test_another_bug_that_only_the_loss_shows_is_named_by_its_part(tmp_path: Pat
     assert first is not None
     assert first.headline.startswith("`tf.math.lgamma(weight)`")
     assert [line.code for line in first.also_bad] == ["tf.math.log(weight)"]
+
+
+def test_the_iteration_of_a_gradient_is_that_of_its_loop_which_runs_backwards(tmp_path: Path) -> None:
+    @tf.function
+    def roots(x: tf.Tensor) -> tf.Tensor:
+        total = tf.constant(0.0)
+        for step in tf.range(4):
+            total += tf.sqrt(x - tf.cast(step, tf.float32))
+        return total
+
+    x = tf.Variable(3.0)
+    with tfdbg_arrow.capture(tmp_path):
+        with tf.GradientTape() as tape:
+            loss = roots(x)
+        x.assign_sub(tape.gradient(loss, x))
+
+    first = tfdbg_arrow.first_nonfinite(tmp_path)
+    assert first is not None
+    assert first.call is not None
+    assert (first.call.function, first.call.number, first.iteration) == ("the gradient of roots", 1, 0)
+    assert (
+        "in call 1 of the gradient of roots, iteration 0 of the gradient's loop, which runs backwards" in first.headline
+    )

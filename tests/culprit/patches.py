@@ -235,6 +235,9 @@ PATCHES: dict[str, Patch] = {
     "reinforcement.entropy_of_masked_actions": Patch(
         "Use a large finite number", (("observations @ weights, -np.inf)", "observations @ weights, -1e9)"),)
     ),
+    "reinforcement.entropy_of_masked_actions_in_eager_code": Patch(
+        "Use a large finite number", (("policy, -np.inf)", "policy, -1e9)"),)
+    ),
     "reinforcement.entropy_temperature_grows": Patch(
         "Use tf.nn.softplus(x)",
         (

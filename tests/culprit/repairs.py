@@ -131,7 +131,7 @@ EDITS: tuple[tuple[str, Edit], ...] = (
         "Lgamma": "tf.math.lgamma(tf.maximum({x}, {eps}))",
     })),
 
-    ("Keep the argument at or above 1", at_op({"Acosh": "tf.acosh(tf.maximum({x}, 1.0))"})),
+    ("Keep the argument above 1,", at_op({"Acosh": "tf.acosh(tf.maximum({x}, 1.001))"})),
     ("Keep the argument above -1", at_op({"Log1p": "tf.math.log1p(tf.maximum({x}, {eps} - 1.0))"})),
     ("Before the root, add an epsilon", at_op({
         "Sqrt": "tf.sqrt({x} + {eps})",

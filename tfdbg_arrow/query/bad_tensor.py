@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -43,6 +44,11 @@ _MAX_FETCHES = 3
 _MAX_RIVALS = 20
 """Maximum number of other origins whose lines are read. A user does not read a longer list."""
 _SINGULAR = types_with(Trait.IS_SINGULAR)
+_BACKWARD = re.compile(r"__backward_(.+)_\d+", re.DOTALL)
+"""Matches the name of a function with which TensorFlow computes the gradient of another function.
+
+Source: tensorflow/python/eager/polymorphic_function/concrete_function.py.
+"""
 _SEVERAL_STEPS_OF_KERAS = "multi_step_on_iterator"
 """The function of Keras that trains on several batches in one call."""
 
@@ -345,9 +351,14 @@ class BadTensorReader:
         return iteration if num_steps == 1 else None
 
     def _user_name(self, graph_id: int | None) -> str | None:
-        """Returns the user's name for the function of a graph, such as `test_function` for a function of Keras."""
+        """Returns the user's name for the function of a graph, such as `test_function` for a function of Keras.
+
+        The function with which TensorFlow computes the gradient of `f` is called `the gradient of f`.
+        """
         names = user_names(self._logdir, run_id=self._run_id)
-        return names.get(graph_id) if graph_id in names else self.places.graph_name(graph_id)
+        name = names.get(graph_id) if graph_id in names else self.places.graph_name(graph_id)
+        backward = _BACKWARD.fullmatch(name or "")
+        return name if backward is None else f"the gradient of {backward[1]}"
 
     @cached_property
     def _has_all_executions(self) -> bool:

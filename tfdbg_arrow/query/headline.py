@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tokenize
 from collections.abc import Sequence
 from contextlib import suppress
@@ -15,6 +16,11 @@ from tfdbg_arrow.query.stacks import Frame, executed_span, short_place
 from tfdbg_arrow.safe_text import printable_line
 from tfdbg_arrow.schema.op_traits import Trait, types_with
 
+_GRADIENT_OF_LOOP = re.compile(r".+_grad_\d+", re.DOTALL)
+"""Matches the name of a graph with which TensorFlow computes the gradient of a loop's body.
+
+Source: tensorflow/python/ops/while_v2.py.
+"""
 _KINDS = (("num_nan", "NaN"), ("num_neg_inf", "-Inf"), ("num_pos_inf", "+Inf"))
 _MAX_CODE = 80
 """Maximum number of characters of the code in a headline."""
@@ -171,7 +177,9 @@ def _is_passed_on(tensor: NonFinite) -> bool:
 def _when_text(tensor: NonFinite) -> str:
     text = "" if tensor.call is None else f" in call {tensor.call.number:,} of {tensor.call.function}"
     if tensor.call is not None and tensor.iteration is not None:
-        text += f", iteration {tensor.iteration:,} of a loop"
+        is_of_gradient = _GRADIENT_OF_LOOP.fullmatch(tensor.graph_name or "") is not None
+        loop = "the gradient's loop, which runs backwards" if is_of_gradient else "a loop"
+        text += f", iteration {tensor.iteration:,} of {loop}"
     if tensor.step is not None:
         text = f" in step {tensor.step + (tensor.step_in_call or 0):,}"
         if tensor.step_in_call:

@@ -59,7 +59,8 @@ class FunctionCall:
     """A call of a function from eager code.
 
     Attributes:
-        function: The name of the function.
+        function: The name of the function; `the gradient of f` if TensorFlow computed the gradient of `f` in a function
+            of its own.
         number: Number of the call among the calls of this function in the run, from 1, in the order in which they
             began.
         execution_index: Index of the call among all executions of the run.

@@ -196,3 +196,16 @@ def entropy_of_masked_actions() -> None:
         return loss
 
     update(tf.ones([2, 2]), tf.constant([[True, True, False], [True, True, True]]), tf.constant([0, 2]))
+
+
+@bug(op_type="Mul", effect="variable")
+def entropy_of_masked_actions_in_eager_code() -> None:
+    """The entropy multiplies the probability 0 of a masked action by its logarithm, which is -Inf, in eager code."""
+    policy = tf.Variable([[0.3, -0.2, 0.5]])
+    legal = tf.constant([[True, False, True]])
+    with tf.GradientTape() as tape:
+        logits = tf.where(legal, tf.constant([[1.0]]) @ policy, -np.inf)
+        log_probs = tf.nn.log_softmax(logits)
+        entropy = -tf.reduce_sum(tf.exp(log_probs) * log_probs)  # culprit
+        loss = -0.01 * entropy - tf.reduce_sum(log_probs[:, 0])
+    policy.assign_sub(0.1 * tape.gradient(loss, policy))

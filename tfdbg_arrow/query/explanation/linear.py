@@ -36,9 +36,7 @@ _WRITTEN_INFINITY = (
     "The program wrote the infinities itself: use a large number such as 1e9 in their place, or replace infinite "
     "operands before this op, for example with tf.where(tf.math.is_finite(x), x, 0.0)."
 )
-_FINITE_MASK = (
-    f"Mask with a large negative number such as -1e9 in place of -Inf. If no mask is -Inf: {_ORIGIN_OF_INFINITY}"
-)
+_FINITE_MASK = "Mask with a large negative number such as -1e9 in place of -Inf."
 _LOGSUMEXP_OF_MASK = (
     "Mask with a large negative number such as -1e9 in place of -Inf. For a log-sum-exp, tf.reduce_logsumexp takes "
     "-Inf, but its gradient is NaN for a row that holds nothing else."
@@ -119,10 +117,13 @@ class Sums:
         )
 
     def _repair_of_infinities(self, computed: Computed) -> str:
-        if any(event.num_pos_inf for event in computed.inputs.values()):
-            infinite = [event for event in computed.inputs.values() if infs(event)]
-            return _WRITTEN_INFINITY if all(map(computed.is_literal, infinite)) else _ORIGIN_OF_INFINITY
-        return _LOGSUMEXP_OF_MASK if _is_in_logsumexp(computed) else _FINITE_MASK
+        infinite = [event for event in computed.inputs.values() if infs(event)]
+        is_written = all(map(computed.is_literal, infinite))
+        if any(event.num_pos_inf for event in infinite):
+            return _WRITTEN_INFINITY if is_written else _ORIGIN_OF_INFINITY
+        if _is_in_logsumexp(computed):
+            return _LOGSUMEXP_OF_MASK
+        return _FINITE_MASK if is_written else f"{_FINITE_MASK} If no mask is -Inf: {_ORIGIN_OF_INFINITY}"
 
 
 def _is_in_logsumexp(computed: Computed) -> bool:

@@ -93,7 +93,8 @@ _SCALED_BESSEL = (
     "Use tf.math.{0}, which is this function times exp(-abs(x)) and cannot overflow. For the logarithm, use "
     "tf.math.log(tf.math.{0}(x)) + tf.abs(x)."
 )
-_ABOVE_MINUS_1 = "Keep the argument above -1, for example with tf.maximum(x, -0.99)."
+_ABOVE_MINUS_1 = "Keep the argument above -1, for example with tf.maximum(x, -0.999)."
+_ABOVE_1 = "Keep the argument above 1, for example with tf.maximum(x, 1.001): the slope at 1 is infinite."
 _ABOVE_0_BEFORE_ROOT = (
     "Keep the argument above 0, for example with tf.maximum(x, 1e-7). A maximum with 0 is not enough: at 0, the "
     "gradient of the root is infinite, and so is a division by the root."
@@ -447,7 +448,7 @@ GRADIENTS: dict[str, str] = {
     "Acos": _UNIT,
     "Asin": _UNIT,
     "Atanh": _UNIT,
-    "Acosh": "Keep the argument above 1 with tf.maximum: the slope at 1 is infinite.",
+    "Acosh": _ABOVE_1,
     "Angle": "Add a small number before tf.math.angle, so that no element is 0: the slope at 0 is infinite.",
     "Atan2": "Keep the two arguments from both being 0, for example with an epsilon.",
     "Sqrt": _BEFORE_ROOT,
@@ -464,7 +465,7 @@ REPAIRS: dict[str, str] = {
     "Acos": _UNIT,
     "Asin": _UNIT,
     "Atanh": _UNIT,
-    "Acosh": "Keep the argument at or above 1 with tf.maximum.",
+    "Acosh": _ABOVE_1,
     "Exp": f"{_CLIP}.",
     "Expm1": f"{_CLIP}.",
     "Inv": _DIVISOR,
@@ -483,7 +484,7 @@ RULES: dict[str, Rule] = {
     "Sqrt": _root_of_negative,
     "Rsqrt": FirstOf(rules=(inverse_root_of_power, _inverse_root)),
     **_all("Reciprocal Inv", Pole(value="1 / 0 is infinite", repair=_DIVISOR)),
-    "Acosh": Domain(of="a number below 1", where="below 1", repair="Keep the argument at or above 1 with tf.maximum."),
+    "Acosh": Domain(of="a number below 1", where="below 1", repair=_ABOVE_1),
     **_all("Acos Asin", _OUTSIDE_UNIT),
     "Atanh": FirstOf(rules=(_OUTSIDE_UNIT, _AT_UNIT)),
     "Erfinv": FirstOf(rules=(replace(_OUTSIDE_UNIT, where="outside [-1, 1], not only by rounding"), _AT_UNIT)),

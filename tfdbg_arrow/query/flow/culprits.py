@@ -370,6 +370,8 @@ class Culprits:
         op, and also has bad values.
         """
         label = self._labels.of(root)
+        if label.role == "gradient" and label.forward_execution_index is not None:
+            return self._computed_eagerly_from(label.forward_execution_index)
         if label.role != "gradient" or label.forward_op_name is None or root.execution_index is None:
             return []
         place = label.forward_graph_id, label.forward_op_name
@@ -378,6 +380,27 @@ class Culprits:
             for forward_root in self._forward_roots(root.execution_index)
             if any((row.graph_id, row.op_name) == place for row in self._behind(forward_root))
         ]
+
+    def _computed_eagerly_from(self, execution_index: int) -> list[TensorEvent]:
+        """Returns the origins of bad values that eager ops of the forward pass computed from results of an execution.
+
+        Infinities that the program wrote are left out.
+        """
+        events = self._flow.events
+
+        def results(index: int) -> list[int]:
+            return [tensor_id for tensor_id, _ in events.execution_outputs(index).values()]
+
+        def computed(tensor_id: int) -> Iterator[int]:
+            users = (use.execution.execution_index for use in events.uses(tensor_id))
+            return (made for user in users if self._labels.execution(user).role != "gradient" for made in results(user))
+
+        rows = (
+            events.eager(made).event for made in breadth_first(results(execution_index), computed, limit=_MAX_BEHIND)
+        )
+        bad = {row.event_index: row for row in rows if row is not None and row.has_inf_or_nan}
+        roots = self._origins.roots(bad.values(), set())
+        return [root for root in roots if root.event_index in bad and not self._origins.is_literal(root)]
 
     def _find_forward_roots(self, execution_index: int) -> list[TensorEvent]:
         """Returns the origins of bad tensors in a call's forward pass, without infinities that the program wrote."""
