@@ -384,3 +384,41 @@ def test_the_iteration_of_a_gradient_is_that_of_its_loop_which_runs_backwards(tm
     assert (
         "in call 1 of the gradient of roots, iteration 0 of the gradient's loop, which runs backwards" in first.headline
     )
+
+
+def test_an_op_that_took_bad_values_of_another_line_is_not_also_bad(tmp_path: Path) -> None:
+    weight = tf.Variable([1.0, 2.0])
+
+    @tf.function
+    def update(gradient: tf.Tensor, step: tf.Tensor) -> tf.Tensor:
+        mean = gradient / (1.0 - tf.pow(0.9, step))
+        square = tf.square(gradient) / (1.0 - tf.pow(0.99, step))
+        return 0.1 * mean / (tf.sqrt(square) + 1e-7)
+
+    with tfdbg_arrow.capture(tmp_path):
+        weight.assign_sub(update(tf.constant([0.5, -0.5]), tf.constant(0.0)))
+
+    first = tfdbg_arrow.first_nonfinite(tmp_path)
+    assert first is not None
+    lines = [line.lineno for line in (first.source, *first.also_bad) if line is not None]
+    assert lines == [line_of("mean = gradient /"), line_of("square = tf.square(gradient) /")]
+
+
+def test_the_iteration_and_the_call_of_a_loop_over_a_data_set(tmp_path: Path) -> None:
+    total = tf.Variable(0.0)
+
+    @tf.function
+    def train(batches: tf.data.Dataset) -> None:
+        for batch in batches:
+            total.assign_add(tf.reduce_sum(tf.math.log(batch)))
+
+    counts = np.ones(24, np.float32)
+    counts[18] = 0.0
+    with tfdbg_arrow.capture(tmp_path):
+        for last in (8, 24):
+            train(tf.data.Dataset.from_tensor_slices(counts[:last]).batch(4))
+
+    first = tfdbg_arrow.first_nonfinite(tmp_path)
+    assert first is not None
+    assert first.call is not None
+    assert (first.call.function, first.call.number, first.iteration) == ("train", 2, 4)

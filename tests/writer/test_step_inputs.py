@@ -768,29 +768,45 @@ def test_the_names_in_a_train_step_of_the_model(
     assert [*sample] == component_names
 
 
-@pytest.mark.parametrize("bad_column", [2, 11])
+@pytest.mark.parametrize("bad_column", [2, 14])
 def test_a_bad_element_behind_the_first_ones(bad_column: int, tmp_path: Path) -> None:
-    records = np.ones((NUM_RECORDS, 4, 3), np.float32)
+    records = np.ones((NUM_RECORDS, 5, 3), np.float32)
     records[BAD_RECORD].flat[bad_column] = np.nan
+
+    (sample,), text = shown_of_batches(tmp_path, records)
+
+    if bad_column < 12:
+        assert sample.first_bad is None
+        assert text == "[1, 1, nan, 1, 1, 1, 1, 1, 1, 1, 1, 1, …] (15 elements)"
+    else:
+        assert text == "[1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, …] (15 elements, the first bad one is [4, 2] = nan)"
+
+
+def test_a_sample_of_equal_elements(tmp_path: Path) -> None:
+    records = np.ones((NUM_RECORDS, 14), np.float32)
+    records[BAD_RECORD] = 0.0
+    (sample,), text = shown_of_batches(tmp_path, records)
+    assert sample.are_equal
+    assert text == "[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, …] (14 elements, all of them 0)"
+
+
+def shown_of_batches(logdir: Path, records: Any) -> tuple[tuple[SampleInput, ...], str]:
+    """Returns the bad sample of batches of records, of which a step takes the logarithm, and its text."""
 
     @tf.function
     def step(batch: tf.Tensor) -> tf.Tensor:
-        return tf.reduce_sum(batch)
+        return tf.reduce_sum(tf.math.log(batch))
 
     def program() -> None:
         for batch in tf.data.Dataset.from_tensor_slices(records).shuffle(NUM_RECORDS, seed=1).batch(8):
             step(batch)
 
-    (sample,) = record(tmp_path, program)
-    first = tfdbg_arrow.first_nonfinite(tmp_path)
+    sample = record(logdir, program)
+    first = tfdbg_arrow.first_nonfinite(logdir)
     assert first is not None
     assert first.samples is not None
     ((_, text),) = sample_texts(first.samples)
-    if bad_column < 8:
-        assert sample.first_bad is None
-        assert text == "[1, 1, nan, 1, 1, 1, 1, 1, …] (12 elements)"
-    else:
-        assert text == "[1, 1, 1, 1, 1, 1, 1, 1, …] (12 elements, the first bad one is [3, 2] = nan)"
+    return sample, text
 
 
 def test_the_names_in_a_train_step_of_another_model_do_not_count(tmp_path: Path) -> None:

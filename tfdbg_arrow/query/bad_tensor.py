@@ -18,6 +18,7 @@ from tfdbg_arrow.query.flow.culprits import Culprits
 from tfdbg_arrow.query.flow.data_flow import DataFlow, Input
 from tfdbg_arrow.query.flow.effects import LITERAL, Effect, Effects
 from tfdbg_arrow.query.flow.gradients import Gradients
+from tfdbg_arrow.query.flow.loop_bodies import LoopRun
 from tfdbg_arrow.query.flow.origins import Origins
 from tfdbg_arrow.query.flow.program_ops import ProgramOp
 from tfdbg_arrow.query.flow.sinks import Sinks
@@ -171,6 +172,8 @@ class BadTensorReader:
         row_with_step = self._element_of(event) if is_record else event
         step = None if row_with_step is None else row_with_step.step
         has_samples = health.first_bad_place is not None or is_record
+        run_of_loop = self.flow.loop_bodies.run_of(event)
+        iteration = None if run_of_loop is None else run_of_loop.num_iterations - 1
         described = NonFinite(
             run_id=self._run_id,
             **health_facts(health),
@@ -178,14 +181,14 @@ class BadTensorReader:
             op_type=event.op_type if maker is None else maker.op.op_type,
             op_name=event.op_name if maker is None else maker.op.op_name,
             graph_name=self.places.graph_name(event.graph_id if maker is None else maker.place.graph_id),
-            iteration=event.loop_iteration,
+            iteration=iteration if event.loop_iteration is None else event.loop_iteration,
             output_slot=None if (event.op_type or "").startswith(OPTIMIZERS) else event.output_slot,
             device_name=None if event.device_id is None else self._devices.get(event.device_id),
             is_origin=self.origins.verdict(event).is_origin,
             **vars(context if has_samples else replace(context, samples=None)),
             step=step,
             step_in_call=None if row_with_step is None or step is None else self._step_in_call(row_with_step),
-            call=self._call(event, context.stack) if step is None else None,
+            call=self._call(event, context.stack, run_of_loop) if step is None else None,
             effect=effect.name,
             is_expected=effect.expected_reason is not None,
             expected_reason=effect.expected_reason,
@@ -256,13 +259,13 @@ class BadTensorReader:
             [self._run_id, event.graph_id, event.op_name, event.op_type, event.output_slot],
         )
 
-    def _call(self, event: TensorEvent, stack: tuple[Frame, ...]) -> FunctionCall | None:
+    def _call(self, event: TensorEvent, stack: tuple[Frame, ...], run_of_loop: LoopRun | None) -> FunctionCall | None:
         """Returns the call from eager code that ran the op of a tensor, or that first took a tensor from outside.
 
         The result is None if the number of the call is not known. It is also None for a function that TensorFlow or
         Keras defines internally, such as the function in which `jacobian` computes, because users do not know its name.
         """
-        index = event.execution_index
+        index = event.execution_index if run_of_loop is None else run_of_loop.execution_index
         execution = self.flow.events.execution(index) if event.scope != "execution" else None
         if execution is None or execution.graph_id is None or index is None:
             return None

@@ -40,7 +40,7 @@ class DataSetLoops:
         run = self._flow.loop_bodies.run_until(component.graph_id, component.step_id)
         if run is None:
             return None
-        is_made_here, data_sets = self._data_sets(component.graph_id, execution_event=run.execution_event)
+        is_made_here, data_sets = self._data_sets(component.graph_id, execution_index=run.execution_index)
         if is_made_here or len(data_sets) != 1:
             return None
         (dataset_id,) = data_sets
@@ -52,14 +52,14 @@ class DataSetLoops:
             num_batches=run.num_iterations,
         )
 
-    def _data_sets(self, graph_id: int, *, execution_event: int | None = None) -> tuple[bool, set[int]]:
+    def _data_sets(self, graph_id: int, *, execution_index: int | None = None) -> tuple[bool, set[int]]:
         """Returns whether the graph with the loop itself makes the batches; otherwise the data sets that it was given.
 
         The second value has the tensor ids. It is empty if the data sets are not known.
 
         Args:
             graph_id: The body of the loop.
-            execution_event: Only the data set of the execution with this event_index; None means all executions.
+            execution_index: Only the data set of this execution; None means all executions.
         """
         loop = self._flow.loop_bodies.by_graph.get(graph_id)
         graphs = self._flow.graphs
@@ -78,7 +78,7 @@ class DataSetLoops:
                 inputs = [
                     self._flow.events.execution_inputs(call.execution_index).get(argument.input_index)
                     for call in self._flow.events.executions_of(functions)
-                    if execution_event in (None, call.event_index)
+                    if execution_index in (None, call.execution_index)
                 ]
                 return False, set() if None in inputs else {tensor_id for tensor_id in inputs if tensor_id is not None}
             name = op.inputs[0][0] if "Dataset" in op.op_type and op.inputs else None

@@ -88,8 +88,16 @@ class InputNames:
     def arguments(self, execution: Execution) -> dict[int, str]:
         """Returns the names of the arguments of a call, by input_index: those of `on_batch`, or of the placeholders."""
         inputs = self._flow.events.execution_inputs(execution.execution_index)
-        named = ((index, self._outside.argument_name(execution, index)) for index in inputs)
-        return self.on_batch(execution) or {index: name for index, name in named if name is not None}
+        by_index = ((index, self._outside.argument_name(execution, index)) for index in inputs)
+        names = {index: name for index, name in by_index if name is not None}
+        if list(names.values()) == ["data"] and self._is_in_predict(execution):
+            return dict.fromkeys(names, "x")
+        return self.on_batch(execution) or names
+
+    def _is_in_predict(self, execution: Execution) -> bool:
+        """Returns whether a Keras model's `predict` called a function, whose `data` is what the user calls x."""
+        frames = self._stacks.stack(execution.stack_trace_id)
+        return any(not frame.is_user and frame.func.rpartition(".")[2] == "predict" for frame in frames)
 
     def on_batch(self, execution: Execution) -> dict[int, str]:
         """Returns the parameters of Keras's `train_on_batch` or a similar method that a call takes, by input_index.

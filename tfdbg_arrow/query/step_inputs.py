@@ -11,7 +11,7 @@ from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.recorded import GraphTensor
 from tfdbg_arrow.schema.dtypes import itemsize_of
 
-_NUM_ELEMENTS = 8
+_NUM_ELEMENTS = 12
 """Number of elements of a sample in an answer."""
 _MAX_EXAMINED = 2**22
 """Maximum number of elements of a sample among which a bad one is looked for."""
@@ -29,9 +29,10 @@ class SampleInput:
         index: Number of the sample in this batch, from 0; for a ragged tensor, the first of the sample's values.
         dtype: TensorFlow's name of the dtype.
         shape: Dimensions of the sample.
-        elements: The first elements of the sample, at most 8; None if the package cannot decode the dtype.
+        elements: The first elements of the sample, at most 12; None if the package cannot decode the dtype.
         num_values: Number of values that the sample has in a ragged tensor; None for another tensor.
         first_bad: The place of the first NaN or infinity of the sample and its value, if it is not one of `elements`.
+        are_equal: Whether all elements of the sample are known to be the same number.
     """
 
     name: str
@@ -42,6 +43,7 @@ class SampleInput:
     elements: tuple[object, ...] | None
     num_values: int | None = None
     first_bad: tuple[tuple[int, ...], object] | None = None
+    are_equal: bool = False
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,7 @@ class StepInputs:
         first, size = number * math.prod(kept.shape[1:]), math.prod(shape)
         num_shown = min(size, _NUM_ELEMENTS)
         elements: list[object] | None = None
-        first_bad = None
+        first_bad, are_equal = None, False
         if kept.dtype == "string":
             value = self._prefix(kept, _MAX_OFFSET)
             elements = list(texts(value, size=math.prod(kept.shape))[first : first + num_shown])
@@ -139,6 +141,7 @@ class StepInputs:
             array = decode(np.frombuffer(value, np.uint8), kept.dtype)
             if array is not None:
                 elements = array[:num_shown].tolist()
+                are_equal = 0 < len(array) == size and bool((array == array[0]).all())
                 bad = np.flatnonzero(~np.isfinite(array)).tolist() if array.dtype.kind in "fc" else []
                 if bad and bad[0] >= num_shown:
                     first_bad = tuple(map(int, np.unravel_index(bad[0], shape))), array[bad[0]].item()
@@ -151,6 +154,7 @@ class StepInputs:
             elements=None if elements is None else tuple(elements),
             num_values=num_values,
             first_bad=first_bad,
+            are_equal=are_equal,
         )
 
     def _prefix(self, kept: KeptInput, num_bytes: int) -> bytes:

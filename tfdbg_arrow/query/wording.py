@@ -269,11 +269,11 @@ def _sample_text(input_: SampleInput) -> str:
     if not input_.shape:
         return shown[0]
     if size > len(shown):
-        bad = ""
+        which = f", all of them {shown[0]}" if input_.are_equal else ""
         if input_.first_bad is not None:
             place, value = input_.first_bad
-            bad = f", the first bad one is [{', '.join(map(str, place))}] = {_element_text(value)}"
-        return f"[{', '.join(shown)}, …] ({size:,} elements{bad})"
+            which = f", the first bad one is [{', '.join(map(str, place))}] = {_element_text(value)}"
+        return f"[{', '.join(shown)}, …] ({size:,} elements{which})"
     return f"[{', '.join(shown)}]"
 
 

@@ -18,6 +18,7 @@ from tfdbg_arrow.query.explanation.computed import (
     zeros,
 )
 from tfdbg_arrow.query.explanation.kinds import (
+    NO_EPSILON,
     RESHAPES,
     SOFTMAX,
     SOFTMAX_OF_AXIS,
@@ -52,8 +53,14 @@ _NO_NAN_OR_LARGE = (
 """The fix for a number other than 0 that is divided by 0."""
 _BEFORE_ROOT_IN_DIVISOR = (
     "The divisor is computed with a root: before it, add an epsilon, as in tf.sqrt(tf.reduce_sum(tf.square(x)) + {}) "
-    "for a norm. tf.math.divide_no_nan is not enough, because the slope of the root at 0 is infinite."
+    "for a norm. "
 )
+_NO_NAN_AND_ROOT = {
+    "Sqrt": "tf.math.divide_no_nan helps too, but not if XLA compiles the function: there, the gradient of the root at "
+    "0 is NaN.",
+    "EuclideanNorm": "tf.math.divide_no_nan is not enough: the gradient of tf.math.reduce_euclidean_norm at 0 is NaN.",
+}
+"""Whether tf.math.divide_no_nan helps, by type of the op that computes the root."""
 _ALSO_DIVIDES = (
     "tf.math.divide_no_nan is not enough: it returns 0, and the program divides by the quotient or takes its logarithm."
 )
@@ -226,8 +233,10 @@ def _repair_of_divisor(computed: Computed) -> str:
     if computed.is_gradient:
         return _NO_NAN
     root = root_behind(computed)
-    if root is not None and computed.made_by(root) != "Pow" and computed.is_differentiated(root):
-        return _BEFORE_ROOT_IN_DIVISOR.format("1e-4" if divisor.dtype == "float16" else "1e-12")
+    root_type = None if root is None or not computed.is_differentiated(root) else computed.made_by(root)
+    if root_type in _NO_NAN_AND_ROOT:
+        epsilon = "1e-4" if divisor.dtype == "float16" else "1e-12"
+        return _BEFORE_ROOT_IN_DIVISOR.format(epsilon) + _NO_NAN_AND_ROOT[root_type]
     if not computed.divides_by_result():
         if computed.is_summed_for_division():
             return _NO_NAN_TWICE
@@ -343,6 +352,10 @@ def inverse_root_of_power(computed: Computed) -> Explanation | None:
 
 def _negative_power_of_0(computed: Computed, x: TensorEvent) -> Explanation:
     what, repair = ("The gradient of Pow at 0", _AWAY_FROM_0) if computed.is_gradient else ("Pow of 0", _POWER)
+    if computed.made_by(x) == "Sub":
+        repair = repair.replace(
+            _AWAY_FROM_0, f"Keep the base above 0, for example with tf.maximum(x, 1e-7). {NO_EPSILON}"
+        )
     sentence = f"{what}: {elements_are(x.num_zero, x)} 0, and 0 to a negative power is infinite."
     return with_cause_of_zero(Explanation(sentence, repair), computed, index=0)
 

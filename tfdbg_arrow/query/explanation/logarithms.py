@@ -5,7 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tfdbg_arrow.query.explanation.computed import Computed, Explanation
-from tfdbg_arrow.query.explanation.kinds import ADDS, EMPTY, RESHAPES, Domain, FirstOf, Pole, is_finite_exponential
+from tfdbg_arrow.query.explanation.kinds import (
+    ADDS,
+    EMPTY,
+    NO_EPSILON,
+    RESHAPES,
+    Domain,
+    FirstOf,
+    Pole,
+    is_finite_exponential,
+)
 from tfdbg_arrow.query.explanation.library import IN_LOGSUMEXP
 from tfdbg_arrow.query.explanation.linear import ROW_OF_MASK
 from tfdbg_arrow.query.recorded import TensorEvent
@@ -58,8 +67,7 @@ _STABLE_LOG = {
     "Relu": RELU,
     "MatrixDeterminant": "Add jitter to the diagonal of the matrix, for example 1e-4 * tf.eye(n). If the matrix is not "
     "singular, tf.linalg.slogdet is enough: it does not underflow.",
-    "Sub": "Keep the argument above 0 with tf.maximum. Do not add an epsilon to the difference: TensorFlow's optimizer "
-    "can add it to a larger term, where it is rounded away.",
+    "Sub": f"Keep the argument above 0 with tf.maximum. {NO_EPSILON}",
     "Abs": "For a distance, use tf.math.log1p(x), which is finite at 0, or leave out the zeros with tf.where before "
     "the logarithm. Otherwise, add an epsilon, which gives its own logarithm there, such as -16 for 1e-7.",
     "Prod": LOGARITHMS,

@@ -147,13 +147,14 @@ class Culprits:
         origins = {root.event_index: root for root in (*all_roots, *self._hidden_beside(first))}.values()
         rivals = sorted((root for root in origins if self._is_rival(root, first)), key=self._place)
         blamed = {root.event_index for root in (first, *rivals)}
-        independent = [
-            root
-            for root in rivals
-            if blamed.isdisjoint(source.event_index for source in self._flow.bad_sources_of(root))
-        ]
+        independent = [root for root in rivals if not self._is_behind(root, blamed)]
         effect = _effects_of_ops(most_harmful)[_instance(first)]
         return Culprit(first, Effect(effect, None), tuple(independent))
+
+    def _is_behind(self, event: TensorEvent, others: Collection[int]) -> bool:
+        """Returns whether one of some bad tensors, given by event_index, is behind another bad tensor."""
+        behind = islice(rows_behind([event], self._flow.bad_sources_of, limit=_MAX_BEHIND), 1, None)
+        return any(row.event_index in others for row in behind)
 
     def _hidden_beside(self, first: TensorEvent) -> list[TensorEvent]:
         """Returns the bad tensors in the call of an origin that did harm, but whose effect the origin's NaN hide.

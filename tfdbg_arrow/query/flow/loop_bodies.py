@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.graphs import GraphReader
-from tfdbg_arrow.query.recorded import GraphTensor
+from tfdbg_arrow.query.recorded import GraphTensor, TensorEvent
 from tfdbg_arrow.safe_text import parse_json
 
 
@@ -32,12 +32,12 @@ class LoopRun(NamedTuple):
     """The iterations of one run of a loop, up to one of them.
 
     Attributes:
-        execution_event: The event_index of the execution that ran the loop.
+        execution_index: The execution that ran the loop.
         first_event: The first event of the iterations.
         num_iterations: Number of the iterations.
     """
 
-    execution_event: int
+    execution_index: int
     first_event: int
     num_iterations: int
 
@@ -127,13 +127,24 @@ class LoopBodies:
         if index is None:
             return None
         # The loop runs within one execution: the last one that started before the iteration.
-        ((started,),) = self._logdir.rows(
-            "SELECT max(event_index) FROM execution WHERE run_id = ? AND event_index < ?",
+        executions = self._logdir.rows(
+            "SELECT execution_index, event_index FROM execution WHERE run_id = ? AND event_index < ? "
+            "ORDER BY event_index DESC LIMIT 1",
             [self._run_id, iterations[index].first],
         )
-        own = [iteration for iteration in iterations[: index + 1] if started is not None and iteration.first > started]
+        if not executions:
+            return None
+        ((execution_index, started),) = executions
+        own = [iteration for iteration in iterations[: index + 1] if iteration.first > started]
         is_in_order = all(before.last < after.first for before, after in itertools.pairwise(own))
-        return LoopRun(started, own[0].first, len(own)) if own and is_in_order else None
+        return LoopRun(execution_index, own[0].first, len(own)) if is_in_order else None
+
+    def run_of(self, event: TensorEvent) -> LoopRun | None:
+        """Returns the iterations up to the one in which a tensor was computed, or None if it is in no such loop."""
+        if event.scope != "graph" or event.execution_index is not None or event.step_id is None:
+            return None
+        bodies = [body for body in self.by_graph if event.graph_id in self._graphs.parts(body)]
+        return self.run_until(bodies[0], event.step_id) if len(bodies) == 1 else None
 
     def _read_iterations_before(self, graph_id: int) -> dict[int, tuple[int, int, int]]:
         """Returns the iteration before each iteration of a loop, by the step of the iteration.
