@@ -15,11 +15,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from tfdbg_arrow.errors import MemoryLimitError
+from tfdbg_arrow.query.alert_rules.findings import Row, RuleFindings, run_rule
 from tfdbg_arrow.query.alert_rules.rules import COLUMNS, Rule
 from tfdbg_arrow.query.asked_runs import AskedRuns
 from tfdbg_arrow.query.bad_runs import BadRuns
@@ -41,26 +40,6 @@ _MAX_RUNS = 100
 _KEY = ("run_id", "graph_id", "op_name", "op_type", "output_slot")
 _JOINED = frozenset({*_KEY, "event_index", "scope", "execution_index", "device_id", "step"})
 """Columns that views and the lookup of a finding's line always need."""
-ORDER = (
-    "f.run_id, f.first_event_index NULLS LAST, f.graph_id NULLS LAST, f.op_name NULLS LAST, f.output_slot NULLS LAST"
-)
-"""The order of the findings of a rule, with the alias `f`."""
-
-
-@dataclass
-class RuleFindings:
-    """The findings of one rule.
-
-    Attributes:
-        rows: The first findings. A row holds the values of COLUMNS, the execution of the first tensor if it is eager,
-            and the steps of the first and the last tensor.
-        number: Total number of findings.
-        error: The error that stopped the rule; None if the rule completed.
-    """
-
-    rows: list[tuple[Any, ...]] = field(default_factory=list)
-    number: int = 0
-    error: MemoryLimitError | None = None
 
 
 def is_large(logdir: OpenLogdir, asked: AskedRuns) -> bool:
@@ -96,7 +75,7 @@ def scan(
         for start in range(0, len(run_ids), _MAX_RUNS):
             with logdir.of_runs(run_ids[start : start + _MAX_RUNS]) as runs:
                 for rule in of_bad:
-                    _run_rule(runs, rule, parameters.get(rule.kind, {}), by_rule[rule.kind], limit=limit)
+                    run_rule(runs, rule, parameters.get(rule.kind, {}), by_rule[rule.kind], limit=limit)
     others = [rule for rule in rules if rule not in of_bad]
     if others:
         try:
@@ -132,7 +111,7 @@ def _scan_candidates(
             with logdir.of_runs(batch) as runs:
                 runs.replace("tensor_health", _wanted(runs, chosen, batch))
                 for rule in chosen:
-                    _run_rule(
+                    run_rule(
                         runs,
                         rule,
                         parameters.get(rule.kind, {}),
@@ -174,8 +153,8 @@ def _batches(logdir: OpenLogdir) -> list[tuple[tuple[str, ...], list[str]]]:
     return batches
 
 
-def _place(row: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Returns the sort key of a finding, equal to ORDER."""
+def _place(row: Row) -> tuple[object, ...]:
+    """Returns the sort key of a finding, equal to ORDER of the rows of a rule."""
     values = (
         row[COLUMNS.index(name)] for name in ("run_id", "first_event_index", "graph_id", "op_name", "output_slot")
     )
@@ -229,37 +208,6 @@ def _is_candidate(rule: Rule) -> str:
     key = _KEY[:2] if rule.candidates.is_by_graph else _KEY
     match = " AND ".join(f"c.{name} IS NOT DISTINCT FROM f.{name}" for name in key)
     return f"EXISTS (SELECT 1 FROM derived.candidate AS c WHERE c.kind = '{rule.kind}' AND {match})"
-
-
-def _run_rule(
-    runs: OpenLogdir,
-    rule: Rule,
-    given: Mapping[str, float],
-    findings: RuleFindings,
-    *,
-    limit: int,
-    condition: str = "true",
-) -> None:
-    """Runs a rule over some runs and adds its findings, unless the memory limit already stopped the rule."""
-    if findings.error is not None:
-        return
-    columns = ", ".join(f"f.{column}" for column in COLUMNS)
-    statement = (
-        f"WITH found AS (\n{rule.sql(given)}\n) SELECT {columns}, "
-        "CASE WHEN f.graph_id IS NULL THEN h.execution_index END, h.step, l.step, count(*) OVER () AS num_found "
-        "FROM found AS f "
-        "LEFT JOIN tensor_health AS h ON h.run_id = f.run_id AND h.event_index = f.first_event_index "
-        "LEFT JOIN tensor_health AS l ON l.run_id = f.run_id AND l.event_index = f.last_event_index "
-        f"WHERE {condition} ORDER BY {ORDER} LIMIT {max(limit, 1)}"
-    )
-    try:
-        rows = runs.rows(statement)
-    except MemoryLimitError as error:
-        findings.error = error
-        return
-    if rows:
-        findings.number += rows[0][-1]
-        findings.rows += [row[:-1] for row in rows[:limit]]
 
 
 _LARGEST = "CAST(1.7976931348623157e308 AS DOUBLE)"
