@@ -6,6 +6,7 @@
 * `histograms.py`: distributions.
 * `columns.py`: the positions of a run, divided into columns.
 * `cells.py`: sums up the tensors of each layer or source line in each column, in one SQL statement.
+* `sums.py`: the sums over tensors, and their arithmetic.
 * `layer_rows.py`: the tree of layers.
 * `series.py`: quantities that need single tensors: the loss and other scalars, update ratios, saturated activations.
 * `origin.py`: where the first bad value began, and which layers it went through.
@@ -39,11 +40,12 @@ from tfdbg_arrow.query.model_health.answers import (
 from tfdbg_arrow.query.model_health.columns import Axis, of_run, read_columns, read_extent
 from tfdbg_arrow.query.model_health.differences import layer_differences
 from tfdbg_arrow.query.model_health.histograms import MAX_BUCKETS, Distributions, distributions
-from tfdbg_arrow.query.model_health.layer_rows import Sums, bad_numbers, make_nodes, measured, numbers, root, share
+from tfdbg_arrow.query.model_health.layer_rows import bad_numbers, make_nodes, measured
 from tfdbg_arrow.query.model_health.origin import read_origin
 from tfdbg_arrow.query.model_health.reading import MAX_COLUMNS, Recorded, read_on_axis, read_recorded
 from tfdbg_arrow.query.model_health.sentences import bad_sentence, healthy_sentence, missing_loss_sentence
 from tfdbg_arrow.query.model_health.series import KERAS_LOGS, MAX_LABELS, read_loss, read_saturated, read_series
+from tfdbg_arrow.query.model_health.sums import Sums, numbers, root, share
 from tfdbg_arrow.safe_text import number_of, printable
 
 __all__ = [
@@ -316,7 +318,7 @@ def _missing_loss(recorded: Recorded) -> str:
 def _total(recorded: Recorded) -> Sums:
     total = Sums(len(recorded.columns))
     for group in recorded.groups:
-        total.add(Sums.of(group.cells, len(recorded.columns)))
+        total.add(group.sums)
     return total
 
 
@@ -324,7 +326,7 @@ def _curves(recorded: Recorded, saturated: list[tuple[int, int, int]]) -> list[C
     """Returns the curves that have a number in any column, without the loss."""
     total = _total(recorded)
     for ratio in recorded.ratios:
-        total.add_ratio(ratio)
+        total.add_ratio(ratio.column, ratio.ratio, is_weight=ratio.is_weight)
     saturable, flat = np.zeros(len(recorded.columns)), np.zeros(len(recorded.columns))
     for column, number, number_flat in saturated:
         saturable[column], flat[column] = number, number_flat

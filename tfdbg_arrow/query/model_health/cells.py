@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.model_health.columns import Axis
+from tfdbg_arrow.query.model_health.sums import Sums
 from tfdbg_arrow.query.stacks import line_text
 
 ROLES = ("forward", "gradient", "input", "loss", "metric", "optimizer")
@@ -54,52 +55,6 @@ class RowKey:
 
 
 @dataclass(frozen=True)
-class CellSums:
-    """The sums over the tensors of one row, role and column. Statistics of elements count only finite elements.
-
-    Attributes:
-        column: Index of the column.
-        num_tensors: Number of tensors.
-        num_measured: Number of tensors that are known to be bad or not bad.
-        num_bad: Number of bad tensors.
-        num_sized: Number of elements of the tensors whose zeros were counted; None if there are no such tensors.
-        num_zero: Number of these elements that are zero.
-        max_abs: Largest magnitude; None if no magnitude was measured.
-        num_elements: Number of finite elements of the tensors whose mean is known; None if there are no such elements.
-        mean: The mean of these elements.
-        squares: Sum of the squared distances of these elements from the mean.
-        norm_square: The square of the norm. For each op output, the sums of squares of its tensors in the column are
-            averaged; the averages of all op outputs are added. None if it was not measured.
-        gradient_square: As norm_square, for gradients of variables that are not bad.
-        num_bad_gradients: Number of bad gradients of variables.
-        weight_square: As norm_square, for reads of trained variables that are not bad.
-        num_bad_weights: Number of bad reads of trained variables.
-        activation_max_abs: Largest magnitude of the activations.
-        num_activation_sized: As num_sized, for the activations.
-        num_activation_zero: As num_zero, for the activations.
-    """
-
-    column: int
-    num_tensors: int
-    num_measured: int
-    num_bad: int
-    num_sized: float | None
-    num_zero: float | None
-    max_abs: float | None
-    num_elements: float | None
-    mean: float | None
-    squares: float | None
-    norm_square: float | None
-    gradient_square: float | None
-    num_bad_gradients: int
-    weight_square: float | None
-    num_bad_weights: int
-    activation_max_abs: float | None
-    num_activation_sized: float | None
-    num_activation_zero: float | None
-
-
-@dataclass(frozen=True)
 class Group:
     """The tensors of one row with one role.
 
@@ -108,14 +63,14 @@ class Group:
         role: The role; None if unknown.
         num_outputs: Number of op outputs.
         place: A sort key: rows whose first op the program made earlier come first.
-        cells: The columns with tensors, in no particular order.
+        sums: The sums over the tensors, without the update ratios.
     """
 
     key: RowKey
     role: str | None
     num_outputs: int
     place: tuple[int, int, int]
-    cells: list[CellSums]
+    sums: Sums
 
 
 @dataclass(frozen=True)
@@ -442,18 +397,27 @@ _WEIGHT_READS = """\
     WHERE number = 1"""
 
 
+_QUANTITIES = (
+    "num_tensors", "num_measured", "num_bad", "num_sized", "num_zero", "max_abs", "num_elements", "mean", "squares",
+    "norm_square", "gradient_square", "num_bad_gradients", "weight_square", "num_bad_weights", "activation_max_abs",
+    "num_activation_sized", "num_activation_zero",
+)  # fmt: skip
+"""The last columns of the statement, as in Sums."""
+
+
 def read_groups(logdir: Engine, axis: Axis, labels: Labels) -> list[Group]:
     """Returns the tensors of a run by row and role, in no particular order."""
     statement = _statement(axis, labels)
     groups: dict[tuple[RowKey, str | None], Group] = {}
-    for kind, path, is_gradient, role, num_outputs, wall_time_ns, graph_id, op_index, *sums in logdir.rows(
+    for kind, path, is_gradient, role, num_outputs, wall_time_ns, graph_id, op_index, column, *values in logdir.rows(
         statement, [labels.run_id] * statement.count("?")
     ):
         key = RowKey(kind, path, bool(is_gradient))
         group = groups.get((key, role))
         if group is None:
-            group = groups[key, role] = Group(key, role, num_outputs, (wall_time_ns, graph_id, op_index), [])
-        group.cells.append(CellSums(*sums))
+            place = (wall_time_ns, graph_id, op_index)
+            group = groups[key, role] = Group(key, role, num_outputs, place, Sums(axis.num_columns))
+        group.sums.set(column, _QUANTITIES, values)
     return list(groups.values())
 
 

@@ -18,9 +18,10 @@ from tfdbg_arrow.query.logdir.opening import opened
 from tfdbg_arrow.query.model_health.answers import MEASURES, Cell, LayerDifferences, Measure, Parting
 from tfdbg_arrow.query.model_health.cells import Labels, RowKey, read_keys, read_labels
 from tfdbg_arrow.query.model_health.columns import Axis, Extent, of_run, read_columns, read_extent, read_position
-from tfdbg_arrow.query.model_health.layer_rows import LARGEST, Node, Numbers, bad_numbers, measured, numbers
+from tfdbg_arrow.query.model_health.layer_rows import Node, bad_numbers, measured
 from tfdbg_arrow.query.model_health.reading import MAX_COLUMNS, MAX_ROWS, check_max_columns, read_nodes
 from tfdbg_arrow.query.model_health.sentences import MIN_FACTOR, MIN_ZERO_CHANGE, parting_notes, parting_sentence
+from tfdbg_arrow.query.model_health.sums import LARGEST, Numbers, numbers
 from tfdbg_arrow.query.nonfinite_search import first_nonfinite
 from tfdbg_arrow.query.run_diff.comparing import MAX_RTOL, UNITS
 from tfdbg_arrow.schema.dtypes import DTYPES
