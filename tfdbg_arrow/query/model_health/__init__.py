@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -37,7 +38,7 @@ from tfdbg_arrow.query.model_health.answers import (
     Parting,
     TrainingCurves,
 )
-from tfdbg_arrow.query.model_health.columns import Axis, of_run, read_columns, read_extent
+from tfdbg_arrow.query.model_health.columns import Axis, of_run, read_axis, read_columns
 from tfdbg_arrow.query.model_health.differences import layer_differences
 from tfdbg_arrow.query.model_health.histograms import MAX_BUCKETS, Distributions, distributions
 from tfdbg_arrow.query.model_health.layer_rows import bad_numbers, make_nodes, measured
@@ -233,10 +234,10 @@ def last_loss(logdir: Engine | str | Path, *, run_id: str) -> tuple[int, float] 
     """
     with opened(logdir) as open_:
         scope, selection = open_.of_run(run_id), of_run(run_id)
-        extent = read_extent(scope, selection, positions=(None, None))
-        if extent is None or extent.first is None or extent.last is None:
+        axis = read_axis(scope, selection)
+        if axis is None or axis.ends is None:
             return None
-        axis = Axis(extent.name, max(extent.first, extent.last - _LAST_POSITIONS + 1), extent.last, 1)
+        axis = replace(axis, first=max(axis.first, axis.last - _LAST_POSITIONS + 1))
         loss = read_loss(scope, axis, read_columns(scope, axis, selection), run_id=run_id)
     values = () if loss is None else loss.values
     losses = [(axis.first + index, value) for index, value in enumerate(values) if value is not None]
@@ -267,7 +268,7 @@ def _layer_health(recorded: Recorded) -> LayerHealth:
         text = bad_sentence(origin)
     return LayerHealth(
         run_id=recorded.run_id,
-        axis=recorded.axis_name,
+        axis=recorded.axis.name,
         columns=recorded.columns,
         calls=recorded.calls,
         rows=rows,
@@ -285,7 +286,7 @@ def _layer_health(recorded: Recorded) -> LayerHealth:
 def _training_curves(recorded: Recorded, *, max_labels: int = MAX_LABELS) -> TrainingCurves:
     curves: list[Curve] = []
     notes: tuple[str, ...] = ()
-    if recorded.axis is not None:
+    if recorded.columns:
         all_series, num_without = read_series(
             recorded.logdir, recorded.axis, recorded.columns, run_id=recorded.run_id, max_labels=max_labels
         )
@@ -299,7 +300,7 @@ def _training_curves(recorded: Recorded, *, max_labels: int = MAX_LABELS) -> Tra
         curves += _curves(recorded, read_saturated(recorded.logdir, recorded.axis, run_id=recorded.run_id))
     return TrainingCurves(
         run_id=recorded.run_id,
-        axis=recorded.axis_name,
+        axis=recorded.axis.name,
         columns=recorded.columns,
         calls=recorded.calls,
         curves=tuple(curves),
