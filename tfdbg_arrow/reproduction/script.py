@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from tfdbg_arrow._version import __version__
 from tfdbg_arrow.query.recorded import TensorEvent
@@ -46,19 +45,19 @@ class Expected:
         op_type: The type of the op that made the tensor.
         dtype: The dtype of the tensor; None if unknown.
         shape: The shape of the tensor; None if unknown.
-        counts: The numbers of NaN, -Inf and +Inf; None if they were not measured, or if the op is random.
         kinds: The kinds of bad elements: `nan`, `inf`. Both if the recording does not distinguish them.
         is_certain: Whether the recording distinguishes the kinds.
         is_origin: Whether no input contains one of the kinds.
+        counts: The numbers of NaN, -Inf and +Inf; None if they were not measured, or if the op is random.
     """
 
     op_type: str
     dtype: str | None
     shape: tuple[int, ...] | None
-    counts: tuple[int, int, int] | None
     kinds: tuple[str, ...]
     is_certain: bool
     is_origin: bool
+    counts: tuple[int, int, int] | None
 
 
 def expected_of(event: TensorEvent, op: PieceOp, *, is_origin: bool) -> Expected:
@@ -203,22 +202,12 @@ def _header(content: ScriptContent, npz_name: str) -> str:
 
 
 def _constants(content: ScriptContent, npz_name: str) -> str:
-    expected = content.expected
-    about: dict[str, Any] = {
-        "op_type": expected.op_type,
-        "dtype": expected.dtype,
-        "shape": expected.shape,
-        "kinds": expected.kinds,
-        "is_certain": expected.is_certain,
-        "is_origin": expected.is_origin,
-        "counts": expected.counts,
-    }
     lines = [f"DATA = Path(__file__).with_name({npz_name!a})", "INPUTS = {"]
     for name, input_ in content.inputs.items():
         by = "" if input_.made_by is None else f"  # made by {printable(input_.made_by)[:120]}"
         lines.append(f"    {name!r}: ({input_.elements.dtype!r}, {input_.elements.shape!r}),{by}")
     lines += ["}", '"""The dtype and the shape of each input."""']
-    lines += ["EXPECTED = {", *(f"    {name!r}: {value!r}," for name, value in about.items()), "}"]
+    lines += ["EXPECTED = {", *(f"    {name!r}: {value!r}," for name, value in vars(content.expected).items()), "}"]
     lines += ['"""What was recorded of the bad tensor. `counts` are the numbers of NaN, -Inf and +Inf."""']
     return "\n".join(lines)
 

@@ -46,8 +46,7 @@ def is_large(logdir: OpenLogdir, asked: AskedRuns) -> bool:
     """Returns True if runs have so many tensors that `scan` is faster than running each rule over all of them."""
     logdir.fetch("tensor_health")
     parts = logdir.parts_by_run("tensor_health")
-    paths = (Path(part) for run_id in asked.run_ids for part in parts.get(run_id, ()))
-    return sum(path.stat().st_size for path in paths if path.exists()) >= _LARGE_BYTES
+    return sum(_num_bytes(parts.get(run_id, ())) for run_id in asked.run_ids) >= _LARGE_BYTES
 
 
 def scan(
@@ -139,18 +138,29 @@ def _batches(logdir: OpenLogdir) -> list[tuple[tuple[str, ...], list[str]]]:
         "SELECT run_id, list(DISTINCT kind ORDER BY kind) FROM derived.candidate GROUP BY run_id ORDER BY run_id"
     ):
         alike.setdefault(tuple(kinds), []).append(run_id)
-    batches: list[tuple[tuple[str, ...], list[str]]] = []
-    for kinds, run_ids in alike.items():
-        batch: list[str] = []
-        filled = 0
-        for run_id in run_ids:
-            if batch and (len(batch) >= _MAX_RUNS or filled + of_run.get(run_id, 0) > _MAX_ROWS):
-                batches.append((kinds, batch))
-                batch, filled = [], 0
-            batch.append(run_id)
-            filled += of_run.get(run_id, 0)
-        batches.append((kinds, batch))
-    return batches
+    return [
+        (kinds, batch)
+        for kinds, run_ids in alike.items()
+        for batch in _bounded({run_id: of_run.get(run_id, 0) for run_id in run_ids}, _MAX_RUNS, _MAX_ROWS)
+    ]
+
+
+def _bounded(size_of: Mapping[str, int], max_runs: int, max_size: int) -> Iterator[list[str]]:
+    """Yields runs in batches of bounded number and size, given the size of each run. A batch has at least one run."""
+    batch: list[str] = []
+    filled = 0
+    for run_id, size in size_of.items():
+        if batch and (len(batch) >= max_runs or filled + size > max_size):
+            yield batch
+            batch, filled = [], 0
+        batch.append(run_id)
+        filled += size
+    if batch:
+        yield batch
+
+
+def _num_bytes(parts: Iterable[str]) -> int:
+    return sum(Path(part).stat().st_size for part in parts if Path(part).exists())
 
 
 def _place(row: Row) -> tuple[object, ...]:
@@ -368,25 +378,11 @@ class OpDigests:
         """Adds the digests of some runs."""
         self._logdir.rows("DELETE FROM derived.digest")
         self._remove(list(parts))  # rows that an interrupted call may have left
-        for batch in _digest_batches(parts):
+        sizes = {run_id: _num_bytes(paths) for run_id, paths in parts.items()}
+        for batch in _bounded(sizes, _BATCH, _BATCH_BYTES):
             with self._logdir.of_runs(batch) as runs:
                 runs.rows(f"INSERT INTO derived.digest {COMPUTED}")
         with self._logdir.of_runs(list(parts)) as runs:
             for name, select in self._selects.items():
                 runs.rows(f"INSERT INTO derived.{name} {select}")
         self._logdir.rows("DELETE FROM derived.digest")
-
-
-def _digest_batches(parts: Mapping[str, _Parts]) -> Iterator[list[str]]:
-    """Yields batches of runs, limited in number and in the bytes of their parts."""
-    batch: list[str] = []
-    filled = 0
-    for run_id, paths in parts.items():
-        size = sum(Path(path).stat().st_size for path in paths if Path(path).exists())
-        if batch and (len(batch) >= _BATCH or filled + size > _BATCH_BYTES):
-            yield batch
-            batch, filled = [], 0
-        batch.append(run_id)
-        filled += size
-    if batch:
-        yield batch

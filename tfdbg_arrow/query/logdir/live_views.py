@@ -262,16 +262,17 @@ def _words_of(view: View) -> frozenset[str]:
 @lru_cache(maxsize=1024)
 def computed_by(query: str) -> tuple[View, ...]:
     """Returns the computed views whose rows a statement reads, directly or through another view."""
-    views = mentioned(_ASKS_THE_CATALOG.sub(" ", query.lower()))[1]
-    return tuple(view for view in views if view.is_computed)
+    return tuple(view for view in _read_by(query)[1] if view.is_computed)
 
 
 def mentioned_tables(query: str) -> frozenset[str]:
     """Returns the tables whose rows a statement reads, directly or through a public view."""
-    if _ASKS_THE_CATALOG.search(query.lower()) is not None:
-        # Reading the catalog reads no rows. Only the tables that the statement names count.
-        query = _ASKS_THE_CATALOG.sub(" ", query.lower())
-    return frozenset(mentioned(query)[0])
+    return frozenset(_read_by(query)[0])
+
+
+def _read_by(query: str) -> tuple[tuple[str, ...], tuple[View, ...]]:
+    """Returns the tables and views whose rows a statement reads. Reading the catalog reads no rows."""
+    return mentioned(_ASKS_THE_CATALOG.sub(" ", query.lower()))
 
 
 def _source(parts: Sequence[str], *, unite: bool) -> str:
