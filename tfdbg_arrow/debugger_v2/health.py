@@ -15,6 +15,7 @@ import pyarrow as pa
 from tfdbg_arrow.debugger_v2.protos.debug_event_pb2 import TensorDebugMode
 from tfdbg_arrow.debugger_v2.scan import Ints
 from tfdbg_arrow.debugger_v2.summaries import NUM_KEPT, NUM_SHAPE_DIMS, NUM_SUMMARY, TAIL_COLUMNS, is_measured
+from tfdbg_arrow.query.values import decode
 from tfdbg_arrow.schema import arrow_schema
 from tfdbg_arrow.schema.dtypes import dtype_itemsize, dtype_name, encode_strings
 from tfdbg_arrow.writer.native.reference import TENSORFLOW_DTYPES, find_bad, scalar_value, summarize
@@ -244,19 +245,20 @@ class Health:
         if value is None:
             return
         self.values[index] = (value, facts)
-        array = _array(value, facts.dtype)
-        if array is not None and shape is not None:
-            counts, bad = summarize(array), find_bad(array.reshape(shape))
-            for name in _COUNTS:
-                self._numbers[name][index] = getattr(counts, name)
-            self._numbers["has_inf_or_nan"][index] = bad is not None
-            scalar = scalar_value(array)
-            if scalar is not None:
-                self._scalars[index] = scalar
-            if bad is not None:
-                self._numbers["first_bad_index"][index] = bad.first_index
-                if bad.num_slices is not None:
-                    self._numbers["num_bad_slices"][index] = bad.num_slices
+        if shape is None or facts.dtype not in TENSORFLOW_DTYPES:
+            return
+        array = decode(np.frombuffer(value, np.uint8), facts.dtype)
+        assert array is not None, facts.dtype
+        counts, bad, scalar = summarize(array), find_bad(array.reshape(shape)), scalar_value(array)
+        for name in _COUNTS:
+            self._numbers[name][index] = getattr(counts, name)
+        self._numbers["has_inf_or_nan"][index] = bad is not None
+        if scalar is not None:
+            self._scalars[index] = scalar
+        if bad is not None:
+            self._numbers["first_bad_index"][index] = bad.first_index
+            if bad.num_slices is not None:
+                self._numbers["num_bad_slices"][index] = bad.num_slices
 
     def _to_arrow(self) -> dict[str, pa.Array]:
         columns = {name: pa.array(numbers) for name, numbers in self._numbers.items()}
@@ -280,18 +282,3 @@ class Health:
         flat = self._dims[np.arange(NUM_SHAPE_DIMS) < lengths[:, None]]
         mask = None if self._has_dims.all() else pa.array(~self._has_dims)
         return pa.ListArray.from_arrays(pa.array(offsets), pa.array(flat), type=type_, mask=mask)
-
-
-def _array(value: bytes, dtype: str | None) -> npt.NDArray[Any] | None:
-    """Returns elements; None if the dtype has no health or this NumPy does not support it."""
-    if dtype is None or dtype not in TENSORFLOW_DTYPES:
-        return None
-    try:
-        numpy_dtype = np.dtype(dtype)
-    except TypeError:
-        try:
-            import ml_dtypes
-        except ImportError:
-            return None
-        numpy_dtype = np.dtype(getattr(ml_dtypes, dtype))
-    return np.frombuffer(value, dtype=numpy_dtype)

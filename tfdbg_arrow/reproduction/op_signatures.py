@@ -187,12 +187,6 @@ def signature_of(op_type: str | None) -> Signature | None:
     return _raw(op_type) if op_type in _file() else _fused_signature(op_type)
 
 
-def is_random(op_type: str) -> bool:
-    """Returns whether an op returns different numbers each time."""
-    signature = signature_of(op_type)
-    return signature is not None and signature.is_random
-
-
 def known_attributes(signature: Signature, recorded: Mapping[str, Value]) -> dict[str, Value]:
     """Returns the recorded attributes that a call of an op takes, by argument, without default values.
 
@@ -209,13 +203,16 @@ def known_attributes(signature: Signature, recorded: Mapping[str, Value]) -> dic
         if attribute.name not in recorded:
             continue
         value = _checked(attribute, recorded[attribute.name], signature.op_type)
-        if not (attribute.has_default and _is_same(value, _checked(attribute, attribute.default, signature.op_type))):
+        if not _is_default(attribute, value, signature.op_type):
             value_of_argument[attribute.argument] = value
     return value_of_argument
 
 
-def _is_same(value: Value, default: Value) -> bool:
-    """Returns whether two values are equal. Floats may differ by rounding, because a NodeDef holds float32."""
+def _is_default(attribute: Attribute, value: Value, op_type: str) -> bool:
+    """Returns whether a value is the default. Floats may differ by rounding, because a NodeDef holds float32."""
+    if not attribute.has_default:
+        return False
+    default = _checked(attribute, attribute.default, op_type)
     if isinstance(value, float) and isinstance(default, float):
         return math.isclose(value, default, rel_tol=1e-6)
     return bool(value == default)
@@ -321,10 +318,7 @@ def _options(attribute: Attribute, dtype: str | None) -> Iterable[Value]:
 def _without_defaults(signature: Signature, chosen: Mapping[str, Value]) -> dict[str, Value]:
     by_argument = {attribute.argument: attribute for attribute in signature.attributes}
     return {
-        name: value
-        for name, value in chosen.items()
-        if not by_argument[name].has_default
-        or not _is_same(value, _checked(by_argument[name], by_argument[name].default, signature.op_type))
+        name: value for name, value in chosen.items() if not _is_default(by_argument[name], value, signature.op_type)
     }
 
 

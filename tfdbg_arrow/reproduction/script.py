@@ -114,6 +114,12 @@ class ScriptContent:
     replaced: str | None = None
 
     @property
+    def pieces(self) -> tuple[Piece, ...]:
+        """The pieces that the script runs: `piece`, and the piece of the forward op."""
+        forward = None if self.gradient is None else self.gradient.forward
+        return tuple(piece for piece in (self.piece, forward) if piece is not None)
+
+    @property
     def inputs(self) -> dict[str, PieceInput]:
         """The inputs by name."""
         return {**self.own_inputs, **self.forward_inputs}
@@ -162,7 +168,7 @@ def render(content: ScriptContent, *, npz_name: str) -> str:
         npz_name: The name of the file with the inputs, in the directory of the script.
     """
     blocks = [_header(content, npz_name), _constants(content, npz_name), LOAD, COUNT]
-    ops = [*(content.piece.ops if content.piece else ()), *(content.gradient.forward.ops if content.gradient else ())]
+    ops = [op for piece in content.pieces for op in piece.ops]
     if any(len(op.choices) > 1 for op in ops):
         blocks.append(FITTING)
     if any(not op.signature.is_raw for op in ops):
@@ -222,7 +228,7 @@ class _Body:
     names: list[str] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
 
-    def write(self) -> None:
+    def __post_init__(self) -> None:
         for index, op in enumerate(self.piece.ops):
             is_last = index == len(self.piece.ops) - 1
             name = f"{_snake(op.op_type)}_{index + 1}"
@@ -292,9 +298,8 @@ class _Body:
         for attribute, argument in op.signature.types:
             operand = arguments[argument]
             if isinstance(operand, tuple):
-                code_of_attribute[attribute] = (
-                    f"[{', '.join(f'{self._operand(element)}.dtype' for element in operand)}]"
-                )
+                dtypes = (f"{self._operand(element)}.dtype" for element in operand)
+                code_of_attribute[attribute] = f"[{', '.join(dtypes)}]"
             else:
                 code_of_attribute[attribute] = f"{inputs[argument]}.dtype"
         for argument, length in op.signature.inputs:
@@ -311,7 +316,6 @@ def _dict(attributes: Mapping[str, Value]) -> str:
 def _run_function(content: ScriptContent, piece: Piece) -> str:
     replaced = content.replaced if content.gradient is None else None
     body = _Body(piece, "", replaced)
-    body.write()
     results = ", ".join(f"({op.op_type!r}, {body.result(index)})" for index, op in enumerate(piece.ops))
     head = f"def run({', '.join(content.own_inputs)}):"
     text = '    """Runs the ops, and returns the type and the result of each."""'
@@ -320,23 +324,19 @@ def _run_function(content: ScriptContent, piece: Piece) -> str:
 
 def _gradient_function(content: ScriptContent, gradient: GradientPiece) -> str:
     body = _Body(gradient.forward, "forward_", content.replaced)
-    body.write()
     result = body.result(len(gradient.forward.ops) - 1)
     names = [name for name in content.forward_inputs if name != UPSTREAM]
     floats = ("bfloat", "complex", "float")
     watched = ", ".join(name for name in names if content.forward_inputs[name].elements.dtype.startswith(floats))
     seeds = "" if gradient.upstream is None else f", output_gradients={UPSTREAM}"
+    ones = "    # The bad value does not depend on the gradient of the output, so ones stand for it."
     lines = [
         f"def run_gradient({', '.join(content.forward_inputs)}):",
         '    """Runs the forward op under a tape, and returns the gradients of its inputs."""',
         "    with tf.GradientTape() as tape:",
         f"        tape.watch([{watched}])",
         *("    " + line for line in body.lines),
-        *(
-            []
-            if seeds
-            else ["    # The bad value does not depend on the gradient of the output, so ones stand for it."]
-        ),
+        *([] if seeds else [ones]),
         f"    return tape.gradient({result}, [{watched}]{seeds})",
     ]
     return "\n".join(lines)
@@ -344,10 +344,7 @@ def _gradient_function(content: ScriptContent, gradient: GradientPiece) -> str:
 
 def call_text(content: ScriptContent) -> str:
     """Returns the code that replaces the last op."""
-    piece = content.gradient.forward if content.gradient is not None else content.piece
-    assert piece is not None
-    body = _Body(piece, "" if content.gradient is None else "forward_", content.replaced)
-    body.write()
+    body = _Body(content.pieces[-1], "" if content.gradient is None else "forward_", content.replaced)
     return body.lines[-1].partition(" = ")[2]
 
 

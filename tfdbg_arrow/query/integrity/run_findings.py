@@ -20,7 +20,7 @@ from tfdbg_arrow.storage.layout import SPOOL_DIRECTORY
 
 _FILTERS = frozenset({"op_regex", "tensor_dtypes"})
 _IMPORTED = "debugger_v2"
-_MAX_SUBJECTS = 3
+_MAX_NAMED = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -296,12 +296,17 @@ def _of_stats(say: _Say, stats: list[CaptureStat]) -> Iterator[Finding]:
         first = same[0]
         subjects = list(dict.fromkeys(stat.subject for stat in same))
         numbers = [stat.num_events for stat in same if stat.num_events is not None]
-        many = f" and {len(subjects) - _MAX_SUBJECTS:,} more" if len(subjects) > _MAX_SUBJECTS else ""
         number = f", {sum(numbers):,} events" if numbers else ""
         yield say(
             name if name in STAT_KINDS else "noted",
             "info" if first.is_asked else "warning",
-            f"{', '.join(subjects[:_MAX_SUBJECTS])}{many} {first.kind.words}: {reason}",
+            f"{some_of(subjects)} {first.kind.words}: {reason}",
             f"The table capture_stat (stat {name}{number}).",
             first.advice,
         )
+
+
+def some_of(names: list[str]) -> str:
+    """Returns the first names, and how many more there are."""
+    ending = f" and {len(names) - _MAX_NAMED:,} more" if len(names) > _MAX_NAMED else ""
+    return ", ".join(names[:_MAX_NAMED]) + ending
