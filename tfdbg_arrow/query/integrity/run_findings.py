@@ -115,7 +115,7 @@ def _read_facts(logdir: Engine) -> list[_Facts]:
         "LEFT JOIN (SELECT run_id, count(*) AS num FROM tensor_health GROUP BY run_id) AS h ON h.run_id = r.run_id "
         "ORDER BY r.wall_time_ns, r.run_id"
     )
-    return [_Facts(*row[:9], parse_settings(row[9]), *row[10:]) for row in rows]
+    return [_Facts(*(*row[:9], parse_settings(row[9]), *row[10:])) for row in rows]
 
 
 def _of_its_end(facts: _Facts, say: _Say, *, path: Path | None) -> Iterator[Finding]:
