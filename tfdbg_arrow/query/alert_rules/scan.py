@@ -67,7 +67,7 @@ def scan(
         limit: Maximum number of rows per rule.
     """
     by_rule = {rule.kind: RuleFindings() for rule in rules}
-    of_bad = [rule for rule in rules if rule.candidates is not None and rule.candidates.is_of_bad]
+    of_bad = [rule for rule in rules if rule.candidates is not None and not rule.candidates.select]
     if of_bad:
         wanted = frozenset(asked.run_ids)
         run_ids = [run_id for run_id in logdir.lasting(BadRuns).by_first(KINDS) if run_id in wanted]
@@ -110,14 +110,8 @@ def _scan_candidates(
             with logdir.of_runs(batch) as runs:
                 runs.replace("tensor_health", _wanted(runs, chosen, batch))
                 for rule in chosen:
-                    run_rule(
-                        runs,
-                        rule,
-                        parameters.get(rule.kind, {}),
-                        by_rule[rule.kind],
-                        limit=limit,
-                        condition=_is_candidate(rule),
-                    )
+                    given, findings = parameters.get(rule.kind, {}), by_rule[rule.kind]
+                    run_rule(runs, rule, given, findings, limit=limit, condition=_is_candidate(rule))
     finally:
         logdir.rows("DROP TABLE IF EXISTS derived.candidate")
 
