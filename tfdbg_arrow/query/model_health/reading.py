@@ -37,7 +37,7 @@ class Recorded:
         groups: The tensors by row and role.
         ratios: The update ratios.
         bad_tensor: The first bad tensor that did harm.
-        position: The position of that tensor; None if the tensor has no position.
+        first_bad: The column of that tensor; None if it is in no column.
         calls: As in LayerMap.
     """
 
@@ -49,13 +49,8 @@ class Recorded:
     groups: list[Group]
     ratios: list[UpdateRatio]
     bad_tensor: NonFinite | None
-    position: int | None
+    first_bad: int | None
     calls: ColumnCalls | None
-
-    @property
-    def first_bad(self) -> int | None:
-        """The column of the first bad tensor that did harm; None if it is in no column."""
-        return self.axis.column_of(self.position)
 
 
 def read_recorded(
@@ -85,7 +80,9 @@ def read_on_axis(logdir: Engine, axis: Axis, *, run_id: str, bad_tensor: NonFini
     """
     labels = read_labels(logdir, run_id=run_id, max_rows=MAX_ROWS)
     columns = read_columns(logdir, axis, of_run(run_id))
-    event = None if bad_tensor is None else bad_tensor.event_index
+    position = (
+        None if bad_tensor is None else read_position(logdir, bad_tensor.event_index, axis=axis.name, run_id=run_id)
+    )
     return Recorded(
         logdir=logdir,
         run_id=run_id,
@@ -95,7 +92,7 @@ def read_on_axis(logdir: Engine, axis: Axis, *, run_id: str, bad_tensor: NonFini
         groups=read_groups(logdir, axis, labels),
         ratios=read_update_ratios(logdir, axis, labels),
         bad_tensor=bad_tensor,
-        position=None if event is None else read_position(logdir, event, axis=axis.name, run_id=run_id),
+        first_bad=axis.column_of(position),
         calls=None if axis.name == "step" or bad_tensor is None else _read_calls(logdir, bad_tensor, columns),
     )
 
