@@ -120,7 +120,7 @@ def diff(
         stack.enter_context(damage_told(*dict.fromkeys((open_a, open_b))))
         chosen = choose_runs(open_a, open_b, run_a=run_a, run_b=run_b)
         sides = (Side(open_a, run_id=chosen[0].run_id), Side(open_b, run_id=chosen[1].run_id))
-        work = stack.enter_context(Workspace(memory_limit=open_a.memory_limit))
+        work = stack.enter_context(contextlib.closing(Workspace(memory_limit=open_a.memory_limit)))
         return _compare(work, sides, chosen, tolerance, known, last_step, limit)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import duckdb
@@ -108,7 +107,7 @@ Sides = tuple[Side, Side]
 
 
 class Workspace:
-    """A database in a temporary directory; a context manager.
+    """A database in a temporary directory. The caller must close it.
 
     Data beyond `memory_limit` goes to files in the directory, so that larger runs take more time but not more memory.
 
@@ -125,12 +124,8 @@ class Workspace:
             **temporary_files(self._directory.name, memory_limit=memory_limit),
         )
 
-    def __enter__(self) -> Workspace:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """Closes the database and removes the directory."""
         self.connection.close()
         self._directory.cleanup()
 
