@@ -205,21 +205,17 @@ class StackKeys:
         self._numbers: list[dict[tuple[str, int | None], int]] = []
         for side in sides:
             numbers_of_side: dict[tuple[str, int | None], int] = {}
-            frames: list[tuple[str, str]] = []
-            of_user: list[tuple[str, str]] = []
             rows = side.logdir.rows(
-                "SELECT stack_trace_id, depth, func, coalesce(code, CAST(lineno AS VARCHAR)), owner FROM stack "
-                "WHERE run_id = ? ORDER BY stack_trace_id, depth DESC",
+                "SELECT stack_trace_id, list(frame ORDER BY depth DESC), "
+                "list(frame ORDER BY depth DESC) FILTER (WHERE owner = 'user') FROM (SELECT *, "
+                "[func, coalesce(code, CAST(lineno AS VARCHAR))] AS frame FROM stack WHERE run_id = ?) GROUP BY 1",
                 [side.run_id],
             )
-            for stack_trace_id, depth, func, code, owner in rows:
-                frames.append((func, code))
-                if owner == "user":
-                    of_user.append((func, code))
-                if depth == 0:
-                    for part, part_frames in (("whole", frames), ("user", of_user), ("line", of_user[-1:])):
-                        numbers_of_side[part, stack_trace_id] = numbers.setdefault((part, *part_frames), len(numbers))
-                    frames, of_user = [], []
+            for stack_trace_id, frames, user_frames in rows:
+                of_user = user_frames or []
+                for part, part_frames in (("whole", frames), ("user", of_user), ("line", of_user[-1:])):
+                    key = (part, *map(tuple, part_frames))
+                    numbers_of_side[part, stack_trace_id] = numbers.setdefault(key, len(numbers))
             self._numbers.append(numbers_of_side)
 
     def number(self, part: str, side: int, stack_trace_id: int | None) -> int:
