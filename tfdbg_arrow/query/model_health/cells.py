@@ -26,6 +26,8 @@ ROLES = ("forward", "gradient", "input", "loss", "metric", "optimizer")
 """The roles that a recording gives to ops."""
 MAX_DEPTH = 12
 """The maximum depth of nested layers that have rows of their own."""
+_MAX_ROWS = 1000
+"""Maximum number of layers or lines that have rows of their own."""
 OTHER = "other"
 """The path of ops outside layers whose role is unknown."""
 _NOT_ACTIVATIONS = "('BroadcastTo', 'Const', 'Fill', 'ReadVariableOp', 'Zeros', 'ZerosLike')"
@@ -91,13 +93,7 @@ class Labels:
 
     def of_graph_ops(self) -> str:
         """Returns the SELECT of the labels of graph ops, one row per op. Each parameter is the run."""
-        lines, line = "", "CAST(NULL AS STRING)"
-        if self.kind == "line":
-            line = f"coalesce({_line('fu')}, {_line('ru')})"
-            lines = (
-                "LEFT JOIN user_frame AS ru ON ru.run_id = r.run_id AND ru.stack_trace_id = r.stack_trace_id "
-                "LEFT JOIN user_frame AS fu ON fu.run_id = r.run_id AND fu.stack_trace_id = f.stack_trace_id "
-            )
+        line, lines = self._line("r.run_id", "r.stack_trace_id", "f.stack_trace_id")
         return (
             "SELECT graph_id, op_name, min(op_type) AS op_type, min(op_index) AS op_index, "
             "min(wall_time_ns) AS wall_time_ns, max(is_gradient) AS is_gradient, "
@@ -120,13 +116,7 @@ class Labels:
             source: A SELECT with the columns scope, own_layer, own_role, stack_trace_id, forward_layer, forward_role,
                 forward_stack_trace_id, and any others. Each parameter is the run.
         """
-        lines, line = "", "CAST(NULL AS STRING)"
-        if self.kind == "line":
-            line = f"coalesce({_line('fu')}, {_line('ru')})"
-            lines = (
-                "LEFT JOIN user_frame AS ru ON ru.run_id = ? AND ru.stack_trace_id = r.stack_trace_id "
-                "LEFT JOIN user_frame AS fu ON fu.run_id = ? AND fu.stack_trace_id = r.forward_stack_trace_id "
-            )
+        line, lines = self._line("?", "r.stack_trace_id", "r.forward_stack_trace_id")
         is_gradient = "r.scope <> 'external' AND r.own_role = 'gradient'"
         return (
             f"SELECT labelled.*, {self._kind()} AS kind, {self._path()} AS path, {_ROLE} AS role FROM ("
@@ -136,6 +126,17 @@ class Labels:
             f"AS any_role, CASE WHEN r.scope <> 'external' THEN {line} END AS line "
             f"FROM ({source}) AS r {lines}) AS labelled"
         )
+
+    def _line(self, run: str, own_stack: str, forward_stack: str) -> tuple[str, str]:
+        """Returns the SQL expression for the line of an op, and the joins that it needs."""
+        if self.kind != "line":
+            return "CAST(NULL AS STRING)", ""
+        joins = (
+            f"LEFT JOIN user_frame AS {frame} ON {frame}.run_id = {run} AND {frame}.stack_trace_id = {stack} "
+            for frame, stack in (("own", own_stack), ("forward", forward_stack))
+        )
+        lines = (f"{frame}.file_path || ':' || CAST({frame}.lineno AS STRING)" for frame in ("forward", "own"))
+        return f"coalesce({', '.join(lines)})", "".join(joins)
 
     def _kind(self) -> str:
         return f"CASE WHEN {self._name()} IS NULL THEN 'role' ELSE '{self.kind}' END"
@@ -160,18 +161,8 @@ def _prefix(depth: int) -> str:
     return f"regexp_extract(layer, '^[^/]*(/[^/]*){{0,{depth - 1}}}', 0)"
 
 
-def _line(frame: str) -> str:
-    return f"{frame}.file_path || ':' || CAST({frame}.lineno AS STRING)"
-
-
-def read_labels(logdir: Engine, *, run_id: str, max_rows: int) -> Labels:
-    """Returns the rows to which the ops of a run belong.
-
-    Args:
-        logdir: The logdir.
-        run_id: The run.
-        max_rows: Maximum number of layers, or of lines.
-    """
+def read_labels(logdir: Engine, *, run_id: str) -> Labels:
+    """Returns the rows to which the ops of a run belong."""
     layers = (
         "(SELECT layer FROM graph_op WHERE run_id = ? AND layer IS NOT NULL "
         "UNION SELECT layer FROM execution WHERE run_id = ? AND layer IS NOT NULL) AS named"
@@ -188,7 +179,7 @@ def read_labels(logdir: Engine, *, run_id: str, max_rows: int) -> Labels:
         max_depth, num_shown, num_paths = 0, 0, 0
         for depth in depths:
             num_paths += of_depths[2 * depth - 2]
-            if num_paths > max_rows:
+            if num_paths > _MAX_ROWS:
                 break
             max_depth, num_shown = depth, of_depths[2 * depth - 1]
             if num_shown == num_layers:
@@ -200,7 +191,7 @@ def read_labels(logdir: Engine, *, run_id: str, max_rows: int) -> Labels:
         "WHERE run_id = ?) AS used ON used.stack_trace_id = s.stack_trace_id WHERE s.run_id = ?) AS line",
         [run_id] * 3,
     )
-    if num_lines > max_rows:
+    if num_lines > _MAX_ROWS:
         return Labels(run_id, "role", num_folded=num_lines)
     return Labels(run_id, "line")
 

@@ -19,7 +19,7 @@ from tfdbg_arrow.query.model_health.answers import MEASURES, Cell, LayerDifferen
 from tfdbg_arrow.query.model_health.cells import Labels, RowKey, read_keys, read_labels
 from tfdbg_arrow.query.model_health.columns import Axis, of_run, read_axis, read_columns, read_position
 from tfdbg_arrow.query.model_health.layer_rows import Node, bad_numbers, measured
-from tfdbg_arrow.query.model_health.reading import MAX_COLUMNS, MAX_ROWS, check_max_columns, read_nodes
+from tfdbg_arrow.query.model_health.reading import MAX_COLUMNS, check_max_columns, read_nodes
 from tfdbg_arrow.query.model_health.sentences import MIN_FACTOR, MIN_ZERO_CHANGE, parting_notes, parting_sentence
 from tfdbg_arrow.query.model_health.sums import LARGEST, Numbers, numbers
 from tfdbg_arrow.query.nonfinite_search import first_nonfinite
@@ -96,10 +96,7 @@ def layer_differences(
         axes = _read_axes(scopes, runs, positions)
         if axes is None:
             return None
-        sides = tuple(
-            _Side(scope, read_labels(scope, run_id=run, max_rows=MAX_ROWS))
-            for scope, run in zip(scopes, runs, strict=True)
-        )
+        sides = tuple(_Side(scope, read_labels(scope, run_id=run)) for scope, run in zip(scopes, runs, strict=True))
         tolerance = max(MIN_RTOL, _default_rtol(sides) if rtol is None else rtol)
         return _compare(sides, axes, max_columns, tolerance)
 

@@ -20,8 +20,6 @@ from tfdbg_arrow.query.recorded import KINDS
 
 MAX_COLUMNS = 200
 """Default of the maximum number of columns."""
-MAX_ROWS = 1000
-"""Maximum number of layers or lines that have rows of their own."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +76,7 @@ def read_on_axis(logdir: Engine, axis: Axis, *, run_id: str, bad_tensor: NonFini
     Raises:
         BrokenPartError: A part cannot be read.
     """
-    labels = read_labels(logdir, run_id=run_id, max_rows=MAX_ROWS)
+    labels = read_labels(logdir, run_id=run_id)
     columns = read_columns(logdir, axis, of_run(run_id))
     position = (
         None if bad_tensor is None else read_position(logdir, bad_tensor.event_index, axis=axis.name, run_id=run_id)
