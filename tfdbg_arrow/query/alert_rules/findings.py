@@ -118,13 +118,17 @@ def read_places(logdir: Engine, rows: Sequence[Row]) -> list[FindingPlace]:
 
 def _read_places(logdir: Engine, rows: Sequence[Row]) -> list[FindingPlace]:
     # Spark takes no lists as parameters.
-    columns = "? AS place, ? AS run_id, CAST(? AS BIGINT) AS graph_id, CAST(? AS STRING) AS op_name, "
-    asked = " UNION ALL ".join([f"SELECT {columns}CAST(? AS BIGINT) AS execution_index"] * len(rows))
-    key = [COLUMNS.index(name) for name in ("run_id", "graph_id", "op_name")]
-    keys = ((place, *(row[index] for index in key), row[len(COLUMNS)]) for place, row in enumerate(rows))
-    found = logdir.rows(
+    asked = (
+        "SELECT number, run_id, CAST(graph_id AS BIGINT) AS graph_id, CAST(op_name AS STRING) AS op_name, "
+        "CAST(execution_index AS BIGINT) AS execution_index "
+        f"FROM (VALUES {', '.join(['(?, ?, ?, ?, ?)'] * len(rows))}) "
+        "AS v(number, run_id, graph_id, op_name, execution_index)"
+    )
+    op = [COLUMNS.index(name) for name in ("run_id", "graph_id", "op_name")]
+    keys = ((number, *(row[index] for index in op), row[len(COLUMNS)]) for number, row in enumerate(rows))
+    place_rows = logdir.rows(
         f"WITH found AS ({asked}), "
-        "placed AS (SELECT f.place, f.run_id, g.graph_name, coalesce(o.layer, e.layer) AS layer, "
+        "placed AS (SELECT f.number, f.run_id, g.graph_name, coalesce(o.layer, e.layer) AS layer, "
         "coalesce(o.stack_trace_id, e.stack_trace_id, g.stack_trace_id) AS own, "
         "coalesce(p.stack_trace_id, x.stack_trace_id) AS forward FROM found AS f "
         "LEFT JOIN graph AS g ON g.run_id = f.run_id AND g.graph_id = f.graph_id "
@@ -141,7 +145,7 @@ def _read_places(logdir: Engine, rows: Sequence[Row]) -> list[FindingPlace]:
         "JOIN stack_trace AS t ON t.run_id = used.run_id AND t.stack_trace_id = used.stack_trace_id "
         "JOIN stack_frame AS f ON f.run_id = t.run_id AND f.stack_frame_id = t.stack_frame_id "
         "GROUP BY t.run_id, t.stack_trace_id) "
-        "SELECT p.place, p.graph_name, p.layer, s.file_path, s.lineno, s.func, s.code, s.owner, s.colno, s.end_colno "
+        "SELECT p.number, p.graph_name, p.layer, s.file_path, s.lineno, s.func, s.code, s.owner, s.colno, s.end_colno "
         "FROM placed AS p "
         "LEFT JOIN framed AS own ON own.run_id = p.run_id AND own.stack_trace_id = p.own "
         "LEFT JOIN framed AS w ON w.run_id = p.run_id AND w.stack_trace_id = p.forward "
@@ -151,7 +155,7 @@ def _read_places(logdir: Engine, rows: Sequence[Row]) -> list[FindingPlace]:
         [*(value for key in keys for value in key), *GRADIENT_FUNCS],
     )
     place_of = {
-        place: FindingPlace(graph_name, layer, None if frame[0] is None else Frame(*frame))
-        for place, graph_name, layer, *frame in found
+        number: FindingPlace(graph_name, layer, None if frame[0] is None else Frame(*frame))
+        for number, graph_name, layer, *frame in place_rows
     }
-    return [place_of[place] for place in range(len(rows))]
+    return [place_of[number] for number in range(len(rows))]
