@@ -56,6 +56,14 @@ _OTHERS = re.compile(
     r"|Unbatch|Xla)"
 )
 """Ops that read files, take part in control flow, or run only inside other ops."""
+_FUSED = {
+    "_FusedBatchNormEx": "FusedBatchNormV3",
+    "_FusedConv2D": "Conv2D",
+    "_FusedDepthwiseConv2dNative": "DepthwiseConv2dNative",
+    "_FusedMatMul": "MatMul",
+    "_UnaryOpsComposition": None,
+}
+"""Ops that only TensorFlow's optimizer makes, and the op of `tf.raw_ops` whose attributes each of them has too."""
 
 
 def signatures() -> dict[str, dict[str, Any]]:
@@ -63,13 +71,16 @@ def signatures() -> dict[str, dict[str, Any]]:
 
     `inputs` is a list of [argument, attribute that gives the length of a list of tensors, or an empty text].
     `attributes` maps an argument to `type`, `name` (the attribute in a NodeDef, if it differs), `values` (the allowed
-    texts) and `default`. `is_single` is false if the op returns several tensors or a list.
+    texts) and `default`. `is_single` is false if the op returns several tensors or a list. Only ops that are not in
+    `tf.raw_ops` have `types`: a list of [attribute, input whose dtype it holds].
     """
     found = {}
     for op_type in sorted(dir(tf.raw_ops)):
         op_def = op_def_registry.get(op_type)
         if op_def is not None and is_numeric(op_def):
             found[op_type] = signature(op_def)
+    for op_type, base in _FUSED.items():
+        found[op_type] = fused_signature(op_def_registry.get(op_type), found[base]["attributes"] if base else {})
     return found
 
 
@@ -120,6 +131,42 @@ def signature(op_def: Any) -> dict[str, Any]:
     outputs = op_def.output_arg
     is_single = len(outputs) == 1 and not (outputs[0].number_attr or outputs[0].type_list_attr)
     return {"inputs": inputs, "attributes": arguments, "is_single": is_single, "is_random": bool(op_def.is_stateful)}
+
+
+def fused_signature(op_def: Any, base: dict[str, Any]) -> dict[str, Any]:
+    """Returns the arguments of an op that is not in `tf.raw_ops`, given the attributes of the op that it replaces."""
+    args = [arg for arg in op_def.input_arg if arg.name != "host_args"]  # the optimizer adds none
+    types: dict[str, str] = {}
+    for arg in args:
+        types.setdefault(arg.type_attr or arg.type_list_attr, arg.name)
+    inferred = {*types, *(arg.number_attr for arg in op_def.input_arg), "num_args"}
+    own = {attr.name: fused_attribute(attr) for attr in op_def.attr if attr.name not in inferred}
+    names = [*(name for name in own if name not in base), *(name for name in base if name in own)]
+    return {
+        "inputs": [[arg.name, "num_args" if arg.type_list_attr else arg.number_attr] for arg in args],
+        "attributes": {name: own[name] for name in names},
+        "is_single": len(op_def.output_arg) == 1,
+        "is_random": False,
+        "types": [[attribute, argument] for attribute, argument in types.items()],
+    }
+
+
+def fused_attribute(attr: Any) -> dict[str, Any]:
+    """Returns the type, the allowed texts and the default of an attribute of an OpDef."""
+    entry: dict[str, Any] = {"type": attr.type}
+    if attr.allowed_values.list.s:
+        entry["values"] = [value.decode() for value in attr.allowed_values.list.s]
+    default = attr.default_value
+    match default.WhichOneof("value"):
+        case "list":
+            entry["default"] = list(default.list.i)
+        case "s":
+            entry["default"] = default.s.decode()
+        case "f":
+            entry["default"] = float(f"{default.f:.7g}")  # a float32
+        case "b":
+            entry["default"] = default.b
+    return entry
 
 
 def text() -> str:

@@ -282,11 +282,6 @@ class TestSQLite:
         assert views == KEPT_VIEWS - {"alert"} - (set() if has_square_root() else {"variable_update"})
         assert sorted(sizes, key=repr) == [(0,), (1,), (None,)]
 
-    def test_polars_reads_sqlite_exports(self, exports: dict[str, Path]) -> None:
-        with sqlite3.connect(exports["sqlite"]) as connection:
-            frame = pl.read_database("SELECT scope, count(*) AS n FROM tensor_health GROUP BY scope", connection)
-        assert dict(frame.rows()) == {"graph": 15, "execution": 1}
-
 
 def has_square_root() -> bool:
     with sqlite3.connect(":memory:") as connection:

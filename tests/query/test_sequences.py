@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfdbg_arrow.query.run_diff.alignment import Tokens, align, match_rest
+from tfdbg_arrow.query.run_diff.alignment import Tokens, align, align_all
 
 TOKENS = st.lists(st.integers(0, 4), max_size=30)
 
@@ -41,8 +41,7 @@ def test_a_later_level_aligns_only_between_the_pairs_of_earlier_levels() -> None
 
 
 def test_reordered_tokens_are_matched_last() -> None:
-    a, b = tokens([7, 7, 8]), tokens([8, 7, 7])
-    assert match_rest(a, b, np.array([0, 2]), np.array([0, 2])) == [(0, 2), (2, 0)]
+    assert align_all([tokens([7, 7, 8])], [tokens([8, 7, 7])]) == [(2, 0, 0), (0, 1, 0), (1, 2, 0)]
 
 
 def test_pairs_are_ordered_beyond_the_edit_limit(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,10 +60,7 @@ class EventImporter:
 
     def _of(self, template: Ints, column: int) -> Ints:
         """Returns a column of the templates of some records; NONE for unreadable records."""
-        table = self.templates.templates.array()
-        if not len(table):
-            return np.full(len(template), NONE, dtype=np.int64)
-        return np.where(template >= 0, table[template, column], NONE)
+        return np.where(template >= 0, _take(self.templates.templates.array()[:, column], template), NONE)
 
     def _traces(self, step: Step) -> None:
         if step.traces is None or step.trace_range[0] == step.trace_range[1]:
@@ -225,8 +222,7 @@ class EventImporter:
         return Health(tensors, self.templates.facts)
 
     def _of_tensors(self, tensor: Ints, column: int) -> Ints:
-        table = self.templates.tensors.array()
-        return np.where(tensor >= 0, _take(table[:, column], tensor), NONE)
+        return np.where(tensor >= 0, _take(self.templates.tensors.array()[:, column], tensor), NONE)
 
     def _add_values(self, health: Health, event_index: Ints) -> None:
         for row_index, (value, facts) in health.values.items():

@@ -126,16 +126,11 @@ class Damage:
 
     Attributes:
         offset: Offset of the damage in bytes; all records before it were read.
-        num_bytes: Number of unread bytes from this offset on; None if unknown.
         reason: The problem, as a part of a sentence.
-        is_torn: Whether the only problem is that the file ends inside a frame, for example because its writer was
-            killed or is still writing.
     """
 
     offset: int
-    num_bytes: int | None
     reason: str
-    is_torn: bool
 
 
 def masked_crc(data: bytes) -> int:
@@ -194,9 +189,8 @@ class RecordReader:
 
     def _next(self) -> bytes | None:
         if not self._fill(HEADER_BYTES):
-            num_bytes = len(self._buffer) - self._start
-            if num_bytes:
-                self._damage("the file ends inside a frame's length", num_bytes=num_bytes, is_torn=True)
+            if self._start < len(self._buffer):
+                self._damage("the file ends inside a frame's length")
             return None
         start = self._start
         length, length_crc = _HEADER.unpack_from(self._buffer, start)
@@ -208,7 +202,7 @@ class RecordReader:
             return None
         size = HEADER_BYTES + length + FOOTER_BYTES
         if not self._fill(size):
-            self._damage("the file ends inside a record", num_bytes=len(self._buffer) - self._start, is_torn=True)
+            self._damage("the file ends inside a record")
             return None
         start = self._start
         record = self._buffer[start + HEADER_BYTES : start + HEADER_BYTES + length]
@@ -236,8 +230,8 @@ class RecordReader:
         self._buffer, self._start = b"".join(pieces), 0
         return have >= size
 
-    def _damage(self, reason: str, *, num_bytes: int | None = None, is_torn: bool = False) -> None:
-        self.damage = Damage(offset=self.offset, num_bytes=num_bytes, reason=reason, is_torn=is_torn)
+    def _damage(self, reason: str) -> None:
+        self.damage = Damage(offset=self.offset, reason=reason)
 
 
 def check_dump(path: Path) -> None:

@@ -15,6 +15,7 @@ import pyarrow as pa
 from tfdbg_arrow.debugger_v2.protos.debug_event_pb2 import TensorDebugMode
 from tfdbg_arrow.debugger_v2.scan import Ints
 from tfdbg_arrow.debugger_v2.summaries import NUM_KEPT, NUM_SHAPE_DIMS, NUM_SUMMARY, TAIL_COLUMNS, is_measured
+from tfdbg_arrow.query.values import decode
 from tfdbg_arrow.schema import arrow_schema
 from tfdbg_arrow.schema.dtypes import dtype_itemsize, dtype_name, encode_strings
 from tfdbg_arrow.writer.native.reference import TENSORFLOW_DTYPES, find_bad, scalar_value, summarize
@@ -179,13 +180,12 @@ class Health:
     def __init__(self, tensors: Tensors, facts: list[TensorFacts]) -> None:
         self._tensors = tensors
         count = len(tensors.mode)
-        self._numbers: dict[str, Ints] = {name: np.zeros(count, dtype=np.int64) for name in _COLUMNS}
-        self._is_known: dict[str, Mask] = {name: np.zeros(count, dtype=np.bool_) for name in _COLUMNS}
+        # A masked number is not known.
+        self._numbers: dict[str, Any] = {name: np.ma.array(np.zeros(count, np.int64), mask=True) for name in _COLUMNS}
         self._dims = np.zeros((count, NUM_SHAPE_DIMS), dtype=np.int64)
         self._has_dims = np.zeros(count, dtype=np.bool_)
         self._shapes: dict[int, tuple[int, ...]] = {}
-        self._scalars: npt.NDArray[np.float64] = np.zeros(count)
-        self._has_scalar = np.zeros(count, dtype=np.bool_)
+        self._scalars: Any = np.ma.array(np.zeros(count), mask=True)
         self.values: dict[int, tuple[bytes, TensorFacts]] = {}
         for mode in np.unique(tensors.mode).tolist():
             indexes = np.flatnonzero(tensors.mode == mode)
@@ -214,10 +214,10 @@ class Health:
         is_fine = fine.all(axis=1)
         indexes, numbers = indexes[is_fine], numbers[is_fine].astype(np.int64)
         for column, name in enumerate(TAIL_COLUMNS[mode]):
-            self._set(name, indexes, numbers[:, column])
+            self._numbers[name][indexes] = numbers[:, column]
         if mode in (TensorDebugMode.CONCISE_HEALTH, TensorDebugMode.FULL_HEALTH):
             bad = sum(self._numbers[name][indexes] for name in _COUNTS[:3])
-            self._set("has_inf_or_nan", indexes, np.asarray(bad > 0, dtype=np.int64))
+            self._numbers["has_inf_or_nan"][indexes] = bad > 0
         if mode == TensorDebugMode.SHAPE:
             self._read_dims(indexes, rank=numbers[:, 0], dims=numbers[:, 2:])
 
@@ -240,42 +240,31 @@ class Health:
             value = None if strings is None else encode_strings(strings)
         if shape is not None:
             self._shapes[index] = shape
-            self._set("rank", index, len(shape))
-            self._set("size", index, int(np.prod(shape, dtype=np.int64)))
+            self._numbers["rank"][index] = len(shape)
+            self._numbers["size"][index] = np.prod(shape, dtype=np.int64)
         if value is None:
             return
         self.values[index] = (value, facts)
-        array = _array(value, facts.dtype)
-        if array is not None and shape is not None:
-            counts, bad = summarize(array), find_bad(array.reshape(shape))
-            for name in _COUNTS:
-                self._set(name, index, getattr(counts, name))
-            self._set("has_inf_or_nan", index, int(bad is not None))
-            scalar = scalar_value(array)
-            if scalar is not None:
-                self._scalars[index], self._has_scalar[index] = scalar, True
-            if bad is not None:
-                self._set("first_bad_index", index, bad.first_index)
-                if bad.num_slices is not None:
-                    self._set("num_bad_slices", index, bad.num_slices)
-
-    def _set(self, name: str, indexes: Ints | int, numbers: Ints | int) -> None:
-        self._numbers[name][indexes] = numbers
-        self._is_known[name][indexes] = True
+        if shape is None or facts.dtype not in TENSORFLOW_DTYPES:
+            return
+        array = decode(np.frombuffer(value, np.uint8), facts.dtype)
+        assert array is not None, facts.dtype
+        counts, bad, scalar = summarize(array), find_bad(array.reshape(shape)), scalar_value(array)
+        for name in _COUNTS:
+            self._numbers[name][index] = getattr(counts, name)
+        self._numbers["has_inf_or_nan"][index] = bad is not None
+        if scalar is not None:
+            self._scalars[index] = scalar
+        if bad is not None:
+            self._numbers["first_bad_index"][index] = bad.first_index
+            if bad.num_slices is not None:
+                self._numbers["num_bad_slices"][index] = bad.num_slices
 
     def _to_arrow(self) -> dict[str, pa.Array]:
-        columns: dict[str, pa.Array] = {}
-        for name in _COLUMNS:
-            numbers: npt.NDArray[Any] = self._numbers[name]
-            if name == "has_inf_or_nan":
-                numbers = numbers != 0
-            elif name == "rank":
-                numbers = numbers.astype(np.int32)
-            is_known = self._is_known[name]
-            columns[name] = pa.array(numbers) if is_known.all() else pa.array(numbers, mask=~is_known)
-        columns["shape"] = self._shape_column()
-        columns["scalar_value"] = pa.array(self._scalars, mask=~self._has_scalar)
-        return columns
+        columns = {name: pa.array(numbers) for name, numbers in self._numbers.items()}
+        columns["has_inf_or_nan"] = pa.array(self._numbers["has_inf_or_nan"] != 0)
+        columns["rank"] = pa.array(self._numbers["rank"].astype(np.int32))
+        return {**columns, "shape": self._shape_column(), "scalar_value": pa.array(self._scalars)}
 
     def _shape_column(self) -> pa.Array:
         type_ = arrow_schema("tensor_health").field("shape").type
@@ -287,24 +276,9 @@ class Health:
             return pa.array(shapes, type=type_)
         if not self._has_dims.any():
             return pa.nulls(count, type_)
-        lengths = np.where(self._has_dims, self._numbers["rank"], 0)
+        lengths = np.where(self._has_dims, self._numbers["rank"].data, 0)
         offsets = np.zeros(count + 1, dtype=np.int32)
         np.cumsum(lengths, out=offsets[1:])
         flat = self._dims[np.arange(NUM_SHAPE_DIMS) < lengths[:, None]]
         mask = None if self._has_dims.all() else pa.array(~self._has_dims)
         return pa.ListArray.from_arrays(pa.array(offsets), pa.array(flat), type=type_, mask=mask)
-
-
-def _array(value: bytes, dtype: str | None) -> npt.NDArray[Any] | None:
-    """Returns elements; None if the dtype has no health or this NumPy does not support it."""
-    if dtype is None or dtype not in TENSORFLOW_DTYPES:
-        return None
-    try:
-        numpy_dtype = np.dtype(dtype)
-    except TypeError:
-        try:
-            import ml_dtypes
-        except ImportError:
-            return None
-        numpy_dtype = np.dtype(getattr(ml_dtypes, dtype))
-    return np.frombuffer(value, dtype=numpy_dtype)

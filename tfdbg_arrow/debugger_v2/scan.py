@@ -32,6 +32,8 @@ UNREADABLE = -1
 Intern = Callable[[DebugEvent], int]
 """A function that returns the id of a message without holes. It is called at least once for each message."""
 _WHOLE = 0
+_MAX_TEMPLATES = 100_000
+"""When there are this many distinct messages, all are forgotten, so that memory is bounded."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -73,13 +75,11 @@ class PythonScanner:
     Args:
         file: The file, open for reading bytes.
         intern: Called with each new message.
-        max_templates: When there are this many distinct messages, all are forgotten, so that memory is bounded.
     """
 
-    def __init__(self, file: BinaryIO, *, intern: Intern, max_templates: int = 100_000) -> None:
+    def __init__(self, file: BinaryIO, *, intern: Intern) -> None:
         self._reader = RecordReader(file)
         self._intern = intern
-        self._max_templates = max_templates
         self._templates: dict[bytes, int] = {}
 
     @property
@@ -137,7 +137,7 @@ class PythonScanner:
         key = event.SerializeToString(deterministic=True)
         template = self._templates.get(key)
         if template is None:
-            if len(self._templates) >= self._max_templates:
+            if len(self._templates) >= _MAX_TEMPLATES:
                 self._templates.clear()
             template = self._templates[key] = self._intern(event)
         return template, holes
@@ -201,7 +201,6 @@ class NativeScanner:
         core: The native core.
         file: The file, open for reading bytes, at its start.
         intern: Called with each new message.
-        max_templates: When there are this many distinct messages, all are forgotten, so that memory is bounded.
         max_bytes: Number of bytes that are scanned at a time.
 
     Attributes:
@@ -209,20 +208,12 @@ class NativeScanner:
         damage: The reason why reading stopped before the end of the file, or None.
     """
 
-    def __init__(
-        self,
-        core: Any,
-        file: BinaryIO,
-        *,
-        intern: Intern,
-        max_templates: int = 100_000,
-        max_bytes: int = MAX_BYTES,
-    ) -> None:
+    def __init__(self, core: Any, file: BinaryIO, *, intern: Intern, max_bytes: int = MAX_BYTES) -> None:
         self._file, self._intern = file, intern
         self._scanner = core.DebugEventScanner()
-        self._max_templates, self._max_bytes = max_templates, max_bytes
+        self._max_bytes = max_bytes
         self._template_of_slot: list[int] = []
-        self._twin = PythonScanner(file, intern=intern, max_templates=max_templates)
+        self._twin = PythonScanner(file, intern=intern)
         self.offset = 0
         self.damage: Damage | None = None
 
@@ -293,7 +284,7 @@ class NativeScanner:
             scan = self._twin.scan([record(index) for index in range(len(scan))])
         else:
             scan = replace(scan, template=template)
-        if self._scanner.num_slots >= self._max_templates:
+        if self._scanner.num_slots >= _MAX_TEMPLATES:
             self._scanner.clear()
             self._template_of_slot.clear()
         return scan, used, status

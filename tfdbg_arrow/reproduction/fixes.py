@@ -46,9 +46,8 @@ def _unit(function: str) -> tuple[Fix, ...]:
     return (Fix("clip", f"{function}(tf.clip_by_value({{x}}, -1 + {{eps}}, 1 - {{eps}}))"),)
 
 
-def _double_where(function: str, otherwise: str, argument: str = "x") -> Fix:
-    x = f"{{{argument}}}"
-    return Fix("double where", f"tf.where({x} > 0, {function}(tf.where({x} > 0, {x}, 1.0)), {otherwise})")
+def _double_where(function: str) -> Fix:
+    return Fix("double where", f"tf.where({{x}} > 0, {function}(tf.where({{x}} > 0, {{x}}, 1.0)), 0.0)")
 
 
 _DIVISION = (
@@ -64,18 +63,18 @@ FIXES: dict[str, tuple[Fix, ...]] = {
         Fix("log_sigmoid", "tf.math.log_sigmoid({x_x})", producer="Sigmoid"),
         Fix("epsilon", "tf.math.log({x} + {eps})"),
         Fix("clip", "tf.math.log(tf.maximum({x}, {eps}))"),
-        _double_where("tf.math.log", "0.0"),
+        _double_where("tf.math.log"),
     ),
     "Log1p": (Fix("clip", "tf.math.log1p(tf.maximum({x}, -1 + {eps}))"),),
     "Sqrt": (
         Fix("epsilon", "tf.sqrt({x} + {eps})"),
         Fix("clip", "tf.sqrt(tf.maximum({x}, {eps}))"),
-        _double_where("tf.sqrt", "0.0"),
+        _double_where("tf.sqrt"),
     ),
     "Rsqrt": (
         Fix("epsilon", "tf.math.rsqrt({x} + {eps})"),
         Fix("clip", "tf.math.rsqrt(tf.maximum({x}, {eps}))"),
-        _double_where("tf.math.rsqrt", "0.0"),
+        _double_where("tf.math.rsqrt"),
     ),
     "Reciprocal": (Fix("reciprocal_no_nan", "tf.math.reciprocal_no_nan({x})", returns_0=True),),
     "RealDiv": _DIVISION,

@@ -1,14 +1,14 @@
 """The ops that a repro script may run, and how to call them.
 
-op_signatures.json lists the ops of `tf.raw_ops` that compute numbers from numbers. `tools/op_signatures.py` writes this
-file. Because a logdir is untrusted, a script runs no other op.
+op_signatures.json lists the ops of `tf.raw_ops` that compute numbers from numbers, and ops that TensorFlow's optimizer
+makes from them. `tools/op_signatures.py` writes this file. Because a logdir is untrusted, a script runs no other op.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -84,73 +84,6 @@ class Signature:
     types: tuple[tuple[str, str], ...] = ()
 
 
-_FUSED = (
-    Attribute(argument="fused_ops", name="fused_ops", type="list(string)", has_default=True, default=[]),
-    Attribute(argument="epsilon", name="epsilon", type="float", has_default=True, default=0.0001),
-    Attribute(argument="leakyrelu_alpha", name="leakyrelu_alpha", type="float", has_default=True, default=0.2),
-)
-
-
-_NOT_FUSED = frozenset({"grad_a", "grad_b"})
-"""Attributes of ops of `tf.raw_ops` that the fused ops do not have."""
-
-
-def _fused(
-    op_type: str,
-    base: str,
-    inputs: Sequence[tuple[str, str]],
-    *own: Attribute,
-    types: Sequence[tuple[str, str]],
-) -> Signature:
-    """Returns the signature of an op that TensorFlow's optimizer makes from an op of `tf.raw_ops` and other ops."""
-    own_names = {attribute.name for attribute in own}
-    return Signature(
-        op_type=op_type,
-        inputs=tuple(inputs),
-        attributes=(
-            *own,
-            *(attribute for attribute in _raw(base).attributes if attribute.name not in {*own_names, *_NOT_FUSED}),
-        ),
-        is_single=_raw(base).is_single,
-        is_random=False,
-        is_raw=False,
-        types=tuple(types),
-    )
-
-
-def _fused_signature(op_type: str) -> Signature | None:
-    """Returns the signature of an op that only TensorFlow's optimizer makes. Source: nn_ops.cc, math_ops.cc."""
-    args = ("args", "num_args")
-    match op_type:
-        case "_FusedMatMul":
-            return _fused(op_type, "MatMul", [("a", ""), ("b", ""), args], *_FUSED, types=[("T", "a")])
-        case "_FusedConv2D":
-            inputs = [("input", ""), ("filter", ""), args]
-            return _fused(op_type, "Conv2D", inputs, *_FUSED, types=[("T", "input"), ("TArgs", "args")])
-        case "_FusedDepthwiseConv2dNative":
-            inputs = [("input", ""), ("filter", ""), args]
-            return _fused(op_type, "DepthwiseConv2dNative", inputs, *_FUSED, types=[("T", "input")])
-        case "_FusedBatchNormEx":
-            five = ("x", "scale", "offset", "mean", "variance")
-            mode = Attribute(
-                argument="activation_mode", name="activation_mode", type="string", has_default=True, default="Identity"
-            )
-            inputs = [*((name, "") for name in five), ("side_input", "num_side_inputs")]
-            return _fused(op_type, "FusedBatchNormV3", inputs, mode, types=[("T", "x"), ("U", "scale")])
-        case "_UnaryOpsComposition":
-            names = Attribute(argument="op_names", name="op_names", type="list(string)")
-            return Signature(
-                op_type=op_type,
-                inputs=(("x", ""),),
-                attributes=(names,),
-                is_single=True,
-                is_random=False,
-                is_raw=False,
-                types=(("T", "x"),),
-            )
-    return None
-
-
 @cache
 def _file() -> dict[str, Any]:
     text = files("tfdbg_arrow.reproduction").joinpath("op_signatures.json").read_text(encoding="utf-8")
@@ -159,10 +92,13 @@ def _file() -> dict[str, Any]:
 
 
 @cache
-def _raw(op_type: str) -> Signature:
-    entry = _file()[op_type]
+def signature_of(op_type: str | None) -> Signature | None:
+    """Returns the signature of an op, or None if a script may not run it."""
+    entry = _file().get(op_type or "")
+    if entry is None:
+        return None
     return Signature(
-        op_type=op_type,
+        op_type=str(op_type),
         inputs=tuple((argument, length) for argument, length in entry["inputs"]),
         attributes=tuple(
             Attribute(
@@ -177,20 +113,9 @@ def _raw(op_type: str) -> Signature:
         ),
         is_single=entry["is_single"],
         is_random=entry["is_random"],
+        is_raw="types" not in entry,
+        types=tuple((attribute, argument) for attribute, argument in entry.get("types", ())),
     )
-
-
-def signature_of(op_type: str | None) -> Signature | None:
-    """Returns the signature of an op, or None if a script may not run it."""
-    if op_type is None:
-        return None
-    return _raw(op_type) if op_type in _file() else _fused_signature(op_type)
-
-
-def is_random(op_type: str) -> bool:
-    """Returns whether an op returns different numbers each time."""
-    signature = signature_of(op_type)
-    return signature is not None and signature.is_random
 
 
 def known_attributes(signature: Signature, recorded: Mapping[str, Value]) -> dict[str, Value]:
@@ -209,13 +134,16 @@ def known_attributes(signature: Signature, recorded: Mapping[str, Value]) -> dic
         if attribute.name not in recorded:
             continue
         value = _checked(attribute, recorded[attribute.name], signature.op_type)
-        if not (attribute.has_default and _is_same(value, _checked(attribute, attribute.default, signature.op_type))):
+        if not _is_default(attribute, value, signature.op_type):
             value_of_argument[attribute.argument] = value
     return value_of_argument
 
 
-def _is_same(value: Value, default: Value) -> bool:
-    """Returns whether two values are equal. Floats may differ by rounding, because a NodeDef holds float32."""
+def _is_default(attribute: Attribute, value: Value, op_type: str) -> bool:
+    """Returns whether a value is the default. Floats may differ by rounding, because a NodeDef holds float32."""
+    if not attribute.has_default:
+        return False
+    default = _checked(attribute, attribute.default, op_type)
     if isinstance(value, float) and isinstance(default, float):
         return math.isclose(value, default, rel_tol=1e-6)
     return bool(value == default)
@@ -321,10 +249,7 @@ def _options(attribute: Attribute, dtype: str | None) -> Iterable[Value]:
 def _without_defaults(signature: Signature, chosen: Mapping[str, Value]) -> dict[str, Value]:
     by_argument = {attribute.argument: attribute for attribute in signature.attributes}
     return {
-        name: value
-        for name, value in chosen.items()
-        if not by_argument[name].has_default
-        or not _is_same(value, _checked(by_argument[name], by_argument[name].default, signature.op_type))
+        name: value for name, value in chosen.items() if not _is_default(by_argument[name], value, signature.op_type)
     }
 
 

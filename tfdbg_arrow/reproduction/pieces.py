@@ -403,7 +403,7 @@ class PieceFinder:
 
     def maker_text(self, trace: Trace) -> str | None:
         """Returns the op that made a tensor, such as `Softmax (softmax_1)`."""
-        maker = None if trace.is_lost else self._made(trace.place)
+        maker = self.made_behind(trace)
         if maker is not None:
             return maker.op_type + ("" if maker.op_name is None else f" ({maker.op_name})")
         if isinstance(trace.place, EagerValue):
@@ -480,11 +480,11 @@ class _Building:
             index: The index of the input.
             of: The op that takes the input.
         """
-        if num_ops == 0 and index in self.given and depth <= 0:
+        is_given = num_ops == 0 and index in self.given
+        if is_given and depth <= 0:
             return self._given(index, trace)
         elements = None if trace.place in self._input_of else self.finder.elements_of(trace)
-        is_known = elements is not None or trace.place in self._input_of
-        if depth > 0 or (not is_known and not (num_ops == 0 and index in self.given)):
+        if depth > 0 or (elements is None and trace.place not in self._input_of):
             maker = self.finder.made_behind(trace)
             mark = len(self.ops), len(self.inputs), dict(self._op_of), dict(self._input_of)
             try:
@@ -493,7 +493,7 @@ class _Building:
             except ReproError:
                 num_kept_ops, num_kept_inputs, self._op_of, self._input_of = mark
                 del self.ops[num_kept_ops:], self.inputs[num_kept_inputs:]
-        if num_ops == 0 and index in self.given:
+        if is_given:
             return self._given(index, trace)
         if trace.place in self._input_of:
             return InputRef(self._input_of[trace.place])

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from tfdbg_arrow._version import __version__
 from tfdbg_arrow.query.recorded import TensorEvent
@@ -46,19 +45,19 @@ class Expected:
         op_type: The type of the op that made the tensor.
         dtype: The dtype of the tensor; None if unknown.
         shape: The shape of the tensor; None if unknown.
-        counts: The numbers of NaN, -Inf and +Inf; None if they were not measured, or if the op is random.
         kinds: The kinds of bad elements: `nan`, `inf`. Both if the recording does not distinguish them.
         is_certain: Whether the recording distinguishes the kinds.
         is_origin: Whether no input contains one of the kinds.
+        counts: The numbers of NaN, -Inf and +Inf; None if they were not measured, or if the op is random.
     """
 
     op_type: str
     dtype: str | None
     shape: tuple[int, ...] | None
-    counts: tuple[int, int, int] | None
     kinds: tuple[str, ...]
     is_certain: bool
     is_origin: bool
+    counts: tuple[int, int, int] | None
 
 
 def expected_of(event: TensorEvent, op: PieceOp, *, is_origin: bool) -> Expected:
@@ -115,6 +114,12 @@ class ScriptContent:
     replaced: str | None = None
 
     @property
+    def pieces(self) -> tuple[Piece, ...]:
+        """The pieces that the script runs: `piece`, and the piece of the forward op."""
+        forward = None if self.gradient is None else self.gradient.forward
+        return tuple(piece for piece in (self.piece, forward) if piece is not None)
+
+    @property
     def inputs(self) -> dict[str, PieceInput]:
         """The inputs by name."""
         return {**self.own_inputs, **self.forward_inputs}
@@ -163,7 +168,7 @@ def render(content: ScriptContent, *, npz_name: str) -> str:
         npz_name: The name of the file with the inputs, in the directory of the script.
     """
     blocks = [_header(content, npz_name), _constants(content, npz_name), LOAD, COUNT]
-    ops = [*(content.piece.ops if content.piece else ()), *(content.gradient.forward.ops if content.gradient else ())]
+    ops = [op for piece in content.pieces for op in piece.ops]
     if any(len(op.choices) > 1 for op in ops):
         blocks.append(FITTING)
     if any(not op.signature.is_raw for op in ops):
@@ -203,22 +208,12 @@ def _header(content: ScriptContent, npz_name: str) -> str:
 
 
 def _constants(content: ScriptContent, npz_name: str) -> str:
-    expected = content.expected
-    about: dict[str, Any] = {
-        "op_type": expected.op_type,
-        "dtype": expected.dtype,
-        "shape": expected.shape,
-        "kinds": expected.kinds,
-        "is_certain": expected.is_certain,
-        "is_origin": expected.is_origin,
-        "counts": expected.counts,
-    }
     lines = [f"DATA = Path(__file__).with_name({npz_name!a})", "INPUTS = {"]
     for name, input_ in content.inputs.items():
         by = "" if input_.made_by is None else f"  # made by {printable(input_.made_by)[:120]}"
         lines.append(f"    {name!r}: ({input_.elements.dtype!r}, {input_.elements.shape!r}),{by}")
     lines += ["}", '"""The dtype and the shape of each input."""']
-    lines += ["EXPECTED = {", *(f"    {name!r}: {value!r}," for name, value in about.items()), "}"]
+    lines += ["EXPECTED = {", *(f"    {name!r}: {value!r}," for name, value in vars(content.expected).items()), "}"]
     lines += ['"""What was recorded of the bad tensor. `counts` are the numbers of NaN, -Inf and +Inf."""']
     return "\n".join(lines)
 
@@ -233,7 +228,7 @@ class _Body:
     names: list[str] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
 
-    def write(self) -> None:
+    def __post_init__(self) -> None:
         for index, op in enumerate(self.piece.ops):
             is_last = index == len(self.piece.ops) - 1
             name = f"{_snake(op.op_type)}_{index + 1}"
@@ -303,9 +298,8 @@ class _Body:
         for attribute, argument in op.signature.types:
             operand = arguments[argument]
             if isinstance(operand, tuple):
-                code_of_attribute[attribute] = (
-                    f"[{', '.join(f'{self._operand(element)}.dtype' for element in operand)}]"
-                )
+                dtypes = (f"{self._operand(element)}.dtype" for element in operand)
+                code_of_attribute[attribute] = f"[{', '.join(dtypes)}]"
             else:
                 code_of_attribute[attribute] = f"{inputs[argument]}.dtype"
         for argument, length in op.signature.inputs:
@@ -322,7 +316,6 @@ def _dict(attributes: Mapping[str, Value]) -> str:
 def _run_function(content: ScriptContent, piece: Piece) -> str:
     replaced = content.replaced if content.gradient is None else None
     body = _Body(piece, "", replaced)
-    body.write()
     results = ", ".join(f"({op.op_type!r}, {body.result(index)})" for index, op in enumerate(piece.ops))
     head = f"def run({', '.join(content.own_inputs)}):"
     text = '    """Runs the ops, and returns the type and the result of each."""'
@@ -331,23 +324,19 @@ def _run_function(content: ScriptContent, piece: Piece) -> str:
 
 def _gradient_function(content: ScriptContent, gradient: GradientPiece) -> str:
     body = _Body(gradient.forward, "forward_", content.replaced)
-    body.write()
     result = body.result(len(gradient.forward.ops) - 1)
     names = [name for name in content.forward_inputs if name != UPSTREAM]
     floats = ("bfloat", "complex", "float")
     watched = ", ".join(name for name in names if content.forward_inputs[name].elements.dtype.startswith(floats))
     seeds = "" if gradient.upstream is None else f", output_gradients={UPSTREAM}"
+    ones = "    # The bad value does not depend on the gradient of the output, so ones stand for it."
     lines = [
         f"def run_gradient({', '.join(content.forward_inputs)}):",
         '    """Runs the forward op under a tape, and returns the gradients of its inputs."""',
         "    with tf.GradientTape() as tape:",
         f"        tape.watch([{watched}])",
         *("    " + line for line in body.lines),
-        *(
-            []
-            if seeds
-            else ["    # The bad value does not depend on the gradient of the output, so ones stand for it."]
-        ),
+        *([] if seeds else [ones]),
         f"    return tape.gradient({result}, [{watched}]{seeds})",
     ]
     return "\n".join(lines)
@@ -355,10 +344,7 @@ def _gradient_function(content: ScriptContent, gradient: GradientPiece) -> str:
 
 def call_text(content: ScriptContent) -> str:
     """Returns the code that replaces the last op."""
-    piece = content.gradient.forward if content.gradient is not None else content.piece
-    assert piece is not None
-    body = _Body(piece, "" if content.gradient is None else "forward_", content.replaced)
-    body.write()
+    body = _Body(content.pieces[-1], "" if content.gradient is None else "forward_", content.replaced)
     return body.lines[-1].partition(" = ")[2]
 
 

@@ -206,12 +206,11 @@ def write_repro(
             content, is_cut = trials.minimised(content, time_limit_s)
     data = target.with_suffix(".npz")
     _write(content, target, data)
-    ops = content.piece.ops if content.piece is not None else content.gradient.forward.ops if content.gradient else ()
     return Repro(
         path=str(target),
         data_path=str(data),
         nonfinite=tensor,
-        op_types=tuple(op.op_type for op in ops),
+        op_types=tuple(op.op_type for op in content.pieces[0].ops),
         inputs=tuple(
             ReproInput(name=name, dtype=input_.elements.dtype, shape=input_.elements.shape, made_by=input_.made_by)
             for name, input_ in content.inputs.items()
@@ -364,13 +363,11 @@ class _Trials:
 
     def resolved(self, content: ScriptContent) -> ScriptContent:
         """Returns a script in which each op has the attributes that gave the recorded output."""
-        pieces = [content.piece, None if content.gradient is None else content.gradient.forward]
-        if not any(len(op.choices) > 1 for piece in pieces if piece is not None for op in piece.ops):
+        if all(len(op.choices) == 1 for piece in content.pieces for op in piece.ops):
             return content
-        own = content.piece
-        if own is not None:
+        if content.piece is not None:
             chosen = self._run("choices", [replace(content, gradient=None)])["chosen"]
-            content = replace(content, piece=_chosen(own, chosen))
+            content = replace(content, piece=_chosen(content.piece, chosen))
         if content.gradient is not None:
             chosen = self._run("choices", [replace(content, piece=None)])["chosen"]
             forward = _chosen(content.gradient.forward, chosen)
@@ -386,8 +383,7 @@ class _Trials:
         """
         if content.gradient is not None:
             content = replace(content, piece=None)
-        piece = content.gradient.forward if content.gradient is not None else content.piece
-        assert piece is not None
+        (piece,) = content.pieces
         eps = epsilon_of(piece.ops[-1].dtype)
         candidates = [
             (fix, fix.code.replace("{eps}", eps)) for fix in fixes_for(piece, needs_nonzero=says_zero_is_bad(advice))

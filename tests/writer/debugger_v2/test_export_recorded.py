@@ -20,7 +20,7 @@ from tfdbg_arrow.debugger_v2.export_tables import RunTables
 from tfdbg_arrow.schema import arrow_schema
 from tfdbg_arrow.schema.dtypes import decode_strings
 
-from .dumps import MODES, MONITORED, Alert, Row, alerts, messages, opened, read_by_tensorboard, rows
+from .dumps import MODES, MONITORED, Alert, Row, alerts, messages, opened, rows
 from .traced_program import run_program
 
 RECORDED = (*MODES, "FULL_NUMERICS", "TRACED")
@@ -371,47 +371,6 @@ def test_whole_tensors_can_be_exported_as_summaries(mode: str, logdirs: dict[str
     assert alerts(run.dump) == expected
 
 
-@pytest.mark.parametrize("mode", ["FULL_HEALTH", "TRACED"])
-def test_tensorboard_shows_it(mode: str, logdirs: dict[str, Path], exported: dict[str, ExportedRun]) -> None:
-    dump = exported[mode].dump
-    found = plugin_data(dump)
-    assert found["alerts"] == [alert[1:] for alert in alerts(dump)]
-    assert found["op_types"] == [row["op_type"] for row in execution_rows(logdirs[mode])]
-    assert found["traces"] == [(row["op_name"], row["output_slot"]) for row in graph_rows(logdirs[mode])]
-    consumers = {
-        (str(row["graph_id"]), row["source_op_name"], row["source_output_slot"], row["op_name"], row["input_index"])
-        for row in rows(logdirs[mode], "graph_op_input")
-        if not row["is_control"]
-    }
-    consumers |= {
-        (str(row["graph_id"]), source, slot, row["node_name"], index)
-        for row in made_nodes(logdirs[mode])
-        for index, (source, slot) in enumerate(row["inputs"])
-    }
-    assert found["consumers"] == consumers
-
-
-def plugin_data(dump: Path) -> dict[str, Any]:
-    """Returns the data that TensorBoard's plugin sends to its page."""
-    with opened(dump) as reader:
-        ops = [(op.graph_id, op.op_name) for op in reader.graph_op_digests()]
-    plugin, run = read_by_tensorboard(dump)
-    places = ("op_type", "output_slot", "size", *COUNTS, "execution_index", "graph_execution_trace_index")
-    return {
-        "alerts": [tuple(alert[name] for name in places) for alert in plugin.Alerts(run, 0, -1)["alerts"]],
-        "op_types": [row["op_type"] for row in plugin.ExecutionData(run, 0, -1)["executions"]],
-        "traces": [
-            (row["op_name"], row["output_slot"]) for row in plugin.GraphExecutionData(run, 0, -1)["graph_executions"]
-        ],
-        "consumers": {
-            (graph_id, op_name, slot, consumer["op_name"], consumer["input_slot"])
-            for graph_id, op_name in ops
-            for slot, found in enumerate(plugin.GraphOpInfo(run, graph_id, op_name)["consumers"])
-            for consumer in found
-        },
-    }
-
-
 def test_notes_list_what_a_dump_cannot_hold(logdirs: dict[str, Path], exported: dict[str, ExportedRun]) -> None:
     for mode in ("FULL_HEALTH", "TRACED"):
         external = [row for row in rows(logdirs[mode], "tensor_health") if row["scope"] == "external"]
@@ -473,14 +432,3 @@ def test_ops_are_in_the_order_of_their_creation(tmp_path: Path) -> None:
     (found,) = [found for name, found in messages(run.dump).items() if name.endswith(".graphs")]
     ops = [each.graph_op_creation.op_type for each in found if each.HasField("graph_op_creation")]
     assert [op_type for op_type in ops if op_type in ("Exp", "Sin", "Cos")] == ["Exp", "Sin", "Cos"]
-
-
-def test_an_output_that_was_not_measured_has_the_device_of_the_others(tmp_path: Path) -> None:
-    with tfdbg_arrow.capture(tmp_path / "logdir"):
-        tf.nn.top_k(tf.constant([1.0, 2.0]))  # its indices are integers, which have no health
-    (run,) = export_logdir(tmp_path / "logdir", tmp_path / "dump")
-    with opened(run.dump) as reader:
-        (execution,) = [each for each in reader.executions() if each.op_type == "TopKV2"]
-        names = [reader.device_name_by_id(number) for number in execution.output_tensor_device_ids]
-    assert len(names) == 2
-    assert names[0] == names[1] != "unknown"

@@ -6,18 +6,18 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from tfdbg_arrow.errors import MemoryLimitError, QueryError, TimeLimitError
+from tfdbg_arrow.errors import QueryError
+from tfdbg_arrow.query.alert_rules.findings import FindingPlace, Row, RuleFindings, read_places, run_rule, run_select
 from tfdbg_arrow.query.alert_rules.rules import COLUMNS, SEVERITIES, Rule, builtin_rules, read_rules
-from tfdbg_arrow.query.alert_rules.scan import ORDER, RuleFindings, is_large, scan
+from tfdbg_arrow.query.alert_rules.scan import is_large, scan
 from tfdbg_arrow.query.asked_runs import AskedRuns, asking
 from tfdbg_arrow.query.displayed import Displayed
-from tfdbg_arrow.query.engine import MAX_ROWS, Engine
+from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.logdir.open_logdir import OpenLogdir
 from tfdbg_arrow.query.nonfinite_search import first_nonfinite, judged_origins
 from tfdbg_arrow.query.nonfinite_tensor import NonFinite
-from tfdbg_arrow.query.stacks import GRADIENT_FUNCS, Frame
+from tfdbg_arrow.query.stacks import Frame
 
 DEFAULT_LIMIT = 100
 MAX_ROLLED_UP = 5_000
@@ -26,8 +26,6 @@ ORIGIN_RULE = "nonfinite_origin"
 """The rule whose alerts are about origins of bad values."""
 _BAD_RULE = "nonfinite"
 """The rule whose alerts are about all bad tensors."""
-_MAX_ASKED = 200
-"""Maximum number of alerts whose lines one statement reads, so that statements stay short."""
 _MAX_JUDGED = 200
 """Maximum number of origins of each run that are checked for harm."""
 
@@ -206,31 +204,24 @@ def alerts(
     unknown = sorted(set(given) - {rule.kind for rule in rules})
     if unknown:
         raise QueryError(f"parameters are given for {unknown[0]!r}, which is not one of the rules to run.")
-    all_alerts: list[Alert] = []
-    num_found: dict[str, int] = {}
-    not_run: dict[str, str] = {}
     rolled_up = max(limit, MAX_ROLLED_UP)
     with asking(logdir, run_id) as (open_, asked):
-        scanned: dict[str, RuleFindings] = {}
+        by_rule: dict[str, RuleFindings] = {}
         if isinstance(open_, OpenLogdir) and is_large(open_, asked):
             scannable = [rule for rule in rules if rule.candidates is not None]
-            scanned = scan(open_, asked, scannable, given, limit=rolled_up)
-            sources = _sources(open_, [row for of_rule in scanned.values() for row in of_rule.rows])
+            by_rule = scan(open_, asked, scannable, given, limit=rolled_up)
+        condition, run_ids = asked.condition("f.run_id")
         for rule in rules:
-            try:
-                if rule.kind in scanned:
-                    of_rule, number = scanned[rule.kind].rows, scanned[rule.kind].number
-                    if (error := scanned[rule.kind].error) is not None:
-                        raise error
-                    rows = [(*row[: len(COLUMNS)], *row[len(COLUMNS) + 1 :], *sources[row]) for row in of_rule]
-                else:
-                    rows, number = _run_rule(open_, rule, given.get(rule.kind, {}), asked, limit=rolled_up)
-            except MemoryLimitError as error:
-                not_run[rule.kind] = str(error)
-                continue
-            num_found[rule.kind] = number
-            all_alerts += [_alert(rule, given.get(rule.kind, {}), row) for row in rows]
-        all_alerts = _with_forward_lines(open_, all_alerts)
+            if rule.kind not in by_rule:
+                by_rule[rule.kind] = findings = RuleFindings()
+                values = given.get(rule.kind, {})
+                run_rule(open_, rule, values, findings, limit=rolled_up, condition=condition, parameters=run_ids)
+        num_found = {rule.kind: by_rule[rule.kind].number for rule in rules if by_rule[rule.kind].error is None}
+        rows = [(rule, row) for rule in rules if rule.kind in num_found for row in by_rule[rule.kind].rows]
+        places = read_places(open_, [row for _, row in rows])
+        all_alerts = [
+            _alert(rule, given.get(rule.kind, {}), row, place) for (rule, row), place in zip(rows, places, strict=True)
+        ]
         if not num_found.keys().isdisjoint((ORIGIN_RULE, _BAD_RULE)):
             culprits = _culprits(open_, asked)
             all_alerts = [_of_bad_tensor(alert, culprits.get(alert.run_id)) for alert in all_alerts]
@@ -246,7 +237,7 @@ def alerts(
         alerts=listed,
         num_found=num_found,
         num_cut=sum(num_found.values()) - len(listed),
-        not_run=not_run,
+        not_run={kind: str(findings.error) for kind, findings in by_rule.items() if findings.error is not None},
     )
 
 
@@ -320,9 +311,10 @@ def _with_culprits(
             "CAST(num_nan + num_neg_inf + num_pos_inf AS DOUBLE) AS value "
             f"FROM tensor_health WHERE event_index = {culprit.event_index}"
         )
-        rows, _ = _run_select(logdir, select, AskedRuns(run_ids=(run,), is_all=False), limit=1)
+        rows, _ = run_select(logdir, select, limit=1, condition="f.run_id = ?", parameters=[run])
         for row in rows:
-            alert = replace(_of_origin(_alert(rule, {}, row), culprit), message=_message_of_culprit(culprit))
+            place = FindingPlace(culprit.graph_name, culprit.layer, culprit.source)
+            alert = replace(_of_origin(_alert(rule, {}, row, place), culprit), message=_message_of_culprit(culprit))
             same = alert_of_op.pop((run, *_op(alert)), None)
             if same is not None and same.first_event_index == culprit.event_index and not same.is_expected:
                 alert = same
@@ -378,124 +370,6 @@ def _choose(kinds: Iterable[str] | None, directory: str | Path | None) -> Sequen
     return [rules[kind] for kind in dict.fromkeys(wanted)]
 
 
-def _run_rule(
-    logdir: Engine, rule: Rule, given: Mapping[str, float], asked: AskedRuns, *, limit: int
-) -> tuple[list[tuple[Any, ...]], int]:
-    """Returns the first rows that a rule finds, and the total number of rows, like `_run_select`."""
-    try:
-        return _run_select(logdir, rule.sql(given), asked, limit=limit)
-    except (MemoryLimitError, TimeLimitError):
-        raise
-    except QueryError as error:
-        raise QueryError(f"the rule {rule.kind} cannot be run: {error}") from error
-
-
-def _run_select(logdir: Engine, select: str, asked: AskedRuns, *, limit: int) -> tuple[list[tuple[Any, ...]], int]:
-    """Returns the first rows that a SELECT of COLUMNS finds, and the total number of rows.
-
-    A row holds the values of COLUMNS, the first and last step, graph_name, the layer and the user's line.
-    """
-    columns = ", ".join(f"f.{column}" for column in COLUMNS)
-    condition, run_ids = asked.condition("f.run_id")
-    rows = logdir.rows(
-        f"WITH found AS (\n{select}\n) "
-        f"SELECT {columns}, h.step, l.step, g.graph_name, coalesce(o.layer, e.layer), "
-        "s.file_path, s.lineno, s.func, s.code, s.colno, s.end_colno, count(*) OVER () AS num_found "
-        "FROM found AS f "
-        "LEFT JOIN graph AS g ON g.run_id = f.run_id AND g.graph_id = f.graph_id "
-        "LEFT JOIN recorded_op AS o ON o.run_id = f.run_id AND o.graph_id = f.graph_id AND o.op_name = f.op_name "
-        "LEFT JOIN tensor_health AS h ON h.run_id = f.run_id AND h.event_index = f.first_event_index "
-        "LEFT JOIN tensor_health AS l ON l.run_id = f.run_id AND l.event_index = f.last_event_index "
-        "LEFT JOIN execution AS e ON e.run_id = h.run_id AND e.execution_index = h.execution_index "
-        "AND f.graph_id IS NULL "
-        "LEFT JOIN user_frame AS s ON s.run_id = f.run_id "
-        "AND s.stack_trace_id = coalesce(o.stack_trace_id, e.stack_trace_id, g.stack_trace_id) "
-        f"WHERE {condition} ORDER BY {ORDER} LIMIT ?",
-        [*run_ids, min(max(limit, 1), MAX_ROWS)],
-    )
-    return [row[:-1] for row in rows[:limit]], rows[0][-1] if rows else 0
-
-
-def _sources(logdir: OpenLogdir, rows_of_alerts: Sequence[tuple[Any, ...]]) -> dict[tuple[Any, ...], tuple[Any, ...]]:
-    """Returns the graph's name, the layer and the user's line for rows of `scan`, by row.
-
-    Only the stacks of these rows are read, because a large logdir has millions of rows of stacks.
-    """
-    if not rows_of_alerts:
-        return {}
-    places = list(range(len(rows_of_alerts)))
-    keys = [[row[COLUMNS.index(name)] for row in rows_of_alerts] for name in ("run_id", "graph_id", "op_name")]
-    with logdir.of_runs(sorted(set(keys[0]))) as runs:
-        rows = runs.rows(
-            "WITH found AS (SELECT unnest(?) AS place, unnest(?) AS run_id, unnest(CAST(? AS BIGINT[])) AS graph_id, "
-            "unnest(CAST(? AS VARCHAR[])) AS op_name, unnest(CAST(? AS BIGINT[])) AS execution_index), "
-            "placed AS (SELECT f.place, f.run_id, g.graph_name, coalesce(o.layer, e.layer) AS layer, "
-            "coalesce(o.stack_trace_id, e.stack_trace_id, g.stack_trace_id) AS stack_trace_id FROM found AS f "
-            "LEFT JOIN graph AS g ON g.run_id = f.run_id AND g.graph_id = f.graph_id "
-            "LEFT JOIN recorded_op AS o ON o.run_id = f.run_id AND o.graph_id = f.graph_id AND o.op_name = f.op_name "
-            "LEFT JOIN execution AS e ON e.run_id = f.run_id AND e.execution_index = f.execution_index), "
-            "framed AS (SELECT t.run_id, t.stack_trace_id, min_by(t.stack_frame_id, t.depth) AS stack_frame_id "
-            "FROM (SELECT DISTINCT run_id, stack_trace_id FROM placed) AS p "
-            "JOIN stack_trace AS t ON t.run_id = p.run_id AND t.stack_trace_id = p.stack_trace_id "
-            "JOIN stack_frame AS f ON f.run_id = t.run_id AND f.stack_frame_id = t.stack_frame_id "
-            "WHERE f.owner = 'user' GROUP BY t.run_id, t.stack_trace_id) "
-            "SELECT p.place, p.graph_name, p.layer, s.file_path, s.lineno, s.func, s.code, s.colno, s.end_colno "
-            "FROM placed AS p "
-            "LEFT JOIN framed AS f ON f.run_id = p.run_id AND f.stack_trace_id = p.stack_trace_id "
-            "LEFT JOIN stack_frame AS s ON s.run_id = f.run_id AND s.stack_frame_id = f.stack_frame_id",
-            [places, *keys, [row[len(COLUMNS)] for row in rows_of_alerts]],
-        )
-    return {rows_of_alerts[place]: tuple(source) for place, *source in rows}
-
-
-def _with_forward_lines(logdir: Engine, alerts: Sequence[Alert]) -> list[Alert]:
-    """Returns the alerts. An alert about a gradient op gets the line of the forward op, as in all other answers.
-
-    The line of a gradient op only calls the gradient, or only calls `fit`. If the program wrote the gradient itself,
-    for example with `tf.custom_gradient`, the alert keeps the line in the gradient.
-    """
-    lines: dict[int, Frame] = {}
-    for start in range(0, len(alerts), _MAX_ASKED):
-        lines |= _forward_lines(logdir, dict(enumerate(alerts[start : start + _MAX_ASKED], start=start)))
-    return [replace(alert, source=lines.get(place, alert.source)) for place, alert in enumerate(alerts)]
-
-
-def _forward_lines(logdir: Engine, alerts: Mapping[int, Alert]) -> dict[int, Frame]:
-    """Returns the line of the forward op for each alert about a gradient, by the key of the alert."""
-    # Spark takes no lists as parameters.
-    columns = "? AS place, ? AS run_id, CAST(? AS BIGINT) AS graph_id, CAST(? AS STRING) AS op_name, "
-    asked = " UNION ALL ".join([f"SELECT {columns}CAST(? AS BIGINT) AS event_index"] * len(alerts))
-    keys = ((place, a.run_id, a.graph_id, a.op_name, a.first_event_index) for place, a in alerts.items())
-    rows = logdir.rows(
-        f"WITH found AS ({asked}), "
-        "computed AS (SELECT f.place, f.run_id, o.stack_trace_id AS own, w.stack_trace_id AS forward FROM found AS f "
-        "JOIN recorded_op AS o ON o.run_id = f.run_id AND o.graph_id = f.graph_id AND o.op_name = f.op_name "
-        "JOIN graph_op AS w ON w.run_id = f.run_id AND w.graph_id = o.forward_graph_id "
-        "AND w.op_name = o.forward_op_name "
-        # With DISTINCT, DuckDB finds the executions first. Otherwise it may join the alerts with all executions.
-        "UNION ALL SELECT e.place, e.run_id, e.own, w.stack_trace_id FROM (SELECT DISTINCT h.place, h.run_id, "
-        "e.stack_trace_id AS own, e.forward_execution_index FROM (SELECT DISTINCT f.place, f.run_id, h.execution_index "
-        "FROM found AS f JOIN tensor_health AS h ON h.run_id = f.run_id AND h.event_index = f.event_index "
-        "WHERE f.graph_id IS NULL) AS h "
-        "JOIN execution AS e ON e.run_id = h.run_id AND e.execution_index = h.execution_index) AS e "
-        "JOIN execution AS w ON w.run_id = e.run_id AND w.execution_index = e.forward_execution_index), "
-        "framed AS (SELECT t.run_id, t.stack_trace_id, min(t.depth) FILTER (WHERE f.owner = 'user') AS depth, "
-        "min_by(t.stack_frame_id, t.depth) FILTER (WHERE f.owner = 'user') AS stack_frame_id, "
-        "max(t.depth) FILTER (WHERE f.owner = 'framework' AND f.func IN (?, ?)) AS gradient_depth "
-        "FROM (SELECT run_id, own AS stack_trace_id FROM computed UNION SELECT run_id, forward FROM computed) AS used "
-        "JOIN stack_trace AS t ON t.run_id = used.run_id AND t.stack_trace_id = used.stack_trace_id "
-        "JOIN stack_frame AS f ON f.run_id = t.run_id AND f.stack_frame_id = t.stack_frame_id "
-        "GROUP BY t.run_id, t.stack_trace_id) "
-        "SELECT c.place, s.file_path, s.lineno, s.func, s.code, s.owner, s.colno, s.end_colno FROM computed AS c "
-        "LEFT JOIN framed AS own ON own.run_id = c.run_id AND own.stack_trace_id = c.own "
-        "JOIN framed AS w ON w.run_id = c.run_id AND w.stack_trace_id = c.forward "
-        "JOIN stack_frame AS s ON s.run_id = w.run_id AND s.stack_frame_id = w.stack_frame_id "
-        "WHERE NOT coalesce(own.gradient_depth > own.depth, false)",
-        [*(value for key in keys for value in key), *GRADIENT_FUNCS],
-    )
-    return {place: Frame(*frame) for place, *frame in rows}
-
-
 class _Unknown:
     """Stands for a value that the recording's mode does not measure. It is formatted as `?` in any format."""
 
@@ -503,19 +377,19 @@ class _Unknown:
         return "?"
 
 
-def _alert(rule: Rule, given: Mapping[str, float], row: tuple[Any, ...]) -> Alert:
+def _alert(rule: Rule, given: Mapping[str, float], row: Row, place: FindingPlace) -> Alert:
     facts = dict(zip(COLUMNS, row, strict=False))
-    first_step, last_step, graph_name, layer, file_path, lineno, func, code, *columns = row[len(COLUMNS) :]
+    *_, first_step, last_step = row
     value = _Unknown() if facts["value"] is None else facts["value"]
     return Alert(
         kind=rule.kind,
         severity=rule.severity,
-        graph_name=graph_name,
-        layer=layer,
+        graph_name=place.graph_name,
+        layer=place.layer,
         first_step=first_step,
         last_step=last_step,
         message=rule.message.format(**rule.values(given), value=value),
-        source=None if file_path is None else Frame(file_path, lineno, func, code, "user", *columns),
+        source=place.source,
         **facts,
     )
 

@@ -56,13 +56,12 @@ class Candidates:
 
     Attributes:
         select: A SELECT over `derived.op_extremes` and the tables and views, with {name} for each parameter. It returns
-            run_id, graph_id, op_name, op_type and output_slot. Empty if `is_of_bad`.
-        is_of_bad: Whether the rule needs only the bad tensors, and finds something in every run with a bad tensor.
+            run_id, graph_id, op_name, op_type and output_slot. Empty if the rule needs only the bad tensors, and finds
+            something in every run with a bad tensor.
         is_by_graph: Whether the rule finds whole graphs, not outputs.
     """
 
     select: str
-    is_of_bad: bool
     is_by_graph: bool
 
 
@@ -140,7 +139,6 @@ def _read_candidates(file: Traversable) -> Candidates | None:
     lines = file.read_text(encoding="utf-8").splitlines()
     return Candidates(
         select="\n".join(line for line in lines if not line.startswith("--")),
-        is_of_bad="-- rows: bad" in lines,
         is_by_graph="-- key: graph" in lines,
     )
 

@@ -15,11 +15,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from tfdbg_arrow.errors import MemoryLimitError
+from tfdbg_arrow.query.alert_rules.findings import Row, RuleFindings, run_rule
 from tfdbg_arrow.query.alert_rules.rules import COLUMNS, Rule
 from tfdbg_arrow.query.asked_runs import AskedRuns
 from tfdbg_arrow.query.bad_runs import BadRuns
@@ -41,34 +40,13 @@ _MAX_RUNS = 100
 _KEY = ("run_id", "graph_id", "op_name", "op_type", "output_slot")
 _JOINED = frozenset({*_KEY, "event_index", "scope", "execution_index", "device_id", "step"})
 """Columns that views and the lookup of a finding's line always need."""
-ORDER = (
-    "f.run_id, f.first_event_index NULLS LAST, f.graph_id NULLS LAST, f.op_name NULLS LAST, f.output_slot NULLS LAST"
-)
-"""The order of the findings of a rule, with the alias `f`."""
-
-
-@dataclass
-class RuleFindings:
-    """The findings of one rule.
-
-    Attributes:
-        rows: The first findings. A row holds the values of COLUMNS, the execution of the first tensor if it is eager,
-            and the steps of the first and the last tensor.
-        number: Total number of findings.
-        error: The error that stopped the rule; None if the rule completed.
-    """
-
-    rows: list[tuple[Any, ...]] = field(default_factory=list)
-    number: int = 0
-    error: MemoryLimitError | None = None
 
 
 def is_large(logdir: OpenLogdir, asked: AskedRuns) -> bool:
     """Returns True if runs have so many tensors that `scan` is faster than running each rule over all of them."""
     logdir.fetch("tensor_health")
     parts = logdir.parts_by_run("tensor_health")
-    paths = (Path(part) for run_id in asked.run_ids for part in parts.get(run_id, ()))
-    return sum(path.stat().st_size for path in paths if path.exists()) >= _LARGE_BYTES
+    return sum(_num_bytes(parts.get(run_id, ())) for run_id in asked.run_ids) >= _LARGE_BYTES
 
 
 def scan(
@@ -89,14 +67,14 @@ def scan(
         limit: Maximum number of rows per rule.
     """
     by_rule = {rule.kind: RuleFindings() for rule in rules}
-    of_bad = [rule for rule in rules if rule.candidates is not None and rule.candidates.is_of_bad]
+    of_bad = [rule for rule in rules if rule.candidates is not None and not rule.candidates.select]
     if of_bad:
         wanted = frozenset(asked.run_ids)
         run_ids = [run_id for run_id in logdir.lasting(BadRuns).by_first(KINDS) if run_id in wanted]
         for start in range(0, len(run_ids), _MAX_RUNS):
             with logdir.of_runs(run_ids[start : start + _MAX_RUNS]) as runs:
                 for rule in of_bad:
-                    _run_rule(runs, rule, parameters.get(rule.kind, {}), by_rule[rule.kind], limit=limit)
+                    run_rule(runs, rule, parameters.get(rule.kind, {}), by_rule[rule.kind], limit=limit)
     others = [rule for rule in rules if rule not in of_bad]
     if others:
         try:
@@ -132,14 +110,8 @@ def _scan_candidates(
             with logdir.of_runs(batch) as runs:
                 runs.replace("tensor_health", _wanted(runs, chosen, batch))
                 for rule in chosen:
-                    _run_rule(
-                        runs,
-                        rule,
-                        parameters.get(rule.kind, {}),
-                        by_rule[rule.kind],
-                        limit=limit,
-                        condition=_is_candidate(rule),
-                    )
+                    given, findings = parameters.get(rule.kind, {}), by_rule[rule.kind]
+                    run_rule(runs, rule, given, findings, limit=limit, condition=_is_candidate(rule))
     finally:
         logdir.rows("DROP TABLE IF EXISTS derived.candidate")
 
@@ -160,22 +132,33 @@ def _batches(logdir: OpenLogdir) -> list[tuple[tuple[str, ...], list[str]]]:
         "SELECT run_id, list(DISTINCT kind ORDER BY kind) FROM derived.candidate GROUP BY run_id ORDER BY run_id"
     ):
         alike.setdefault(tuple(kinds), []).append(run_id)
-    batches: list[tuple[tuple[str, ...], list[str]]] = []
-    for kinds, run_ids in alike.items():
-        batch: list[str] = []
-        filled = 0
-        for run_id in run_ids:
-            if batch and (len(batch) >= _MAX_RUNS or filled + of_run.get(run_id, 0) > _MAX_ROWS):
-                batches.append((kinds, batch))
-                batch, filled = [], 0
-            batch.append(run_id)
-            filled += of_run.get(run_id, 0)
-        batches.append((kinds, batch))
-    return batches
+    return [
+        (kinds, batch)
+        for kinds, run_ids in alike.items()
+        for batch in _bounded({run_id: of_run.get(run_id, 0) for run_id in run_ids}, _MAX_RUNS, _MAX_ROWS)
+    ]
 
 
-def _place(row: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Returns the sort key of a finding, equal to ORDER."""
+def _bounded(size_of: Mapping[str, int], max_runs: int, max_size: int) -> Iterator[list[str]]:
+    """Yields runs in batches of bounded number and size, given the size of each run. A batch has at least one run."""
+    batch: list[str] = []
+    filled = 0
+    for run_id, size in size_of.items():
+        if batch and (len(batch) >= max_runs or filled + size > max_size):
+            yield batch
+            batch, filled = [], 0
+        batch.append(run_id)
+        filled += size
+    if batch:
+        yield batch
+
+
+def _num_bytes(parts: Iterable[str]) -> int:
+    return sum(Path(part).stat().st_size for part in parts if Path(part).exists())
+
+
+def _place(row: Row) -> tuple[object, ...]:
+    """Returns the sort key of a finding, equal to ORDER of the rows of a rule."""
     values = (
         row[COLUMNS.index(name)] for name in ("run_id", "first_event_index", "graph_id", "op_name", "output_slot")
     )
@@ -229,37 +212,6 @@ def _is_candidate(rule: Rule) -> str:
     key = _KEY[:2] if rule.candidates.is_by_graph else _KEY
     match = " AND ".join(f"c.{name} IS NOT DISTINCT FROM f.{name}" for name in key)
     return f"EXISTS (SELECT 1 FROM derived.candidate AS c WHERE c.kind = '{rule.kind}' AND {match})"
-
-
-def _run_rule(
-    runs: OpenLogdir,
-    rule: Rule,
-    given: Mapping[str, float],
-    findings: RuleFindings,
-    *,
-    limit: int,
-    condition: str = "true",
-) -> None:
-    """Runs a rule over some runs and adds its findings, unless the memory limit already stopped the rule."""
-    if findings.error is not None:
-        return
-    columns = ", ".join(f"f.{column}" for column in COLUMNS)
-    statement = (
-        f"WITH found AS (\n{rule.sql(given)}\n) SELECT {columns}, "
-        "CASE WHEN f.graph_id IS NULL THEN h.execution_index END, h.step, l.step, count(*) OVER () AS num_found "
-        "FROM found AS f "
-        "LEFT JOIN tensor_health AS h ON h.run_id = f.run_id AND h.event_index = f.first_event_index "
-        "LEFT JOIN tensor_health AS l ON l.run_id = f.run_id AND l.event_index = f.last_event_index "
-        f"WHERE {condition} ORDER BY {ORDER} LIMIT {max(limit, 1)}"
-    )
-    try:
-        rows = runs.rows(statement)
-    except MemoryLimitError as error:
-        findings.error = error
-        return
-    if rows:
-        findings.number += rows[0][-1]
-        findings.rows += [row[:-1] for row in rows[:limit]]
 
 
 _LARGEST = "CAST(1.7976931348623157e308 AS DOUBLE)"
@@ -420,25 +372,11 @@ class OpDigests:
         """Adds the digests of some runs."""
         self._logdir.rows("DELETE FROM derived.digest")
         self._remove(list(parts))  # rows that an interrupted call may have left
-        for batch in _digest_batches(parts):
+        sizes = {run_id: _num_bytes(paths) for run_id, paths in parts.items()}
+        for batch in _bounded(sizes, _BATCH, _BATCH_BYTES):
             with self._logdir.of_runs(batch) as runs:
                 runs.rows(f"INSERT INTO derived.digest {COMPUTED}")
         with self._logdir.of_runs(list(parts)) as runs:
             for name, select in self._selects.items():
                 runs.rows(f"INSERT INTO derived.{name} {select}")
         self._logdir.rows("DELETE FROM derived.digest")
-
-
-def _digest_batches(parts: Mapping[str, _Parts]) -> Iterator[list[str]]:
-    """Yields batches of runs, limited in number and in the bytes of their parts."""
-    batch: list[str] = []
-    filled = 0
-    for run_id, paths in parts.items():
-        size = sum(Path(path).stat().st_size for path in paths if Path(path).exists())
-        if batch and (len(batch) >= _BATCH or filled + size > _BATCH_BYTES):
-            yield batch
-            batch, filled = [], 0
-        batch.append(run_id)
-        filled += size
-    if batch:
-        yield batch

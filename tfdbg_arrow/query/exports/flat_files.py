@@ -37,7 +37,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, ClassVar
 
-from tfdbg_arrow.query.exports.table_writer import Relation, Rows, TableWriter
+from tfdbg_arrow.query.exports.table_writer import Relation, Rows, TableWriter, relation_names
 from tfdbg_arrow.safe_text import to_json
 from tfdbg_arrow.schema.parquet import ROW_GROUP_ROWS
 
@@ -81,7 +81,7 @@ class _FileExport(TableWriter):
     @classmethod
     def holds(cls, entry: Path) -> bool:
         """Returns whether an entry of a directory belongs to an export."""
-        return entry.name in {f"{name}{cls.suffix}" for name in cls.names()}
+        return entry.name in {f"{name}{cls.suffix}" for name in relation_names()}
 
 
 class ParquetExport(_FileExport):

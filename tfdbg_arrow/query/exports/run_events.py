@@ -18,7 +18,7 @@ from tfdbg_arrow.query.info import Run
 from tfdbg_arrow.query.logdir.open_logdir import OpenLogdir
 from tfdbg_arrow.query.model_health import Column, LayerRow, layers_and_curves_on
 from tfdbg_arrow.query.model_health.cells import row_condition
-from tfdbg_arrow.query.model_health.columns import Axis, Selection, of_run, read_extent, read_position
+from tfdbg_arrow.query.model_health.columns import Axis, Selection, of_run, read_axis, read_position
 from tfdbg_arrow.query.model_health.histograms import distributions_on, no_distribution_sentence
 from tfdbg_arrow.query.model_health.sentences import missing_loss_sentence
 from tfdbg_arrow.query.nonfinite_search import first_nonfinite
@@ -108,23 +108,23 @@ class RunExport:
         """
         self._run = run
         scope = logdir.of_run(self._run_id)
-        extent = None if self._is_complete else read_extent(scope, of_run(self._run_id), positions=(None, None))
+        axis = None if self._is_complete else read_axis(scope, of_run(self._run_id))
         self._is_complete = is_ended
         # A run without steps may still get steps.
-        if extent is None or extent.last is None or not (is_ended or extent.name == "step"):
+        if axis is None or axis.ends is None or not (is_ended or axis.name == "step"):
             return
-        before, self._seen_last = self._seen_last, extent.last
+        before, self._seen_last = self._seen_last, axis.last
         if not is_ended and before is None:
             return
-        self._axis = extent.name
+        self._axis = axis.name
         with EventFile(root / self._run_id, run) as file:
-            self._read_answer(logdir, extent.name, extent.last)
-            for axis in self._windows(scope, extent.name, last=None if is_ended or before is None else before - 1):
-                self._write_window(scope, file, axis, run)
-                self._next = axis.last + 1
-                progress(self._run_id, axis.name, axis.last)
+            self._read_answer(logdir, axis.name, axis.last)
+            for window in self._windows(scope, axis.name, last=None if is_ended or before is None else before - 1):
+                self._write_window(scope, file, window, run)
+                self._next = window.last + 1
+                progress(self._run_id, window.name, window.last)
             if is_ended:
-                self._write_answer(file, extent.last)
+                self._write_answer(file, axis.last)
 
     def _windows(self, scope: Engine, axis: str, *, last: int | None) -> Iterator[Axis]:
         """Yields ranges of positions that together hold all positions from `_next` on."""
@@ -138,11 +138,11 @@ class RunExport:
             )
             if first is None:
                 return
-            yield Axis(axis, first, min(first + _WINDOW - 1, end), 1)
+            yield Axis(axis, first, min(first + _WINDOW - 1, end))
 
     def _rows(self, axis: str) -> tuple[str, list[object]]:
         """Returns the SELECT of (position, wall_time_ns, is_bad, num_nan, num_inf) of tensors and of marks."""
-        position = Axis(axis, 0, 0, 1).position
+        position = Axis(axis, 0, 0).position
         tensors = (
             f"SELECT {position} AS position, h.wall_time_ns, CASE WHEN h.has_inf_or_nan THEN 1.0 "
             "WHEN NOT h.has_inf_or_nan THEN 0.0 END AS is_bad, CAST(h.num_nan AS DOUBLE) AS num_nan, "
@@ -176,7 +176,7 @@ class RunExport:
                 series.append((self._tag(measure.name, row), values))
         size = max(1, _MAX_HISTOGRAMS // max(1, len(health.rows)))
         for first in range(axis.first, axis.last + 1, size):
-            part = Axis(axis.name, first, min(first + size - 1, axis.last), 1)
+            part = Axis(axis.name, first, min(first + size - 1, axis.last))
             columns = health.columns[first - axis.first :][:size]
             histograms = self._histograms(scope, part, columns, health.rows)
             for position in range(part.first, part.last + 1):

@@ -31,7 +31,7 @@ import pyarrow.parquet as pq
 
 from tfdbg_arrow.errors import ExportError, MissingDependencyError, install_command
 from tfdbg_arrow.query.exports.flat_files import FLAT, parquet_options
-from tfdbg_arrow.query.exports.table_writer import Relation, Rows, TableWriter
+from tfdbg_arrow.query.exports.table_writer import Relation, Rows, TableWriter, relation_names
 
 if TYPE_CHECKING:
     from pyiceberg.io.pyarrow import PyArrowFile
@@ -69,7 +69,7 @@ class DeltaExport(TableWriter):
     @classmethod
     def holds(cls, entry: Path) -> bool:
         """Returns whether an entry of a directory belongs to an export."""
-        return entry.name in cls.names() and (entry / DELTA_LOG).is_dir()
+        return entry.name in relation_names() and (entry / DELTA_LOG).is_dir()
 
     def write(self, relation: Relation, rows: Rows) -> int:
         """Writes a Delta table; see TableWriter."""

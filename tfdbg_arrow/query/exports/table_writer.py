@@ -114,11 +114,6 @@ class TableWriter(ABC):
         """Returns whether an entry of a directory belongs to an export."""
         return False
 
-    @staticmethod
-    def names() -> frozenset[str]:
-        """Returns the names of all tables and public views."""
-        return frozenset(relation_names())
-
     @abstractmethod
     def write(self, relation: Relation, rows: Rows) -> int:
         """Writes the rows of a table or view, replacing earlier rows, and returns the number of rows.

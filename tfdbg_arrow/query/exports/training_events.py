@@ -72,14 +72,11 @@ def export_tensorboard(
         MissingDependencyError: The package `tensorboard` is not installed.
     """
     path = check_target(target, content="event files", holds=is_run_directory, overwrite=overwrite)
-    own = (
-        contextlib.nullcontext(logdir)
-        if isinstance(logdir, OpenLogdir)
-        else OpenLogdir(logdir, storage_options=storage_options)
-    )
-    with own as opened:
-        wanted = None if run_id is None else find_run(opened, run_id)
-        export = _Export(opened, wanted, follow=follow, progress=progress)
+    with contextlib.ExitStack() as stack:
+        if not isinstance(logdir, OpenLogdir):
+            logdir = stack.enter_context(OpenLogdir(logdir, storage_options=storage_options))
+        wanted = None if run_id is None else find_run(logdir, run_id)
+        export = _Export(logdir, wanted, follow=follow, progress=progress)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with written_whole(path) as temporary:

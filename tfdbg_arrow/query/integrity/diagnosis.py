@@ -11,7 +11,7 @@ from tfdbg_arrow.errors import BrokenPartError, FormatVersionError, LogdirError,
 from tfdbg_arrow.query.displayed import Displayed
 from tfdbg_arrow.query.integrity.damage import damage_told
 from tfdbg_arrow.query.integrity.parts import examined_parts
-from tfdbg_arrow.query.integrity.run_findings import Finding, examine_runs
+from tfdbg_arrow.query.integrity.run_findings import Finding, examine_runs, some_of
 from tfdbg_arrow.query.logdir.open_logdir import OpenLogdir
 from tfdbg_arrow.safe_text import number_of
 from tfdbg_arrow.schema import TABLES
@@ -21,7 +21,6 @@ from tfdbg_arrow.storage.manifest import ManifestEntry, read_live_parts, resolve
 from tfdbg_arrow.storage.marker import check_logdir
 
 _SEVERITIES = ("error", "warning", "info")
-_MAX_NAMED = 3
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -237,7 +236,7 @@ def _broken(run_id: str, wrong: list[str]) -> Finding:
         severity="error",
         run_id=run_id,
         sentence=f"{number_of(len(wrong), 'part')} of the run cannot be trusted, so the run was not examined.",
-        evidence=f"Compared with the manifest: {_some(wrong)}.",
+        evidence=f"Compared with the manifest: {some_of(wrong)}.",
         advice="Restore these files from the original logdir, or read the rest with --skip-broken.",
     )
 
@@ -257,7 +256,7 @@ def _unlisted(logdir: Path) -> list[Finding]:
 
 
 def _unlisted_parts(run_id: str, paths: list[str], *, has_manifest: bool) -> Finding:
-    evidence = f"No manifest names {_some(paths)}."
+    evidence = f"No manifest names {some_of(paths)}."
     if not has_manifest:
         return Finding(
             kind="missing_manifest",
@@ -276,8 +275,3 @@ def _unlisted_parts(run_id: str, paths: list[str], *, has_manifest: bool) -> Fin
         evidence=evidence,
         advice="Remove these files, or read the logdir with tfdbg_arrow, which ignores them.",
     )
-
-
-def _some(items: list[str]) -> str:
-    ending = f" and {len(items) - _MAX_NAMED:,} more" if len(items) > _MAX_NAMED else ""
-    return ", ".join(items[:_MAX_NAMED]) + ending

@@ -20,8 +20,7 @@ from tfdbg_arrow.storage.layout import SPOOL_DIRECTORY
 
 _FILTERS = frozenset({"op_regex", "tensor_dtypes"})
 _IMPORTED = "debugger_v2"
-_MAX_SUBJECTS = 3
-_COUNTED = ("execution", "graph", "tensor_health")
+_MAX_NAMED = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +80,7 @@ _Say = Callable[..., Finding]
 """Creates a finding about one run from kind, severity, sentence, evidence and advice."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class _Facts:
     """The facts about a run. The attributes are columns of `run` and numbers of rows."""
 
@@ -106,30 +105,17 @@ def _finding(run_id: str, kind: str, severity: str, sentence: str, evidence: str
 
 
 def _read_facts(logdir: Engine) -> list[_Facts]:
-    columns = (
-        "run_id", "host_name", "pid", "is_clean_end", "end_wall_time_ns", "tensor_debug_mode", "op_regex",
-        "tensor_dtypes", "health_backend", "settings",
-    )  # fmt: skip
-    rows = logdir.rows(f"SELECT {', '.join(columns)} FROM run ORDER BY wall_time_ns, run_id")
-    counts = {name: dict(logdir.rows(f"SELECT run_id, count(*) FROM {name} GROUP BY run_id")) for name in _COUNTED}
-    unknown = dict(
-        logdir.rows(
-            "SELECT run_id, count(*) FROM execution WHERE graph_id IS NULL AND substr(op_type, 1, 2) = '__' "
-            "GROUP BY run_id"
-        )
+    rows = logdir.rows(
+        "SELECT r.run_id, r.host_name, r.pid, r.is_clean_end, r.end_wall_time_ns, r.tensor_debug_mode, r.op_regex, "
+        "r.tensor_dtypes, r.health_backend, r.settings, coalesce(e.num, 0), coalesce(g.num, 0), coalesce(h.num, 0), "
+        "coalesce(e.num_unknown_calls, 0) FROM run AS r "
+        "LEFT JOIN (SELECT run_id, count(*) AS num, count(CASE WHEN graph_id IS NULL AND substr(op_type, 1, 2) = '__' "
+        "THEN 1 END) AS num_unknown_calls FROM execution GROUP BY run_id) AS e ON e.run_id = r.run_id "
+        "LEFT JOIN (SELECT run_id, count(*) AS num FROM graph GROUP BY run_id) AS g ON g.run_id = r.run_id "
+        "LEFT JOIN (SELECT run_id, count(*) AS num FROM tensor_health GROUP BY run_id) AS h ON h.run_id = r.run_id "
+        "ORDER BY r.wall_time_ns, r.run_id"
     )
-    facts_of_runs = []
-    for row in rows:
-        facts = dict(zip(columns, row, strict=True))
-        run_id = facts["run_id"]
-        facts_of_runs.append(
-            _Facts(
-                **{**facts, "settings": parse_settings(facts["settings"])},
-                **{f"num_{name}": counts[name].get(run_id, 0) for name in _COUNTED},
-                num_unknown_calls=unknown.get(run_id, 0),
-            )
-        )
-    return facts_of_runs
+    return [_Facts(*(*row[:9], parse_settings(row[9]), *row[10:])) for row in rows]
 
 
 def _of_its_end(facts: _Facts, say: _Say, *, path: Path | None) -> Iterator[Finding]:
@@ -310,12 +296,17 @@ def _of_stats(say: _Say, stats: list[CaptureStat]) -> Iterator[Finding]:
         first = same[0]
         subjects = list(dict.fromkeys(stat.subject for stat in same))
         numbers = [stat.num_events for stat in same if stat.num_events is not None]
-        many = f" and {len(subjects) - _MAX_SUBJECTS:,} more" if len(subjects) > _MAX_SUBJECTS else ""
         number = f", {sum(numbers):,} events" if numbers else ""
         yield say(
             name if name in STAT_KINDS else "noted",
             "info" if first.is_asked else "warning",
-            f"{', '.join(subjects[:_MAX_SUBJECTS])}{many} {first.kind.words}: {reason}",
+            f"{some_of(subjects)} {first.kind.words}: {reason}",
             f"The table capture_stat (stat {name}{number}).",
             first.advice,
         )
+
+
+def some_of(names: list[str]) -> str:
+    """Returns the first names, and how many more there are."""
+    ending = f" and {len(names) - _MAX_NAMED:,} more" if len(names) > _MAX_NAMED else ""
+    return ", ".join(names[:_MAX_NAMED]) + ending

@@ -37,11 +37,12 @@ class LazyRelation:
         errors: The logdir.
         make: Makes DuckDB's relation. It is called again after an error that can be cured, because parts were replaced
             or a broken part is left out.
+        relation: The relation, if it is already made.
     """
 
-    def __init__(self, errors: _Errors, make: Callable[[], Any]) -> None:
+    def __init__(self, errors: _Errors, make: Callable[[], Any], relation: Any = None) -> None:
         self._errors, self._make = errors, make
-        self._relation: Any = errors._run(make)
+        self._relation: Any = errors._run(make) if relation is None else relation
 
     @property
     def relation(self) -> Any:
@@ -61,12 +62,8 @@ class LazyRelation:
 
         result = self._errors._run(run)
         if isinstance(result, duckdb.DuckDBPyRelation):
-            return _Derived(self._errors, lambda: action(self._remade()), result)
+            return LazyRelation(self._errors, run, result)
         return self._told_later(result)
-
-    def _remade(self) -> Any:
-        self._relation = self._make()
-        return self._relation
 
     def _told_later(self, result: Any) -> Any:
         """Returns a result. If the result is read later, errors become this package's exceptions too."""
@@ -110,13 +107,6 @@ class LazyRelation:
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         # The reader raises the errors of batches that are read later.
         return self.to_arrow_reader().__arrow_c_stream__(requested_schema)
-
-
-class _Derived(LazyRelation):
-    """A relation that a method of another relation returned."""
-
-    def __init__(self, errors: _Errors, make: Callable[[], Any], relation: Any) -> None:
-        self._errors, self._make, self._relation = errors, make, relation
 
 
 def _plain(value: Any) -> Any:

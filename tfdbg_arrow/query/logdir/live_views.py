@@ -36,22 +36,15 @@ class LiveViews:
     Args:
         connection: The connection to create the views on, in its current schema.
         check: Called with the parts before they are opened.
-        run_id: The run, if the parts belong to a single run; None otherwise.
-        max_loaded: With a `run_id`, tables with at most this many rows are read into memory when first needed. Reading
-            a table takes as long as a few queries on the parts, and makes later queries faster.
+        run_id: The run, if the parts belong to a single run; None otherwise. Small tables of a single run are read into
+            memory when first needed. Reading a table takes as long as a few queries on the parts, and makes later
+            queries faster.
     """
 
     def __init__(
-        self,
-        connection: duckdb.DuckDBPyConnection,
-        *,
-        check: Callable[[Sequence[str]], None] = lambda parts: None,
-        run_id: str | None = None,
-        max_loaded: int = 0,
+        self, connection: duckdb.DuckDBPyConnection, *, check: Callable[[Sequence[str]], None], run_id: str | None
     ) -> None:
-        self._connection = connection
-        self._check = check
-        self._run_id, self._max_loaded = run_id, max_loaded
+        self._connection, self._check, self._run_id = connection, check, run_id
         self._computed: set[str] = set()
         self._loaded: set[str] = set()
         self._parts: Mapping[str, tuple[str, ...]] = {}
@@ -179,7 +172,7 @@ class LiveViews:
         if name in self._unfetched or self._run_id is None or not self._parts.get(name):
             return
         ((rows,),) = self._connection.execute(f'SELECT count(*) FROM "{name}"').fetchall()
-        if rows > self._max_loaded:
+        if rows > _MAX_LOADED_ROWS:
             return
         columns = ", ".join(f'"{column.name}"' for column in _TABLES[name].columns)
         others = ", ".join(f'"{column.name}"' for column in _TABLES[name].columns if column.name != "run_id")
@@ -262,16 +255,17 @@ def _words_of(view: View) -> frozenset[str]:
 @lru_cache(maxsize=1024)
 def computed_by(query: str) -> tuple[View, ...]:
     """Returns the computed views whose rows a statement reads, directly or through another view."""
-    views = mentioned(_ASKS_THE_CATALOG.sub(" ", query.lower()))[1]
-    return tuple(view for view in views if view.is_computed)
+    return tuple(view for view in _read_by(query)[1] if view.is_computed)
 
 
 def mentioned_tables(query: str) -> frozenset[str]:
     """Returns the tables whose rows a statement reads, directly or through a public view."""
-    if _ASKS_THE_CATALOG.search(query.lower()) is not None:
-        # Reading the catalog reads no rows. Only the tables that the statement names count.
-        query = _ASKS_THE_CATALOG.sub(" ", query.lower())
-    return frozenset(mentioned(query)[0])
+    return frozenset(_read_by(query)[0])
+
+
+def _read_by(query: str) -> tuple[tuple[str, ...], tuple[View, ...]]:
+    """Returns the tables and views whose rows a statement reads. Reading the catalog reads no rows."""
+    return mentioned(_ASKS_THE_CATALOG.sub(" ", query.lower()))
 
 
 def _source(parts: Sequence[str], *, unite: bool) -> str:
@@ -342,4 +336,4 @@ def prepared(
     connection.execute("CREATE MACRO IF NOT EXISTS list_places(list) AS range(len(list))")
     connection.execute("CREATE MACRO IF NOT EXISTS list_at(list, place) AS list[place + 1]")
     connection.execute("CREATE MACRO IF NOT EXISTS explode(list) AS unnest(list)")
-    return LiveViews(connection, check=check, run_id=run_id, max_loaded=_MAX_LOADED_ROWS)
+    return LiveViews(connection, check=check, run_id=run_id)

@@ -14,7 +14,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from itertools import count
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import duckdb
@@ -124,9 +123,7 @@ class OpenLogdir(Statements, Engine):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:
@@ -389,9 +386,8 @@ class OpenLogdir(Statements, Engine):
 
         Returns True if it could open a database.
         """
-        self._connection = connect(
-            self._spill, memory_limit=self.memory_limit
-        )  # DuckDB closes the old database when its last cursor is gone
+        # DuckDB closes the old database when its last cursor is gone.
+        self._connection = connect(self._spill, memory_limit=self.memory_limit)
         self._views = prepared(self._connection, check=self._check)
         self._show()
         return True

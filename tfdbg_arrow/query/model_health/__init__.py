@@ -6,6 +6,7 @@
 * `histograms.py`: distributions.
 * `columns.py`: the positions of a run, divided into columns.
 * `cells.py`: sums up the tensors of each layer or source line in each column, in one SQL statement.
+* `sums.py`: the sums over tensors, and their arithmetic.
 * `layer_rows.py`: the tree of layers.
 * `series.py`: quantities that need single tensors: the loss and other scalars, update ratios, saturated activations.
 * `origin.py`: where the first bad value began, and which layers it went through.
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -36,14 +38,15 @@ from tfdbg_arrow.query.model_health.answers import (
     Parting,
     TrainingCurves,
 )
-from tfdbg_arrow.query.model_health.columns import Axis, of_run, read_columns, read_extent
+from tfdbg_arrow.query.model_health.columns import Axis, of_run, read_axis, read_columns
 from tfdbg_arrow.query.model_health.differences import layer_differences
 from tfdbg_arrow.query.model_health.histograms import MAX_BUCKETS, Distributions, distributions
-from tfdbg_arrow.query.model_health.layer_rows import Sums, bad_numbers, make_nodes, measured, numbers, root, share
+from tfdbg_arrow.query.model_health.layer_rows import bad_numbers, make_nodes, measured
 from tfdbg_arrow.query.model_health.origin import read_origin
 from tfdbg_arrow.query.model_health.reading import MAX_COLUMNS, Recorded, read_on_axis, read_recorded
 from tfdbg_arrow.query.model_health.sentences import bad_sentence, healthy_sentence, missing_loss_sentence
 from tfdbg_arrow.query.model_health.series import KERAS_LOGS, MAX_LABELS, read_loss, read_saturated, read_series
+from tfdbg_arrow.query.model_health.sums import Sums, numbers, root, share
 from tfdbg_arrow.safe_text import number_of, printable
 
 __all__ = [
@@ -231,10 +234,10 @@ def last_loss(logdir: Engine | str | Path, *, run_id: str) -> tuple[int, float] 
     """
     with opened(logdir) as open_:
         scope, selection = open_.of_run(run_id), of_run(run_id)
-        extent = read_extent(scope, selection, positions=(None, None))
-        if extent is None or extent.first is None or extent.last is None:
+        axis = read_axis(scope, selection)
+        if axis is None or axis.ends is None:
             return None
-        axis = Axis(extent.name, max(extent.first, extent.last - _LAST_POSITIONS + 1), extent.last, 1)
+        axis = replace(axis, first=max(axis.first, axis.last - _LAST_POSITIONS + 1))
         loss = read_loss(scope, axis, read_columns(scope, axis, selection), run_id=run_id)
     values = () if loss is None else loss.values
     losses = [(axis.first + index, value) for index, value in enumerate(values) if value is not None]
@@ -265,7 +268,7 @@ def _layer_health(recorded: Recorded) -> LayerHealth:
         text = bad_sentence(origin)
     return LayerHealth(
         run_id=recorded.run_id,
-        axis=recorded.axis_name,
+        axis=recorded.axis.name,
         columns=recorded.columns,
         calls=recorded.calls,
         rows=rows,
@@ -283,7 +286,7 @@ def _layer_health(recorded: Recorded) -> LayerHealth:
 def _training_curves(recorded: Recorded, *, max_labels: int = MAX_LABELS) -> TrainingCurves:
     curves: list[Curve] = []
     notes: tuple[str, ...] = ()
-    if recorded.axis is not None:
+    if recorded.columns:
         all_series, num_without = read_series(
             recorded.logdir, recorded.axis, recorded.columns, run_id=recorded.run_id, max_labels=max_labels
         )
@@ -297,7 +300,7 @@ def _training_curves(recorded: Recorded, *, max_labels: int = MAX_LABELS) -> Tra
         curves += _curves(recorded, read_saturated(recorded.logdir, recorded.axis, run_id=recorded.run_id))
     return TrainingCurves(
         run_id=recorded.run_id,
-        axis=recorded.axis_name,
+        axis=recorded.axis.name,
         columns=recorded.columns,
         calls=recorded.calls,
         curves=tuple(curves),
@@ -316,7 +319,7 @@ def _missing_loss(recorded: Recorded) -> str:
 def _total(recorded: Recorded) -> Sums:
     total = Sums(len(recorded.columns))
     for group in recorded.groups:
-        total.add(Sums.of(group.cells, len(recorded.columns)))
+        total.add(group.sums)
     return total
 
 
@@ -324,7 +327,7 @@ def _curves(recorded: Recorded, saturated: list[tuple[int, int, int]]) -> list[C
     """Returns the curves that have a number in any column, without the loss."""
     total = _total(recorded)
     for ratio in recorded.ratios:
-        total.add_ratio(ratio)
+        total.add_ratio(ratio.column, ratio.ratio, is_weight=ratio.is_weight)
     saturable, flat = np.zeros(len(recorded.columns)), np.zeros(len(recorded.columns))
     for column, number, number_flat in saturated:
         saturable[column], flat[column] = number, number_flat

@@ -19,12 +19,15 @@ from dataclasses import dataclass
 
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.model_health.columns import Axis
+from tfdbg_arrow.query.model_health.sums import Sums
 from tfdbg_arrow.query.stacks import line_text
 
 ROLES = ("forward", "gradient", "input", "loss", "metric", "optimizer")
 """The roles that a recording gives to ops."""
 MAX_DEPTH = 12
 """The maximum depth of nested layers that have rows of their own."""
+_MAX_ROWS = 1000
+"""Maximum number of layers or lines that have rows of their own."""
 OTHER = "other"
 """The path of ops outside layers whose role is unknown."""
 _NOT_ACTIVATIONS = "('BroadcastTo', 'Const', 'Fill', 'ReadVariableOp', 'Zeros', 'ZerosLike')"
@@ -54,52 +57,6 @@ class RowKey:
 
 
 @dataclass(frozen=True)
-class CellSums:
-    """The sums over the tensors of one row, role and column. Statistics of elements count only finite elements.
-
-    Attributes:
-        column: Index of the column.
-        num_tensors: Number of tensors.
-        num_measured: Number of tensors that are known to be bad or not bad.
-        num_bad: Number of bad tensors.
-        num_sized: Number of elements of the tensors whose zeros were counted; None if there are no such tensors.
-        num_zero: Number of these elements that are zero.
-        max_abs: Largest magnitude; None if no magnitude was measured.
-        num_elements: Number of finite elements of the tensors whose mean is known; None if there are no such elements.
-        mean: The mean of these elements.
-        squares: Sum of the squared distances of these elements from the mean.
-        norm_square: The square of the norm. For each op output, the sums of squares of its tensors in the column are
-            averaged; the averages of all op outputs are added. None if it was not measured.
-        gradient_square: As norm_square, for gradients of variables that are not bad.
-        num_bad_gradients: Number of bad gradients of variables.
-        weight_square: As norm_square, for reads of trained variables that are not bad.
-        num_bad_weights: Number of bad reads of trained variables.
-        activation_max_abs: Largest magnitude of the activations.
-        num_activation_sized: As num_sized, for the activations.
-        num_activation_zero: As num_zero, for the activations.
-    """
-
-    column: int
-    num_tensors: int
-    num_measured: int
-    num_bad: int
-    num_sized: float | None
-    num_zero: float | None
-    max_abs: float | None
-    num_elements: float | None
-    mean: float | None
-    squares: float | None
-    norm_square: float | None
-    gradient_square: float | None
-    num_bad_gradients: int
-    weight_square: float | None
-    num_bad_weights: int
-    activation_max_abs: float | None
-    num_activation_sized: float | None
-    num_activation_zero: float | None
-
-
-@dataclass(frozen=True)
 class Group:
     """The tensors of one row with one role.
 
@@ -108,14 +65,14 @@ class Group:
         role: The role; None if unknown.
         num_outputs: Number of op outputs.
         place: A sort key: rows whose first op the program made earlier come first.
-        cells: The columns with tensors, in no particular order.
+        sums: The sums over the tensors, without the update ratios.
     """
 
     key: RowKey
     role: str | None
     num_outputs: int
     place: tuple[int, int, int]
-    cells: list[CellSums]
+    sums: Sums
 
 
 @dataclass(frozen=True)
@@ -136,13 +93,7 @@ class Labels:
 
     def of_graph_ops(self) -> str:
         """Returns the SELECT of the labels of graph ops, one row per op. Each parameter is the run."""
-        lines, line = "", "CAST(NULL AS STRING)"
-        if self.kind == "line":
-            line = f"coalesce({_line('fu')}, {_line('ru')})"
-            lines = (
-                "LEFT JOIN user_frame AS ru ON ru.run_id = r.run_id AND ru.stack_trace_id = r.stack_trace_id "
-                "LEFT JOIN user_frame AS fu ON fu.run_id = r.run_id AND fu.stack_trace_id = f.stack_trace_id "
-            )
+        line, lines = self._line("r.run_id", "r.stack_trace_id", "f.stack_trace_id")
         return (
             "SELECT graph_id, op_name, min(op_type) AS op_type, min(op_index) AS op_index, "
             "min(wall_time_ns) AS wall_time_ns, max(is_gradient) AS is_gradient, "
@@ -165,13 +116,7 @@ class Labels:
             source: A SELECT with the columns scope, own_layer, own_role, stack_trace_id, forward_layer, forward_role,
                 forward_stack_trace_id, and any others. Each parameter is the run.
         """
-        lines, line = "", "CAST(NULL AS STRING)"
-        if self.kind == "line":
-            line = f"coalesce({_line('fu')}, {_line('ru')})"
-            lines = (
-                "LEFT JOIN user_frame AS ru ON ru.run_id = ? AND ru.stack_trace_id = r.stack_trace_id "
-                "LEFT JOIN user_frame AS fu ON fu.run_id = ? AND fu.stack_trace_id = r.forward_stack_trace_id "
-            )
+        line, lines = self._line("?", "r.stack_trace_id", "r.forward_stack_trace_id")
         is_gradient = "r.scope <> 'external' AND r.own_role = 'gradient'"
         return (
             f"SELECT labelled.*, {self._kind()} AS kind, {self._path()} AS path, {_ROLE} AS role FROM ("
@@ -181,6 +126,17 @@ class Labels:
             f"AS any_role, CASE WHEN r.scope <> 'external' THEN {line} END AS line "
             f"FROM ({source}) AS r {lines}) AS labelled"
         )
+
+    def _line(self, run: str, own_stack: str, forward_stack: str) -> tuple[str, str]:
+        """Returns the SQL expression for the line of an op, and the joins that it needs."""
+        if self.kind != "line":
+            return "CAST(NULL AS STRING)", ""
+        joins = (
+            f"LEFT JOIN user_frame AS {frame} ON {frame}.run_id = {run} AND {frame}.stack_trace_id = {stack} "
+            for frame, stack in (("own", own_stack), ("forward", forward_stack))
+        )
+        lines = (f"{frame}.file_path || ':' || CAST({frame}.lineno AS STRING)" for frame in ("forward", "own"))
+        return f"coalesce({', '.join(lines)})", "".join(joins)
 
     def _kind(self) -> str:
         return f"CASE WHEN {self._name()} IS NULL THEN 'role' ELSE '{self.kind}' END"
@@ -205,18 +161,8 @@ def _prefix(depth: int) -> str:
     return f"regexp_extract(layer, '^[^/]*(/[^/]*){{0,{depth - 1}}}', 0)"
 
 
-def _line(frame: str) -> str:
-    return f"{frame}.file_path || ':' || CAST({frame}.lineno AS STRING)"
-
-
-def read_labels(logdir: Engine, *, run_id: str, max_rows: int) -> Labels:
-    """Returns the rows to which the ops of a run belong.
-
-    Args:
-        logdir: The logdir.
-        run_id: The run.
-        max_rows: Maximum number of layers, or of lines.
-    """
+def read_labels(logdir: Engine, *, run_id: str) -> Labels:
+    """Returns the rows to which the ops of a run belong."""
     layers = (
         "(SELECT layer FROM graph_op WHERE run_id = ? AND layer IS NOT NULL "
         "UNION SELECT layer FROM execution WHERE run_id = ? AND layer IS NOT NULL) AS named"
@@ -233,7 +179,7 @@ def read_labels(logdir: Engine, *, run_id: str, max_rows: int) -> Labels:
         max_depth, num_shown, num_paths = 0, 0, 0
         for depth in depths:
             num_paths += of_depths[2 * depth - 2]
-            if num_paths > max_rows:
+            if num_paths > _MAX_ROWS:
                 break
             max_depth, num_shown = depth, of_depths[2 * depth - 1]
             if num_shown == num_layers:
@@ -245,7 +191,7 @@ def read_labels(logdir: Engine, *, run_id: str, max_rows: int) -> Labels:
         "WHERE run_id = ?) AS used ON used.stack_trace_id = s.stack_trace_id WHERE s.run_id = ?) AS line",
         [run_id] * 3,
     )
-    if num_lines > max_rows:
+    if num_lines > _MAX_ROWS:
         return Labels(run_id, "role", num_folded=num_lines)
     return Labels(run_id, "line")
 
@@ -442,18 +388,27 @@ _WEIGHT_READS = """\
     WHERE number = 1"""
 
 
+_QUANTITIES = (
+    "num_tensors", "num_measured", "num_bad", "num_sized", "num_zero", "max_abs", "num_elements", "mean", "squares",
+    "norm_square", "gradient_square", "num_bad_gradients", "weight_square", "num_bad_weights", "activation_max_abs",
+    "num_activation_sized", "num_activation_zero",
+)  # fmt: skip
+"""The last columns of the statement, as in Sums."""
+
+
 def read_groups(logdir: Engine, axis: Axis, labels: Labels) -> list[Group]:
     """Returns the tensors of a run by row and role, in no particular order."""
     statement = _statement(axis, labels)
     groups: dict[tuple[RowKey, str | None], Group] = {}
-    for kind, path, is_gradient, role, num_outputs, wall_time_ns, graph_id, op_index, *sums in logdir.rows(
+    for kind, path, is_gradient, role, num_outputs, wall_time_ns, graph_id, op_index, column, *values in logdir.rows(
         statement, [labels.run_id] * statement.count("?")
     ):
         key = RowKey(kind, path, bool(is_gradient))
         group = groups.get((key, role))
         if group is None:
-            group = groups[key, role] = Group(key, role, num_outputs, (wall_time_ns, graph_id, op_index), [])
-        group.cells.append(CellSums(*sums))
+            place = (wall_time_ns, graph_id, op_index)
+            group = groups[key, role] = Group(key, role, num_outputs, place, Sums(axis.num_columns))
+        group.sums.set(column, _QUANTITIES, values)
     return list(groups.values())
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.model_health.answers import Column
@@ -24,19 +24,33 @@ class Axis:
     Attributes:
         name: `step`, `execution` or `event`.
         first: The first position.
-        last: The last position.
+        last: The last position; less than `first` if there are no positions.
         width: Number of positions in a column; the last column can have fewer.
     """
 
     name: str
     first: int
     last: int
-    width: int
+    width: int = 1
+
+    def divided(self, max_columns: int) -> Axis:
+        """Returns the same positions in columns of equal width."""
+        return replace(self, width=max(1, -(-(self.last - self.first + 1) // max_columns)))
+
+    @property
+    def ends(self) -> tuple[int, int] | None:
+        """The first and the last position; None if there are no positions."""
+        return None if self.first > self.last else (self.first, self.last)
 
     @property
     def num_columns(self) -> int:
         """Number of columns."""
-        return (self.last - self.first) // self.width + 1
+        return 0 if self.ends is None else (self.last - self.first) // self.width + 1
+
+    def bounds(self, column: int) -> tuple[int, int]:
+        """Returns the first and the last position of a column."""
+        first = self.first + column * self.width
+        return first, min(first + self.width - 1, self.last)
 
     @property
     def position(self) -> str:
@@ -67,36 +81,19 @@ class Axis:
         return (position - self.first) // self.width
 
 
-@dataclass(frozen=True)
-class Extent:
-    """The positions of a run's tensors in a range.
-
-    Attributes:
-        name: The name of the axis.
-        first: The first position; None if no tensor has a position in the range.
-        last: The last position; None if no tensor has a position in the range.
-    """
-
-    name: str
-    first: int | None
-    last: int | None
-
-    def axis(self, max_columns: int) -> Axis | None:
-        """Returns an axis over the positions; None if there are no positions."""
-        if self.first is None or self.last is None:
-            return None
-        return Axis(self.name, self.first, self.last, -(-(self.last - self.first + 1) // max_columns))
-
-
 def of_run(run_id: str) -> Selection:
     """Selects all tensors of a run."""
     return "h.run_id = ?", [run_id]
 
 
-def read_extent(
-    logdir: Engine, selection: Selection, *, positions: tuple[int | None, int | None], name: str | None = None
-) -> Extent | None:
-    """Returns the positions of tensors; None if there are no tensors.
+def read_axis(
+    logdir: Engine,
+    selection: Selection,
+    *,
+    positions: tuple[int | None, int | None] = (None, None),
+    name: str | None = None,
+) -> Axis | None:
+    """Returns the positions of tensors in a range, one position in a column; None if there are no tensors at all.
 
     Args:
         logdir: The logdir.
@@ -116,7 +113,7 @@ def read_extent(
         if bound is not None:
             source += f" AND {position} {operator} {int(bound)}"
     ((least, greatest),) = logdir.rows(f"SELECT min({position}), max({position}) {source}", parameters)
-    return Extent(name, least, greatest)
+    return Axis(name, 0, -1) if least is None else Axis(name, least, greatest)
 
 
 def read_columns(logdir: Engine, axis: Axis, selection: Selection) -> tuple[Column, ...]:
@@ -129,13 +126,10 @@ def read_columns(logdir: Engine, axis: Axis, selection: Selection) -> tuple[Colu
     )
     events = {index: (first, last) for index, first, last in rows}
     return tuple(
-        Column(
-            first=axis.first + index * axis.width,
-            last=min(axis.first + (index + 1) * axis.width - 1, axis.last),
-            first_event_index=events.get(index, (None, None))[0],
-            last_event_index=events.get(index, (None, None))[1],
-        )
+        Column(first=first, last=last, first_event_index=first_event, last_event_index=last_event)
         for index in range(axis.num_columns)
+        for first, last in [axis.bounds(index)]
+        for first_event, last_event in [events.get(index, (None, None))]
     )
 
 

@@ -17,10 +17,11 @@ from tfdbg_arrow.query.info import choose_runs
 from tfdbg_arrow.query.logdir.opening import opened
 from tfdbg_arrow.query.model_health.answers import MEASURES, Cell, LayerDifferences, Measure, Parting
 from tfdbg_arrow.query.model_health.cells import Labels, RowKey, read_keys, read_labels
-from tfdbg_arrow.query.model_health.columns import Axis, Extent, of_run, read_columns, read_extent, read_position
-from tfdbg_arrow.query.model_health.layer_rows import LARGEST, Node, Numbers, bad_numbers, measured, numbers
-from tfdbg_arrow.query.model_health.reading import MAX_COLUMNS, MAX_ROWS, check_max_columns, read_nodes
+from tfdbg_arrow.query.model_health.columns import Axis, of_run, read_axis, read_columns, read_position
+from tfdbg_arrow.query.model_health.layer_rows import Node, bad_numbers, measured
+from tfdbg_arrow.query.model_health.reading import MAX_COLUMNS, check_max_columns, read_nodes
 from tfdbg_arrow.query.model_health.sentences import MIN_FACTOR, MIN_ZERO_CHANGE, parting_notes, parting_sentence
+from tfdbg_arrow.query.model_health.sums import LARGEST, Numbers, numbers
 from tfdbg_arrow.query.nonfinite_search import first_nonfinite
 from tfdbg_arrow.query.run_diff.comparing import MAX_RTOL, UNITS
 from tfdbg_arrow.schema.dtypes import DTYPES
@@ -92,16 +93,12 @@ def layer_differences(
         chosen = choose_runs(open_a, open_b, run_a=run_a, run_b=run_b)
         runs = tuple(run.run_id for run in chosen)
         scopes = (open_a.of_run(runs[0]), open_b.of_run(runs[1]))
-        extents = _read_extents(scopes, runs, positions)
-        if extents is None:
+        axes = _read_axes(scopes, runs, positions)
+        if axes is None:
             return None
-        sides = tuple(
-            _Side(scope, read_labels(scope, run_id=run, max_rows=MAX_ROWS))
-            for scope, run in zip(scopes, runs, strict=True)
-        )
-        axis = _common(extents).axis(max_columns)
+        sides = tuple(_Side(scope, read_labels(scope, run_id=run)) for scope, run in zip(scopes, runs, strict=True))
         tolerance = max(MIN_RTOL, _default_rtol(sides) if rtol is None else rtol)
-        return _compare(sides, extents, axis, tolerance)
+        return _compare(sides, axes, max_columns, tolerance)
 
 
 @dataclass(frozen=True)
@@ -194,27 +191,18 @@ class _Place:
             role = "optimizer"
         return self.column, _ROLES.index(role), -self.row.index if key.is_gradient else self.row.index
 
-    @property
-    def first(self) -> int:
-        """The first position."""
-        return self.axis.first + self.column * self.axis.width
-
-    @property
-    def last(self) -> int:
-        """The last position."""
-        return min(self.first + self.axis.width - 1, self.axis.last)
-
     def parting(self, index: int, column: int) -> Parting:
         """Returns the place as a Parting, with the given row and column of the map."""
         name = self._measure()
         nodes = (self.row.a, self.row.b)
         a, b = (None if name == BAD else numbers(measured(node, name))[self.column] for node in nodes)
         num_bad_a, num_bad_b = (bad_numbers(node)[self.column] for node in nodes)
+        first, last = self.axis.bounds(self.column)
         return Parting(
             row=index,
             column=column,
-            first=self.first,
-            last=self.last,
+            first=first,
+            last=last,
             measure=name,
             a=a,
             b=b,
@@ -235,9 +223,11 @@ class _Place:
         return next(name for name in _PREFERRED if name in sizes and sizes[name] >= max(sizes.values()) / 2)
 
 
-def _compare(sides: Sequence[_Side], extents: Sequence[Extent], axis: Axis | None, rtol: float) -> LayerDifferences:
+def _compare(sides: Sequence[_Side], axes: tuple[Axis, Axis], max_columns: int, rtol: float) -> LayerDifferences:
+    """Compares two runs at the positions that both have."""
+    axis = Axis(axes[0].name, max(axis.first for axis in axes), min(axis.last for axis in axes)).divided(max_columns)
     run_a, run_b = (side.labels.run_id for side in sides)
-    nodes_a, nodes_b = ([] if axis is None else read_nodes(side.logdir, axis, side.labels) for side in sides)
+    nodes_a, nodes_b = (read_nodes(side.logdir, axis, side.labels) for side in sides)
     rows = _aligned(nodes_a, nodes_b)
     keys_a, keys_b = ({node.key for node in nodes} for nodes in (nodes_a, nodes_b))
     differences = {measure.name: tuple(numbers(row.difference(measure)) for row in rows) for measure in MEASURES}
@@ -252,25 +242,17 @@ def _compare(sides: Sequence[_Side], extents: Sequence[Extent], axis: Axis | Non
     )
     if given:
         differences[LARGEST_DIFFERENCE.name] = tuple(numbers(row.largest_difference()) for row in rows)
-    finder = None if axis is None else _Finder(sides, axis, rows, rtol)
-    first = None if finder is None else finder.first(is_far=False)
-    large = None if finder is None else finder.first(is_far=True)
-    partings = () if finder is None else finder.partings(first)
-    is_at_start = axis is not None and first is not None and first.first == axis.first
+    finder = _Finder(sides, axis, rows, rtol)
+    first, large = finder.first(is_far=False), finder.first(is_far=True)
+    partings = finder.partings(first)
+    is_at_start = first is not None and first.first == axis.first
     outlined = large or first if is_at_start else first
     nodes = [row.a for row in rows]
     earlier = [parting for parting in partings if first is not None and parting.first < first.first]
-    text = parting_sentence(
-        nodes,
-        first,
-        axis=extents[0].name,
-        range_=None if axis is None else (axis.first, axis.last),
-        rtol=rtol,
-        is_known=bool(given),
-    )
+    text = parting_sentence(nodes, first, axis=axis.name, range_=axis.ends, rtol=rtol, is_known=bool(given))
     return LayerDifferences(
-        axis=extents[0].name,
-        columns=() if axis is None else read_columns(sides[0].logdir, axis, of_run(run_a)),
+        axis=axis.name,
+        columns=read_columns(sides[0].logdir, axis, of_run(run_a)),
         calls=None,
         rows=tuple(row.a.row() for row in rows),
         measures=(LARGEST_DIFFERENCE, *given) if given else (),
@@ -289,8 +271,8 @@ def _compare(sides: Sequence[_Side], extents: Sequence[Extent], axis: Axis | Non
         sentence=text,
         run_a=run_a,
         run_b=run_b,
-        range_a=_range(extents[0]),
-        range_b=_range(extents[1]),
+        range_a=axes[0].ends,
+        range_b=axes[1].ends,
         values_a={measure.name: tuple(numbers(measured(row.a, measure.name)) for row in rows) for measure in given},
         values_b={measure.name: tuple(numbers(measured(row.b, measure.name)) for row in rows) for measure in given},
         bad_a=tuple(bad_numbers(row.a) for row in rows),
@@ -298,9 +280,7 @@ def _compare(sides: Sequence[_Side], extents: Sequence[Extent], axis: Axis | Non
         only_a=tuple(node.row() for node in nodes_a if node.key not in keys_b),
         only_b=tuple(node.row() for node in nodes_b if node.key not in keys_a),
         rtol=rtol,
-        notes=parting_notes(
-            nodes, first, large, earlier, axis=extents[0].name, origin=None if finder is None else finder.lone_origin
-        ),
+        notes=parting_notes(nodes, first, large, earlier, axis=axis.name, origin=finder.lone_origin),
         first_parting=first,
         large_parting=large,
         outlined_parting=outlined,
@@ -392,10 +372,9 @@ class _Finder:
         return sorted(inner, key=lambda place: place.order)
 
     def _read_finer(self, place: _Place) -> tuple[Axis, list[_Row]]:
-        ends = (place.first, place.last)
+        ends = place.axis.bounds(place.column)
         if ends not in self._finer:
-            axis = Extent(place.axis.name, *ends).axis(MAX_COLUMNS)
-            assert axis is not None
+            axis = Axis(place.axis.name, *ends).divided(MAX_COLUMNS)
             a, b = (read_nodes(side.logdir, axis, side.labels) for side in self._sides)
             self._finer[ends] = axis, _aligned(a, b)
         return self._finer[ends]
@@ -417,31 +396,19 @@ def _aligned(a: Sequence[Node], b: Sequence[Node]) -> list[_Row]:
     return [_Row(index, node, of_b[node.key]) for index, node in enumerate(node for node in a if node.key in of_b)]
 
 
-def _read_extents(
+def _read_axes(
     scopes: Sequence[Engine], runs: Sequence[str], positions: tuple[int | None, int | None]
-) -> tuple[Extent, ...] | None:
-    """Returns the positions of both runs on one axis; None if one of the runs has no tensors."""
+) -> tuple[Axis, Axis] | None:
+    """Returns the positions of both runs, of the same kind; None if one of the runs has no tensors."""
 
-    def read(name: str | None) -> Iterator[Extent | None]:
+    def read(name: str | None) -> Iterator[Axis | None]:
         for scope, run in zip(scopes, runs, strict=True):
-            yield read_extent(scope, of_run(run), positions=positions, name=name)
+            yield read_axis(scope, of_run(run), positions=positions, name=name)
 
-    extents = [extent for extent in read(None) if extent is not None]
-    if len({extent.name for extent in extents}) > 1:
-        extents = [extent for extent in read("execution") if extent is not None]
-    return tuple(extents) if len(extents) == len(scopes) else None
-
-
-def _common(extents: Sequence[Extent]) -> Extent:
-    """Returns the positions that both runs have."""
-    ranges = [ends for ends in map(_range, extents) if ends is not None]
-    first, last = max((ends[0] for ends in ranges), default=0), min((ends[1] for ends in ranges), default=-1)
-    is_empty = len(ranges) < len(extents) or first > last
-    return Extent(extents[0].name, None if is_empty else first, None if is_empty else last)
-
-
-def _range(extent: Extent) -> tuple[int, int] | None:
-    return None if extent.first is None or extent.last is None else (extent.first, extent.last)
+    a, b = read(None)
+    if a is not None and b is not None and a.name != b.name:
+        a, b = read("execution")
+    return None if a is None or b is None else (a, b)
 
 
 def _default_rtol(sides: Sequence[_Side]) -> float:

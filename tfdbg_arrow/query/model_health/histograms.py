@@ -24,7 +24,7 @@ from tfdbg_arrow.query.info import parse_settings
 from tfdbg_arrow.query.logdir.opening import opened
 from tfdbg_arrow.query.model_health.answers import Column
 from tfdbg_arrow.query.model_health.cells import row_condition
-from tfdbg_arrow.query.model_health.columns import Axis, Selection, read_columns, read_extent
+from tfdbg_arrow.query.model_health.columns import Axis, Selection, read_axis, read_columns
 from tfdbg_arrow.query.model_health.origin import choose_run
 from tfdbg_arrow.query.model_health.reading import MAX_COLUMNS, check_max_columns
 
@@ -226,16 +226,22 @@ def read_distributions(
     check_max_columns(max_columns)
     if max_buckets < 1:
         raise QueryError(f"max_buckets is {max_buckets}; expected 1 or more.")
-    extent = read_extent(logdir, selection, positions=positions, name=axis)
-    if extent is None:
+    axis_ = read_axis(logdir, selection, positions=positions, name=axis)
+    if axis_ is None:
         return None
-    axis_ = extent.axis(max_columns)
-    columns = () if axis_ is None else read_columns(logdir, axis_, selection)
-    return _distributions(logdir, selection, axis_, extent.name, columns, run_id=run_id, max_buckets=max_buckets)
+    axis_ = axis_.divided(max_columns)
+    columns = read_columns(logdir, axis_, selection)
+    return distributions_on(logdir, selection, axis_, columns, run_id=run_id, max_buckets=max_buckets)
 
 
 def distributions_on(
-    logdir: Engine, selection: Selection, axis: Axis, columns: tuple[Column, ...], *, run_id: str
+    logdir: Engine,
+    selection: Selection,
+    axis: Axis,
+    columns: tuple[Column, ...],
+    *,
+    run_id: str,
+    max_buckets: int = MAX_BUCKETS,
 ) -> Distributions:
     """Returns the distribution of the elements of tensors on a given axis.
 
@@ -245,30 +251,16 @@ def distributions_on(
         axis: The axis.
         columns: The columns of the axis.
         run_id: The run.
+        max_buckets: Maximum number of buckets.
 
     Raises:
         BrokenPartError: A part cannot be read.
     """
-    return _distributions(logdir, selection, axis, axis.name, columns, run_id=run_id, max_buckets=MAX_BUCKETS)
-
-
-def _distributions(
-    logdir: Engine,
-    selection: Selection,
-    axis: Axis | None,
-    axis_name: str,
-    columns: tuple[Column, ...],
-    *,
-    run_id: str,
-    max_buckets: int,
-) -> Distributions:
     sums = np.zeros((2 + len(_COUNTS), len(columns)), np.int64)
-    exponents, buckets = np.zeros(0, np.int64), np.zeros((2, len(columns), 0), np.int64)
-    if axis is not None:
-        for column, *numbers in logdir.rows(_sums_statement(axis, selection), selection[1]):
-            sums[:, column] = [number or 0 for number in numbers]
-        rows = logdir.rows(_buckets_statement(axis, selection), selection[1])
-        exponents, buckets = _as_arrays(rows, num_columns=len(columns))
+    for column, *numbers in logdir.rows(_sums_statement(axis, selection), selection[1]):
+        sums[:, column] = [number or 0 for number in numbers]
+    rows = logdir.rows(_buckets_statement(axis, selection), selection[1])
+    exponents, buckets = _as_arrays(rows, num_columns=len(columns))
     width = max(1, -(-len(exponents) // max_buckets))
     starts = np.arange(0, len(exponents), width)
     if len(exponents):
@@ -284,7 +276,7 @@ def _distributions(
     }
     return Distributions(
         run_id=run_id,
-        axis=axis_name,
+        axis=axis.name,
         columns=columns,
         exponents=tuple(exponents[starts].tolist()),
         bucket_width=width,
@@ -293,7 +285,7 @@ def _distributions(
         num_tensors=tuple(num_tensors),
         num_without=sum(num_without),
         sentence=_sentence(
-            axis_name, columns, medians, infinity=infinity, nan=_first(counts["num_nan"]), is_known=any(num_tensors)
+            axis.name, columns, medians, infinity=infinity, nan=_first(counts["num_nan"]), is_known=any(num_tensors)
         ),
         **{name: tuple(of_columns.tolist()) for name, of_columns in counts.items()},
     )

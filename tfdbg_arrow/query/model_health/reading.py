@@ -11,7 +11,7 @@ from tfdbg_arrow.query.bad_tensor import BadTensorReader
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.model_health.answers import Column, ColumnCalls
 from tfdbg_arrow.query.model_health.cells import Group, Labels, read_groups, read_labels
-from tfdbg_arrow.query.model_health.columns import Axis, of_run, read_columns, read_extent, read_position
+from tfdbg_arrow.query.model_health.columns import Axis, of_run, read_axis, read_columns, read_position
 from tfdbg_arrow.query.model_health.layer_rows import Node, make_nodes
 from tfdbg_arrow.query.model_health.origin import choose_run
 from tfdbg_arrow.query.model_health.series import UpdateRatio, read_update_ratios
@@ -20,8 +20,6 @@ from tfdbg_arrow.query.recorded import KINDS
 
 MAX_COLUMNS = 200
 """Default of the maximum number of columns."""
-MAX_ROWS = 1000
-"""Maximum number of layers or lines that have rows of their own."""
 
 
 @dataclass(frozen=True)
@@ -31,33 +29,26 @@ class Recorded:
     Attributes:
         logdir: The engine of the run.
         run_id: The run.
-        axis_name: `step` or `execution`.
-        axis: The axis; None if no tensor has a position in the range.
+        axis: The axis, of steps or executions.
         columns: The columns.
         labels: The rows to which ops belong.
         groups: The tensors by row and role.
         ratios: The update ratios.
         bad_tensor: The first bad tensor that did harm.
-        position: The position of that tensor; None if the tensor has no position.
+        first_bad: The column of that tensor; None if it is in no column.
         calls: As in LayerMap.
     """
 
     logdir: Engine
     run_id: str
-    axis_name: str
-    axis: Axis | None
+    axis: Axis
     columns: tuple[Column, ...]
     labels: Labels
     groups: list[Group]
     ratios: list[UpdateRatio]
     bad_tensor: NonFinite | None
-    position: int | None
+    first_bad: int | None
     calls: ColumnCalls | None
-
-    @property
-    def first_bad(self) -> int | None:
-        """The column of the first bad tensor that did harm; None if it is in no column."""
-        return None if self.axis is None else self.axis.column_of(self.position)
 
 
 def read_recorded(
@@ -69,46 +60,38 @@ def read_recorded(
     if run is None:
         return None
     scope = logdir.of_run(run)
-    extent = read_extent(scope, of_run(run), positions=positions)
-    if extent is None:
-        return None
-    position = (
-        None if bad_tensor is None else read_position(scope, bad_tensor.event_index, axis=extent.name, run_id=run)
-    )
-    return _read(scope, run, extent.name, extent.axis(max_columns), bad_tensor=bad_tensor, position=position)
+    axis = read_axis(scope, of_run(run), positions=positions)
+    return None if axis is None else read_on_axis(scope, axis.divided(max_columns), run_id=run, bad_tensor=bad_tensor)
 
 
-def read_on_axis(logdir: Engine, axis: Axis, *, run_id: str) -> Recorded:
-    """Returns the tensors of a run on a given axis, without the first bad tensor.
+def read_on_axis(logdir: Engine, axis: Axis, *, run_id: str, bad_tensor: NonFinite | None = None) -> Recorded:
+    """Returns the tensors of a run on a given axis.
 
     Args:
         logdir: The engine of the run.
         axis: The axis. Any of its columns may be without tensors.
         run_id: The run.
+        bad_tensor: The first bad tensor that did harm.
 
     Raises:
         BrokenPartError: A part cannot be read.
     """
-    return _read(logdir, run_id, axis.name, axis, bad_tensor=None, position=None)
-
-
-def _read(
-    scope: Engine, run: str, axis_name: str, axis: Axis | None, *, bad_tensor: NonFinite | None, position: int | None
-) -> Recorded:
-    labels = read_labels(scope, run_id=run, max_rows=MAX_ROWS)
-    columns = () if axis is None else read_columns(scope, axis, of_run(run))
+    labels = read_labels(logdir, run_id=run_id)
+    columns = read_columns(logdir, axis, of_run(run_id))
+    position = (
+        None if bad_tensor is None else read_position(logdir, bad_tensor.event_index, axis=axis.name, run_id=run_id)
+    )
     return Recorded(
-        logdir=scope,
-        run_id=run,
-        axis_name=axis_name,
+        logdir=logdir,
+        run_id=run_id,
         axis=axis,
         columns=columns,
         labels=labels,
-        groups=[] if axis is None else read_groups(scope, axis, labels),
-        ratios=[] if axis is None else read_update_ratios(scope, axis, labels),
+        groups=read_groups(logdir, axis, labels),
+        ratios=read_update_ratios(logdir, axis, labels),
         bad_tensor=bad_tensor,
-        position=position,
-        calls=None if axis_name == "step" or bad_tensor is None else _read_calls(scope, bad_tensor, columns),
+        first_bad=axis.column_of(position),
+        calls=None if axis.name == "step" or bad_tensor is None else _read_calls(logdir, bad_tensor, columns),
     )
 
 

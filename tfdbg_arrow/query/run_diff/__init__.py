@@ -52,10 +52,6 @@ __all__ = [
 
 _IDENTITY = frozenset({"run_id", "wall_time_ns", "wall_time", "end_wall_time_ns", "pid", "settings"})
 """Columns of the table run that always differ, and `settings`, whose entries are compared one by one."""
-_MEASURES = {
-    "NO_TENSOR": 0, "SHAPE": 1, "CURT_HEALTH": 2, "CONCISE_HEALTH": 3, "FULL_HEALTH": 4, "FULL_NUMERICS": 5,
-    "FULL_TENSOR": 5,
-}  # fmt: skip
 _ONLY = {
     "NO_TENSOR": "which ops ran",
     "SHAPE": "dtypes and shapes",
@@ -63,6 +59,7 @@ _ONLY = {
     "CONCISE_HEALTH": "shapes, and how many elements are infinite or NaN",
     "FULL_HEALTH": "shapes, and how many elements are infinite, NaN, negative, zero and positive",
 }
+"""What a mode records, if it does not record magnitudes. A mode records everything that the modes before it record."""
 
 
 def diff(
@@ -123,7 +120,7 @@ def diff(
         stack.enter_context(damage_told(*dict.fromkeys((open_a, open_b))))
         chosen = choose_runs(open_a, open_b, run_a=run_a, run_b=run_b)
         sides = (Side(open_a, run_id=chosen[0].run_id), Side(open_b, run_id=chosen[1].run_id))
-        work = stack.enter_context(Workspace(memory_limit=open_a.memory_limit))
+        work = stack.enter_context(contextlib.closing(Workspace(memory_limit=open_a.memory_limit)))
         return _compare(work, sides, chosen, tolerance, known, last_step, limit)
 
 
@@ -200,21 +197,17 @@ def _count_unaligned(
     work: Workspace, pairs: Sequence[GraphPair], executions: AlignedExecutions, num_aligned: int
 ) -> tuple[int, list[Unaligned]]:
     """Returns the number of aligned ops, and the numbers of items that only A and only B has."""
-    # If one run traced a function more often, a graph is in several pairs. An op counts as aligned if it is aligned in
-    # any of these pairs.
-    aligned: tuple[dict[int, set[str]], dict[int, set[str]]] = ({}, {})
-    num_ops: tuple[dict[int, int], dict[int, int]] = ({}, {})
-    for pair in pairs:
-        aligned[0].setdefault(pair.graph_a, set()).update(pair.ops)
-        aligned[1].setdefault(pair.graph_b, set()).update(pair.ops.values())
-        num_ops[0][pair.graph_a], num_ops[1][pair.graph_b] = pair.num_ops_a, pair.num_ops_b
-    only = []
+    aligned_ops, only = [], []
     for index, side in enumerate(SIDES):
+        num_ops = {(pair.graph_a, pair.graph_b)[index]: (pair.num_ops_a, pair.num_ops_b)[index] for pair in pairs}
+        # If one run traced a function more often, a graph is in several pairs. An op counts as aligned if it is aligned
+        # in any of these pairs.
+        ((num_aligned_ops,),) = work.rows(f"SELECT count(DISTINCT (graph_{side}, op_{side})) FROM op_pair")
         ((num_tensors,),) = work.rows(f"SELECT count(*) FROM health_{side}")
         num_executions = (executions.num_a, executions.num_b)[index] - len(executions.a)
-        num_alone = sum(number - len(aligned[index][graph]) for graph, number in num_ops[index].items())
-        only.append(Unaligned(num_tensors - num_aligned, num_executions, num_alone))
-    return sum(map(len, aligned[0].values())), only
+        only.append(Unaligned(num_tensors - num_aligned, num_executions, sum(num_ops.values()) - num_aligned_ops))
+        aligned_ops.append(num_aligned_ops)
+    return aligned_ops[0], only
 
 
 def _find_dtype_changes(work: Workspace) -> tuple[DtypeChange, ...]:
@@ -285,15 +278,10 @@ def _incomparable(runs: tuple[Run, Run]) -> tuple[str, ...]:
     modes = (runs[0].tensor_debug_mode, runs[1].tensor_debug_mode)
     sentences = []
     if modes[0] != modes[1]:
-        known_modes = [mode for mode in modes if mode in _MEASURES]
-        least = min(known_modes, key=lambda mode: _MEASURES[mode], default=None)
-        only = (
-            "statistics that both modes record"
-            if {"FULL_NUMERICS", "FULL_TENSOR"} == set(modes) or least is None
-            else _ONLY.get(least, "statistics that both modes record")
-        )
-        extra = " (how many elements are infinite, NaN, negative, zero and positive)" if "FULL_TENSOR" in modes else ""
-        text = only + (extra if only == "statistics that both modes record" else "")
+        least = next((mode for mode in _ONLY if mode in modes), None)
+        text = "statistics that both modes record" if least is None else _ONLY[least]
+        if least is None and "FULL_TENSOR" in modes:
+            text += " (how many elements are infinite, NaN, negative, zero and positive)"
         sentences.append(f"A was recorded in {modes[0]}, B in {modes[1]}: only {text} could be compared.")
     elif modes[0] in _ONLY:
         sentences.append(f"{modes[0]} records only {_ONLY[modes[0]]}, not the values themselves.")

@@ -17,7 +17,7 @@ import numpy as np
 from tfdbg_arrow.query.flow.callsites import CallSites, Level
 from tfdbg_arrow.query.flow.graphs import Graph, GraphReader
 from tfdbg_arrow.query.recorded import Op
-from tfdbg_arrow.query.run_diff.alignment import StackKeys, Tokens, align, match_rest
+from tfdbg_arrow.query.run_diff.alignment import StackKeys, Tokens, align_all
 from tfdbg_arrow.query.run_diff.comparing import PRECISIONS
 from tfdbg_arrow.query.run_diff.workspace import Sides
 from tfdbg_arrow.schema.op_traits import Trait, types_with
@@ -87,13 +87,8 @@ class OpAligner:
         graphs = (self._graphs[0].graph(graph_a), self._graphs[1].graph(graph_b))
         ops = tuple(list(graph.ops.values()) for graph in graphs)
         levels = self._levels(graphs)
-        pairs = align(levels[0], levels[1])
-        taken = ({i for i, _, _ in pairs}, {j for _, j, _ in pairs})
-        rest = tuple(
-            np.array([i for i in range(len(ops[side])) if i not in taken[side]], np.int64) for side in range(2)
-        )
         # Ops in a different order match by name, type and stack, such as the ops that a loop over a set creates.
-        pairs += ((i, j, 0) for i, j in match_rest(levels[0][0], levels[1][0], rest[0], rest[1]))
+        pairs = align_all(*levels)
         aligned = {ops[0][i].op_name: ops[1][j].op_name for i, j, _ in pairs}
         for i, j, level in pairs:
             if level == _LOOSEST and not _is_supported(ops[0][i], ops[1][j], graphs, aligned):

@@ -47,16 +47,17 @@ def align(a: Sequence[Tokens], b: Sequence[Tokens]) -> list[tuple[int, int, int]
     return sorted(aligned)
 
 
-def match_rest(a: Tokens, b: Tokens, rest_a: Tokens, rest_b: Tokens) -> list[tuple[int, int]]:
-    """Returns pairs of equal tokens, in any order. The n-th occurrence in A is paired with the n-th occurrence in B.
+def align_all(a: Sequence[Tokens], b: Sequence[Tokens]) -> list[tuple[int, int, int]]:
+    """Returns the pairs of `align`, and then pairs of the other tokens that are equal on the first level, in any order.
 
-    Args:
-        a: The tokens of A.
-        b: The tokens of B.
-        rest_a: The places in A that may be paired.
-        rest_b: The places in B that may be paired.
+    The n-th occurrence in A is paired with the n-th occurrence in B.
     """
-    return [(int(rest_a[i]), int(rest_b[j])) for i, j in _by_occurrence(a[rest_a], b[rest_b])]
+    pairs = align(a, b)
+    rest_a, rest_b = (
+        np.setdiff1d(np.arange(len(tokens[0])), [pair[side] for pair in pairs]) for side, tokens in enumerate((a, b))
+    )
+    rest = _by_occurrence(a[0][rest_a], b[0][rest_b])
+    return [*pairs, *((int(rest_a[i]), int(rest_b[j]), 0) for i, j in rest)]
 
 
 def _between(pairs: Sequence[tuple[int, int]], gap: _Gap) -> Iterable[_Gap]:
@@ -204,21 +205,17 @@ class StackKeys:
         self._numbers: list[dict[tuple[str, int | None], int]] = []
         for side in sides:
             numbers_of_side: dict[tuple[str, int | None], int] = {}
-            frames: list[tuple[str, str]] = []
-            of_user: list[tuple[str, str]] = []
             rows = side.logdir.rows(
-                "SELECT stack_trace_id, depth, func, coalesce(code, CAST(lineno AS VARCHAR)), owner FROM stack "
-                "WHERE run_id = ? ORDER BY stack_trace_id, depth DESC",
+                "SELECT stack_trace_id, list(frame ORDER BY depth DESC), "
+                "list(frame ORDER BY depth DESC) FILTER (WHERE owner = 'user') FROM (SELECT *, "
+                "[func, coalesce(code, CAST(lineno AS VARCHAR))] AS frame FROM stack WHERE run_id = ?) GROUP BY 1",
                 [side.run_id],
             )
-            for stack_trace_id, depth, func, code, owner in rows:
-                frames.append((func, code))
-                if owner == "user":
-                    of_user.append((func, code))
-                if depth == 0:
-                    for part, part_frames in (("whole", frames), ("user", of_user), ("line", of_user[-1:])):
-                        numbers_of_side[part, stack_trace_id] = numbers.setdefault((part, *part_frames), len(numbers))
-                    frames, of_user = [], []
+            for stack_trace_id, frames, user_frames in rows:
+                of_user = user_frames or []
+                for part, part_frames in (("whole", frames), ("user", of_user), ("line", of_user[-1:])):
+                    key = (part, *map(tuple, part_frames))
+                    numbers_of_side[part, stack_trace_id] = numbers.setdefault(key, len(numbers))
             self._numbers.append(numbers_of_side)
 
     def number(self, part: str, side: int, stack_trace_id: int | None) -> int:
@@ -286,12 +283,7 @@ def align_executions(sides: Sides, stacks: StackKeys, *, last_step: int | None =
         keys = ((side.signatures, side.stacks), (side.signatures, side.lines), (side.signatures,))
         levels.append([np.stack([steps, *columns], axis=1) for columns in keys])
     tokens_a, tokens_b = zip(*(_shared(x, y) for x, y in zip(*levels, strict=True)), strict=True)
-    pairs = align(tokens_a, tokens_b)
-    taken_a, taken_b = np.zeros(len(a.indexes), bool), np.zeros(len(b.indexes), bool)
-    index_pairs = np.array([(i, j) for i, j, _ in pairs], np.int64).reshape(-1, 2)
-    taken_a[index_pairs[:, 0]] = taken_b[index_pairs[:, 1]] = True
-    rest = match_rest(tokens_a[0], tokens_b[0], np.flatnonzero(~taken_a), np.flatnonzero(~taken_b))
-    index_pairs = np.concatenate([index_pairs, np.array(rest, np.int64).reshape(-1, 2)])
+    index_pairs = np.array([(i, j) for i, j, _ in align_all(tokens_a, tokens_b)], np.int64).reshape(-1, 2)
     index_pairs = index_pairs[np.argsort(a.indexes[index_pairs[:, 0]], kind="stable")]
     of_a, of_b = index_pairs[:, 0], index_pairs[:, 1]
     indexes, graph_ids = (a.indexes[of_a], b.indexes[of_b]), (a.graph_ids[of_a], b.graph_ids[of_b])

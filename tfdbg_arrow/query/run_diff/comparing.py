@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tfdbg_arrow.errors import QueryError
-from tfdbg_arrow.query.run_diff.workspace import Side, Sides, Workspace
+from tfdbg_arrow.query.run_diff.workspace import SIDES, Side, Sides, Workspace
 from tfdbg_arrow.query.values import DECODED_DTYPES, Array, decode
 from tfdbg_arrow.schema.dtypes import DTYPES
 
@@ -190,15 +190,6 @@ plus a quarter of the elements, because values that nearly cancel can have any s
 zero."""
 
 
-@dataclass(frozen=True)
-class _Batch:
-    """Pairs whose values fit into memory together."""
-
-    event_a: npt.NDArray[np.int64]
-    event_b: npt.NDArray[np.int64]
-    dtypes: list[tuple[str, str]]
-
-
 def compare_elements(work: Workspace, sides: Sides, tolerance: Tolerance) -> None:
     """Creates the table `element_difference` from the table `pair`.
 
@@ -212,9 +203,8 @@ def compare_elements(work: Workspace, sides: Sides, tolerance: Tolerance) -> Non
     if not all(map(_has_values, sides)):
         return
     eps = 0.0
-    for batch in _batches(work):
-        tables = [_values(side, events) for side, events in zip(sides, (batch.event_a, batch.event_b), strict=True)]
-        differences, eps = _differences(batch, tables, eps, tolerance)
+    for pairs in _batches(work):
+        differences, eps = _differences(pairs, sides, eps, tolerance)
         if differences is not None:
             work.append_arrow("element_difference", differences)
 
@@ -251,12 +241,11 @@ def _has_values(side: Side) -> bool:
     return bool(side.logdir.rows("SELECT 1 FROM tensor_value WHERE run_id = ? LIMIT 1", [side.run_id]))
 
 
-def _batches(work: Workspace) -> Iterator[_Batch]:
-    """Yields batches of pairs of equal shape in the order of A, so that few parts of each table are read twice."""
-    events = (
-        "SELECT event_a, event_b, dtype_a, dtype_b FROM element_batch "
-        "WHERE byte_batch = ? AND pair_batch = ? ORDER BY event_a"
-    )
+def _batches(work: Workspace) -> Iterator[pa.Table]:
+    """Yields pairs of equal shape whose values fit into memory together, as event_a, event_b, dtype_a and dtype_b.
+
+    The pairs are in the order of A, so that few parts of each table are read twice.
+    """
     names = ", ".join(f"'{name}'" for name in sorted(DECODED_DTYPES))
     # Each statement has only one join, so that the planner cannot join by equal shapes.
     work.execute(
@@ -274,14 +263,10 @@ def _batches(work: Workspace) -> Iterator[_Batch]:
         f"AND {precision_sql('kind', 'p.dtype')} = {precision_sql('kind', 'h.dtype')}) AS e"
     )
     for byte_batch, pair_batch in work.rows("SELECT DISTINCT byte_batch, pair_batch FROM element_batch ORDER BY ALL"):
-        table = work.arrow(
-            events,
+        yield work.arrow(
+            "SELECT event_a, event_b, dtype_a, dtype_b FROM element_batch "
+            "WHERE byte_batch = ? AND pair_batch = ? ORDER BY event_a",
             [byte_batch, pair_batch],
-        )
-        yield _Batch(
-            table.column("event_a").to_numpy(),
-            table.column("event_b").to_numpy(),
-            list(zip(table.column("dtype_a").to_pylist(), table.column("dtype_b").to_pylist(), strict=True)),
         )
 
 
@@ -294,17 +279,16 @@ def _values(side: Side, events: npt.NDArray[np.int64]) -> pa.Table:
     )
 
 
-def _differences(
-    batch: _Batch, tables: list[pa.Table], eps: float, tolerance: Tolerance
-) -> tuple[pa.Table | None, float]:
-    """Returns the differences of a batch, and the largest eps of the dtypes with a difference so far."""
-    rows_of_sides = [
-        _rows_of(table, events) for table, events in zip(tables, (batch.event_a, batch.event_b), strict=True)
-    ]
+def _differences(pairs: pa.Table, sides: Sides, eps: float, tolerance: Tolerance) -> tuple[pa.Table | None, float]:
+    """Returns the differences of some pairs, and the largest eps of the dtypes with a difference so far."""
+    events = [pairs.column(f"event_{name}").to_numpy() for name in SIDES]
+    tables = [_values(side, of_side) for side, of_side in zip(sides, events, strict=True)]
+    rows_of_sides = [_rows_of(table, of_side) for table, of_side in zip(tables, events, strict=True)]
+    dtypes_of_pairs = list(zip(*(pairs.column(f"dtype_{name}").to_pylist() for name in SIDES), strict=True))
     is_kept = (rows_of_sides[0] >= 0) & (rows_of_sides[1] >= 0)
     groups: dict[tuple[str, str], list[int]] = {}
     for index in np.flatnonzero(is_kept).tolist():
-        groups.setdefault(batch.dtypes[index], []).append(index)
+        groups.setdefault(dtypes_of_pairs[index], []).append(index)
     chosen, measured = [], []
     for dtypes, indexes in groups.items():
         members = np.array(indexes, np.int64)
@@ -318,7 +302,7 @@ def _differences(
             eps = max(eps, PRECISIONS[dtypes[0]].eps, PRECISIONS[dtypes[1]].eps)
     for members, group in chosen:
         rtol = min(UNITS * eps, MAX_RTOL) if tolerance.rtol is None else tolerance.rtol
-        measured.append(group.rows(batch.event_a[members], rtol))
+        measured.append(group.rows(events[0][members], rtol))
     return (pa.concat_tables(measured) if measured else None), eps
 
 

@@ -134,7 +134,13 @@ FROM (
 """Each row is one step of the runtime. The functions that a dataset runs in its own threads come in any order. If their
 execution is unknown, they are paired by their outputs first, and then by their order."""
 
-_STEP_PAIR = """
+_UNPAIRED_STEP = """
+SELECT *, row_number() OVER (PARTITION BY ordinal, start_id ORDER BY first_event, step_id) AS step_rank
+FROM step_{s} AS s WHERE NOT EXISTS (
+    SELECT 1 FROM step_pair AS p WHERE p.ordinal = s.ordinal AND p.start_id = s.start_id AND p.step_{s} = s.step_id)
+"""
+
+_STEP_PAIR = f"""
 CREATE TABLE step_pair AS
 SELECT a.ordinal, a.start_id, a.step_id AS step_a, b.step_id AS step_b
 FROM step_a AS a
@@ -143,16 +149,9 @@ JOIN step_b AS b ON b.ordinal = a.ordinal AND b.start_id = a.start_id
 WHERE a.ordinal < 0;
 INSERT INTO step_pair
 SELECT a.ordinal, a.start_id, a.step_id, b.step_id
-FROM (
-    SELECT *, row_number() OVER (PARTITION BY ordinal, start_id ORDER BY first_event, step_id) AS step_rank
-    FROM step_a AS s WHERE NOT EXISTS (
-        SELECT 1 FROM step_pair AS p WHERE p.ordinal = s.ordinal AND p.start_id = s.start_id AND p.step_a = s.step_id)
-) AS a
-JOIN (
-    SELECT *, row_number() OVER (PARTITION BY ordinal, start_id ORDER BY first_event, step_id) AS step_rank
-    FROM step_b AS s WHERE NOT EXISTS (
-        SELECT 1 FROM step_pair AS p WHERE p.ordinal = s.ordinal AND p.start_id = s.start_id AND p.step_b = s.step_id)
-) AS b ON b.ordinal = a.ordinal AND b.start_id = a.start_id AND b.step_rank = a.step_rank
+FROM ({_UNPAIRED_STEP.format(s="a")}) AS a
+JOIN ({_UNPAIRED_STEP.format(s="b")}) AS b
+    ON b.ordinal = a.ordinal AND b.start_id = a.start_id AND b.step_rank = a.step_rank
 """
 
 _RANKED = """

@@ -21,7 +21,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import groupby
 
-from tfdbg_arrow.query.flow.data_flow import DataFlow
+from tfdbg_arrow.query.flow.data_flow import DataFlow, Sources
 from tfdbg_arrow.query.flow.origins import ProgramOrder
 from tfdbg_arrow.query.recorded import TensorEvent
 from tfdbg_arrow.query.run_diff.comparing import HARD, Tolerance
@@ -205,12 +205,6 @@ class Root:
     is_proven: bool
 
 
-@dataclass(frozen=True)
-class _Sources:
-    events: tuple[TensorEvent, ...]
-    is_complete: bool
-
-
 class Roots:
     """Finds the first divergence of two runs.
 
@@ -224,7 +218,7 @@ class Roots:
         self._growth = tolerance.growth
         self._order = ProgramOrder(flow).key
         self._pairs: dict[int, Pair | None] = {}
-        self._sources: dict[int, _Sources] = {}
+        self._sources: dict[int, Sources] = {}
         self.is_cut = False
 
     def first(self) -> Root | None:
@@ -297,7 +291,7 @@ class Roots:
             relative = pair.difference / magnitude
         return all(relative > self._growth * source.relative for source in inputs)
 
-    def _sources_of(self, event: TensorEvent) -> _Sources:
+    def _sources_of(self, event: TensorEvent) -> Sources:
         """Returns the sources of a tensor. A source without a counterpart is replaced by its own sources."""
         cached = self._sources.get(event.event_index)
         if cached is not None:
@@ -321,7 +315,7 @@ class Roots:
                 # A tensor without a counterpart and without sources, such as a constant, is not known to agree.
                 is_complete = is_complete and indirect.is_complete and bool(indirect.events)
                 unvisited += indirect.events
-        sources = _Sources(tuple(event_of_index[index] for index in sorted(event_of_index)), is_complete)
+        sources = Sources(tuple(event_of_index[index] for index in sorted(event_of_index)), is_complete)
         self._sources[event.event_index] = sources
         return sources
 

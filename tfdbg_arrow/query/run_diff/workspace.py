@@ -5,7 +5,6 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import duckdb
@@ -19,7 +18,7 @@ from tfdbg_arrow.query.logdir.live_views import duckdb_share
 from tfdbg_arrow.query.logdir.open_logdir import OpenLogdir
 from tfdbg_arrow.query.recorded import HEALTH_COLUMNS, TensorEvent, health_facts
 from tfdbg_arrow.query.run_diff.answer import DiffTensor
-from tfdbg_arrow.query.stacks import Frame, StackReader, user_source
+from tfdbg_arrow.query.stacks import Frame, user_source
 
 SIDES = ("a", "b")
 UP_TO_STEP = "(step <= ? OR step IS NULL)"
@@ -60,11 +59,10 @@ class Side:
         self.run_id = run_id
         self.flow = DataFlow(logdir, run_id=run_id)
         self.graphs = self.flow.graphs
-        self._stacks = StackReader(logdir, run_id=run_id)
 
     def tensor(self, event: TensorEvent) -> DiffTensor:
         """Returns the description of a row of tensor_health."""
-        stack = self._stacks.stack(self._stack_trace_id(event))
+        stack = self.flow.stacks.stack(self._stack_trace_id(event))
         return DiffTensor(
             **health_facts(event),
             run_id=self.run_id,
@@ -87,12 +85,12 @@ class Side:
 
     def source(self, event: TensorEvent) -> Frame | None:
         """Returns the user's innermost frame of the op that made a tensor."""
-        return user_source(self._stacks.stack(self._stack_trace_id(event)))
+        return user_source(self.flow.stacks.stack(self._stack_trace_id(event)))
 
     def op_source(self, graph_id: int, op_name: str) -> Frame | None:
         """Returns the user's innermost frame of an op in a graph."""
         op = self.graphs.op(graph_id, op_name)
-        return None if op is None else user_source(self._stacks.stack(op.stack_trace_id))
+        return None if op is None else user_source(self.flow.stacks.stack(op.stack_trace_id))
 
     def _stack_trace_id(self, event: TensorEvent) -> int | None:
         if event.scope == "graph":
@@ -109,7 +107,7 @@ Sides = tuple[Side, Side]
 
 
 class Workspace:
-    """A database in a temporary directory; a context manager.
+    """A database in a temporary directory. The caller must close it.
 
     Data beyond `memory_limit` goes to files in the directory, so that larger runs take more time but not more memory.
 
@@ -126,12 +124,8 @@ class Workspace:
             **temporary_files(self._directory.name, memory_limit=memory_limit),
         )
 
-    def __enter__(self) -> Workspace:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """Closes the database and removes the directory."""
         self.connection.close()
         self._directory.cleanup()
 
