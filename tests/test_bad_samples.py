@@ -81,6 +81,12 @@ def test_the_validation_has_data_of_its_own(tmp_path: Path, *, is_bad_before: bo
         else "sample 3 of the batch of the validation, the only bad one of 10"
     )
     assert facts_of(found)[0] == ("where", expected)
+    when = (
+        ", after step 4: sample 3 of the validation data."
+        if is_bad_before
+        else " in the validation after step 4: sample 3 of the batch."
+    )
+    assert found.headline.endswith(when)
 
 
 @pytest.mark.slow

@@ -24,6 +24,8 @@ from tfdbg_arrow.query.recorded import (
 from tfdbg_arrow.query.source_arrays import GETS_ELEMENT, SourceArrays, SourceRow
 from tfdbg_arrow.query.step_inputs import KeptInput, SampleInput, StepInputs
 
+VALIDATION_DATA = "the validation data"
+"""The data that Keras's `fit` validates the model with."""
 _REPLICA = re.compile(r"(?:^|/)replica_([1-9]\d{0,3})/")
 """The scope that TensorFlow gives to the names of all ops of a replica, except the first one."""
 
@@ -370,7 +372,7 @@ class SampleFinder:
         replica = self._replica(event) if is_batch else None
         of_replica = "" if replica is None else f" of replica {replica}"
         if self._names.library_functions(event if is_batch else self._first_element(event)) >= {"fit", "evaluate"}:
-            return f"the batch{of_replica} of the validation" if is_batch else "the validation data"
+            return f"the batch{of_replica} of the validation" if is_batch else VALIDATION_DATA
         return f"the batch{of_replica}" if is_batch else "the data"
 
     def _replica(self, event: TensorEvent) -> int | None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from itertools import accumulate
 
-from tfdbg_arrow.query.bad_samples import BadSamples
+from tfdbg_arrow.query.bad_samples import VALIDATION_DATA, BadSamples
 from tfdbg_arrow.query.nonfinite_tensor import FunctionCall, NonFinite
 from tfdbg_arrow.query.outside_tensors import ASSIGNED, CAPTURED, WRITTEN
 from tfdbg_arrow.query.recorded import TensorHealth
@@ -21,6 +21,7 @@ _GRADIENT_OF_LOOP = re.compile(r".+_grad_\d+", re.DOTALL)
 
 Source: tensorflow/python/ops/while_v2.py.
 """
+_OF_VALIDATION = " of the validation"
 _KINDS = (("num_nan", "NaN"), ("num_neg_inf", "-Inf"), ("num_pos_inf", "+Inf"))
 _MAX_CODE = 80
 """Maximum number of characters of the code in a headline."""
@@ -184,13 +185,18 @@ def _when_text(tensor: NonFinite) -> str:
         text = f" in step {tensor.step + (tensor.step_in_call or 0):,}"
         if tensor.step_in_call:
             text += f" (batch {tensor.step_in_call:,} of the call at step {tensor.step:,})"
+        # Keras validates between two steps of the training.
+        whole = "" if tensor.samples is None else tensor.samples.whole
+        if whole.endswith(_OF_VALIDATION) or whole == VALIDATION_DATA:
+            text = f"{' in the validation' if whole != VALIDATION_DATA else ''} after step {tensor.step:,}"
     return text if tensor.worker is None else f"{text} on {tensor.worker}"
 
 
 def _samples_text(samples: BadSamples, call: FunctionCall | None) -> str:
     """Returns which samples are bad, or which rows of an argument the bad elements are computed from."""
     unit = samples.unit
-    whole = samples.whole if call is None else samples.whole.removesuffix(f" of {call.function}")
+    whole = samples.whole.removesuffix(_OF_VALIDATION)  # which the step tells
+    whole = whole if call is None else whole.removesuffix(f" of {call.function}")
     computed_from = "" if unit == "sample" or samples.name is not None else "from "
     if samples.num_bad in (1, None):
         return f"{computed_from}{unit} {samples.first:,} of {whole}"
