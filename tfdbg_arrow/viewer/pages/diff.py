@@ -17,8 +17,9 @@ from tfdbg_arrow.query.model_health import MEASURES
 from tfdbg_arrow.query.model_health.differences import LARGEST_DIFFERENCE
 from tfdbg_arrow.query.present.runs import outcome_text
 from tfdbg_arrow.query.run_diff import check_pattern
+from tfdbg_arrow.storage.location import RemoteLocation
 from tfdbg_arrow.viewer.background import Background
-from tfdbg_arrow.viewer.comparison import Compared, Comparison, compare, compare_layers, comparison_of
+from tfdbg_arrow.viewer.comparison import Compared, Comparison, answer_of, compare_layers, compare_ops
 from tfdbg_arrow.viewer.map_scale import shown_measure
 from tfdbg_arrow.viewer.page import (
     Gradual,
@@ -242,8 +243,9 @@ def _start(
         raise QueryError(f"run and other are both {run_a}; choose two runs.")
     if known is not None:
         check_pattern(known)
-    asked = comparison_of(
-        logdir,
+    asked = Comparison(
+        path=logdir.path.url if isinstance(logdir.path, RemoteLocation) else str(logdir.path),
+        storage_options=logdir.storage_options,
         run_a=run_a,
         run_b=run_b,
         other_path=None if in_other is None else str(in_other.path),
@@ -258,11 +260,11 @@ def _read_all(start: _Start, *, measure: str | None, timeout_s: float) -> DiffPa
     if start.asked is None:
         return start.page
     end = time.monotonic() + timeout_s
-    layers = compare_layers(start.asked, timeout_s=timeout_s)
+    layers = answer_of(compare_layers, start.asked, timeout_s=timeout_s)
     ops: Compared | None = None
     failures: list[str] = []
     try:
-        ops = compare(start.asked, timeout_s=max(0.01, end - time.monotonic()))
+        ops = answer_of(compare_ops, start.asked, timeout_s=max(0.01, end - time.monotonic()))
     except (TookTooLongError, NoAnswerError) as error:
         if layers is None:
             raise
@@ -283,24 +285,21 @@ def _complete(background: Background, start: _Start, parameters: Parameters) -> 
     if asked is None:
         return start.page
 
-    def answer(compared: Callable[..., object], _: Logdir) -> object:
+    def answer(compare: Callable[..., object], _: Logdir) -> object:
         try:
-            return _Answer(compared(asked, timeout_s=TIMEOUT_S))
+            return answer_of(compare, asked, timeout_s=TIMEOUT_S)
         except TfdbgArrowError as error:
             return _Failure(str(error))
 
     prefix = ("diff", asked.run_a, asked.run_b, asked.other_path, start.other_state)
     keys = {"layers": (*prefix, "layers", asked.positions), "ops": (*prefix, "ops", asked.known, asked.last_step)}
-    ready = background.known(
-        {keys["layers"]: functools.partial(answer, compare_layers), keys["ops"]: functools.partial(answer, compare)},
-        wait_s=WAIT_S,
-    )
-    outcomes = {name: ready.answers.get(key) for name, key in keys.items()}
+    comparisons = {"layers": compare_layers, "ops": compare_ops}
+    wanted = {keys[name]: functools.partial(answer, compare) for name, compare in comparisons.items()}
+    ready = background.known(wanted, wait_s=WAIT_S)
+    outcomes: dict[str, Any] = {name: ready.answers.get(key) for name, key in keys.items()}
     failures = [outcome.text for outcome in outcomes.values() if isinstance(outcome, _Failure)]
     failures += ["the time was up before it could be compared" for key in keys.values() if key in ready.failed]
-    layers, ops = (
-        outcome.value if isinstance(outcome, _Answer) else None for outcome in (outcomes["layers"], outcomes["ops"])
-    )
+    layers, ops = (None if isinstance(outcome, _Failure) else outcome for outcome in outcomes.values())
     return _page(
         start.page,
         layers,
@@ -309,13 +308,6 @@ def _complete(background: Background, start: _Start, parameters: Parameters) -> 
         failures=failures,
         pending=[name for name, key in keys.items() if key in ready.pending],
     )
-
-
-@dataclass(frozen=True)
-class _Answer:
-    """A comparison that is ready; its value can be None."""
-
-    value: Any
 
 
 def _page(
