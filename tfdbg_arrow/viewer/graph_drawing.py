@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tfdbg_arrow.query.display.graph_borders import Border, CalledGraph, Caller, Iterations
-from tfdbg_arrow.query.display.graph_ops import OpOutput, OutputHealth
+from tfdbg_arrow.query.display.graph_ops import OpOutput
 from tfdbg_arrow.query.display.graph_runs import GraphRun
 from tfdbg_arrow.query.display.graph_scopes import GRADIENT, ROOT, OpenScope, ScopeGraph, ScopeHealth, ScopeNode
 from tfdbg_arrow.query.display.neighbourhood import MAX_DEPTH, Neighbourhood, OpEdge, OpNode
 from tfdbg_arrow.safe_text import number_of, parse_json, printable
-from tfdbg_arrow.viewer.charts import Pill
+from tfdbg_arrow.viewer.charts import bad_pills
 from tfdbg_arrow.viewer.links import Links, Url
 from tfdbg_arrow.viewer.pages.graph import DEFAULT_DEPTH, GraphView
 
@@ -514,20 +514,10 @@ def health_text(output: OpOutput) -> str:
         if output.is_recorded is False:
             return f"not recorded ({output.not_recorded_reason or 'reason unknown'})"
         return "never computed" if output.is_recorded else "no tensor was recorded"
-    counts = ", ".join(pill.text for pill in count_pills(health))
+    counts = ", ".join(pill.text for pill in bad_pills(health))
     if health.num_bad:
         return f"{health.num_bad:,} of {health.num_tensors:,} bad" + (f": {counts}" if counts else "")
     return f"{health.num_tensors:,} recorded, " + ("none bad" if health.num_measured else "health not measured")
-
-
-def count_pills(health: OutputHealth) -> tuple[Pill, ...]:
-    """Returns the counts of bad elements over all tensors of an output, without zero counts."""
-    counts = (("nan", health.num_nan, "NaN"), ("neg-inf", health.num_neg_inf, "-Inf"))
-    return tuple(
-        Pill(kind, f"{count:,} {text}")
-        for kind, count, text in (*counts, ("pos-inf", health.num_pos_inf, "+Inf"))
-        if count
-    )
 
 
 def part_text(call: CalledGraph) -> str:

@@ -13,7 +13,6 @@ from tfdbg_arrow.query.display.tensor_window import (
     TensorSeries,
     TensorWindow,
     filter_condition,
-    read_tensor,
     tensor_series,
     tensor_window,
 )
@@ -21,7 +20,7 @@ from tfdbg_arrow.query.model_health.histograms import no_distribution_sentence, 
 from tfdbg_arrow.safe_text import number_of
 from tfdbg_arrow.viewer.distribution_drawing import DistributionPicture, distribution_picture
 from tfdbg_arrow.viewer.line_drawing import Line, Plot
-from tfdbg_arrow.viewer.page import NoSuchPageError, PageKind, Parameters, needed_run
+from tfdbg_arrow.viewer.page import NoSuchPageError, PageKind, Parameters, needed_run, needed_tensor
 from tfdbg_arrow.viewer.svg import Columns, number_text
 
 MAX_BAD = 50
@@ -86,11 +85,6 @@ class HistoryPage:
     def whole(self) -> dict[str, object]:
         """The whole history along this axis, as URL parameters."""
         return {**self.place, "axis": self.axis}
-
-    @property
-    def part(self) -> dict[str, object]:
-        """The part that is shown, as URL parameters. The range applies only to this axis."""
-        return {**self.whole, f"first_{self.axis}": self.first, f"last_{self.axis}": self.last}
 
     @property
     def shares(self) -> dict[str, Measure]:
@@ -207,9 +201,7 @@ def read_history(
     if op_name is None and op_type is None:
         if event_index is None:
             raise NoSuchPageError("the address names no op; add graph and op, or op_type, or event.")
-        tensor = read_tensor(logdir, event_index, run_id=run_id)
-        if tensor is None:
-            raise NoSuchPageError(f"event {event_index} of run {run_id} is not a recorded tensor.")
+        tensor = needed_tensor(logdir, event_index, run_id=run_id)
         if tensor.op_type is None:
             raise NoSuchPageError(
                 f"event {event_index} of run {run_id} came from outside the program, so it has no history."
