@@ -217,7 +217,7 @@ def _scope_box(node: ScopeNode, model: ScopeGraph, links: GraphLinks, *, outer: 
     )
 
 
-def scope_title(scope: ScopeNode | OpenScope) -> str:
+def scope_title(scope: OpenScope) -> str:
     """Returns the title of a scope, such as `gradient of digits` for the gradient side of an outermost layer."""
     if scope.outer_id != ROOT:
         return scope.name
@@ -226,7 +226,7 @@ def scope_title(scope: ScopeNode | OpenScope) -> str:
     return f"{scope.name} outside layers" if scope.name in ("forward", GRADIENT) else scope.name
 
 
-def scope_health_text(scope: ScopeNode | OpenScope) -> str:
+def scope_health_text(scope: OpenScope) -> str:
     """Returns the number of ops and tensors of a scope in words."""
     return f"{number_of(scope.num_ops, 'op')}, {_tensors_text(scope.health)}"
 
