@@ -14,18 +14,13 @@ from http.cookiejar import CookieJar
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
-from tfdbg_arrow.cli import app
 from tfdbg_arrow.errors import install_command
 
 from ..query.builder import NAN, RunBuilder
+from .commands import run_cli
 
 COMMAND = [sys.executable, "-m", "tfdbg_arrow"]
-
-
-def run_cli(*args: str | Path) -> Result:
-    return CliRunner().invoke(app, [str(arg) for arg in args])
 
 
 @pytest.fixture

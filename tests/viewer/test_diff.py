@@ -22,7 +22,7 @@ from tfdbg_arrow.viewer.sites import pair_of
 
 from ..query.builder import CLEAN, NAN, RunBuilder
 from . import logdirs
-from .browser import chromium, place_of, watched_page
+from .browser import place_of, watched_page
 from .serving import TOKEN, Served, serving, serving_sites
 
 pytestmark = pytest.mark.slow
@@ -169,12 +169,6 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 def served(pair: tuple[Path, Path]) -> Iterator[Served]:
     with serving_sites(pair_of(*map(str, pair))) as server:
         yield server
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as opened:
-        yield opened
 
 
 def test_two_logdirs_with_a_run_each_are_compared_at_once(pair: tuple[Path, Path], served: Served) -> None:
