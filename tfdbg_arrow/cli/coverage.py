@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import click
 from click.exceptions import Exit
 
@@ -27,9 +25,7 @@ def coverage(logdir: str, run_id: str | None, opening: Opening, json: bool) -> N
     with reading(logdir, opening) as opened:
         answer, about = opened.coverage(run_id=run_id), opened.about_runs(run_id=run_id)
     if json:
-        print_json(
-            {**dataclasses.asdict(answer), "is_complete": answer.is_complete, "summary": answer.summary, "about": about}
-        )
+        print_json({**vars(answer), "is_complete": answer.is_complete, "summary": answer.summary, "about": about})
     else:
         print_about(about)
         print_answer(answer)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -36,7 +35,7 @@ def info(logdir: str, opening: Opening, json: bool) -> None:
         _tell_below(error.below, json=json)
         return
     if json:
-        print_json(dataclasses.asdict(answer))
+        print_json(answer)
     else:
         print_answer(answer)
 
