@@ -23,7 +23,7 @@ from tfdbg_arrow.safe_text import number_of
 from tfdbg_arrow.storage.disk import written_whole
 from tfdbg_arrow.viewer.links import ReportLinks
 from tfdbg_arrow.viewer.page import Shell, make_shell
-from tfdbg_arrow.viewer.pages.alerts import AlertsPage, page_of_rules, run_rules
+from tfdbg_arrow.viewer.pages.alerts import AlertsPage, AlertsView, page_of_rules, run_rules
 from tfdbg_arrow.viewer.pages.model import ModelPage, read_model
 from tfdbg_arrow.viewer.pages.overview import OverviewPage, read_overview
 from tfdbg_arrow.viewer.pages.source import SourcePage, read_source
@@ -134,7 +134,7 @@ def read_report(logdir: Logdir, *, run_id: str | None = None, rules_budget_s: fl
     model = None
     if overview.training is not None and overview.training.is_finished:
         model = read_model(logdir, run_id=overview.training.run_id, columns=_MAP_COLUMNS)
-    alerts = page_of_rules(rules, run_id=run_id, limit=_NUM_ALERTS)
+    alerts = page_of_rules(rules, AlertsView(run_id=run_id, limit=_NUM_ALERTS))
     left_out = [f"the rule {rule}: it took too long or used too much memory" for rule in alerts.unfinished_rules]
     num_findings = sum(group.num_findings for group in alerts.groups)
     shown = sum(len(group.findings) for group in alerts.groups)
@@ -280,7 +280,7 @@ def glance(logdir: Logdir) -> str:
         shell=make_shell(logdir, run_id=None),
         overview=read_overview(logdir, rules=rules, budget_s=_GLANCE_RULES_S),
         model=None,
-        alerts=page_of_rules(rules, run_id=None, limit=_GLANCE_ALERTS),
+        alerts=page_of_rules(rules, AlertsView(limit=_GLANCE_ALERTS)),
         tensors=(),
         sources=(),
         left_out=(_NOT_IN_GLANCE,),

@@ -13,7 +13,7 @@ from tfdbg_arrow.query import AboutRuns, AlertFinding, BrokenPart, Coverage, Gro
 from tfdbg_arrow.query.model_health import TrainingCurves, layers_and_curves
 from tfdbg_arrow.viewer.background import Background
 from tfdbg_arrow.viewer.page import Gradual, PageKind, Parameters, TookTooLongError, chosen_run
-from tfdbg_arrow.viewer.pages.alerts import BUDGET_S, RuleRuns, known_rules, run_rules, wanted_rules
+from tfdbg_arrow.viewer.pages.alerts import BUDGET_S, AlertsView, RuleRuns, known_rules, run_rules, wanted_rules
 from tfdbg_arrow.viewer.reading import bounded
 from tfdbg_arrow.viewer.source_text import Excerpt, read_excerpt
 from tfdbg_arrow.viewer.strips import Strip, read_strip
@@ -255,7 +255,7 @@ def complete_overview(
         run_id: The run to show, or "all". None means the newest run, with the other processes of its program.
         wait_s: Maximum time to wait for alerts and curves that are not known, in seconds.
     """
-    wanted: dict[Hashable, Callable[[Logdir], Any]] = {**wanted_rules(run_id=run_id)}
+    wanted: dict[Hashable, Callable[[Logdir], Any]] = {**wanted_rules(AlertsView(run_id=run_id))}
     key = None
     if page.training is not None:
         shown_run = page.training.run_id
