@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from tfdbg_arrow.errors import BrokenPartError, QueryError, TfdbgArrowError
 from tfdbg_arrow.query import AboutRuns, Logdir, Run
@@ -270,6 +270,37 @@ class GraphChoice:
 
     graph_id: int
     graph_name: str
+
+
+_Row = TypeVar("_Row")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowsPage(Generic[_Row]):
+    """A window of the rows of a run that match a filter. Rows are tensors or executions.
+
+    Attributes:
+        run_id: The run; None if the logdir has no run.
+        rows: The window, by event_index or execution_index.
+        num_matching: Number of rows that match the filter.
+        num_before: Number of matching rows before the window.
+        limit: Maximum number of rows in a window.
+        op_types: Op types and functions to choose from.
+        graphs: Graphs to choose from.
+    """
+
+    run_id: str | None
+    rows: tuple[_Row, ...] = ()
+    num_matching: int = 0
+    num_before: int = 0
+    limit: int
+    op_types: tuple[str, ...] = ()
+    graphs: tuple[GraphChoice, ...] = ()
+
+    @property
+    def num_after(self) -> int:
+        """Number of matching rows after the window."""
+        return self.num_matching - self.num_before - len(self.rows)
 
 
 def read_graph_choices(logdir: Logdir, run_id: str | None) -> tuple[GraphChoice, ...]:
