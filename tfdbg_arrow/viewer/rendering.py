@@ -90,7 +90,7 @@ def _environment() -> Environment:
         duration=naming.duration_text,
         offset=naming.offset_text,
         device=naming.device_text,
-        command=naming.command_text,
+        command=lambda line: "" if line is None else runs.command_text(line),
         run_title=naming.run_title,
         file_name=stacks.file_name,
         short_place=stacks.short_place,
