@@ -13,7 +13,7 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from markupsafe import Markup
 
@@ -45,20 +45,15 @@ _GLANCE_RULES_S = 2.0
 _SHOWN_BYTES = 1_000_000
 
 
-@dataclass(frozen=True, kw_only=True)
-class SourceSection:
-    """A source file in a report: the ID of its element, and the page."""
-
-    id: str
-    page: SourcePage
+_Page = TypeVar("_Page", SourcePage, TensorPage)
 
 
 @dataclass(frozen=True, kw_only=True)
-class TensorSection:
-    """A tensor in a report: the ID of its element, and the page."""
+class Section(Generic[_Page]):
+    """A source file or a tensor in a report: the ID of its element, and the page."""
 
     id: str
-    page: TensorPage
+    page: _Page
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,8 +74,8 @@ class Report:
     overview: OverviewPage
     model: ModelPage | None
     alerts: AlertsPage
-    tensors: tuple[TensorSection, ...]
-    sources: tuple[SourceSection, ...]
+    tensors: tuple[Section[TensorPage], ...]
+    sources: tuple[Section[SourcePage], ...]
     left_out: tuple[str, ...]
 
 
@@ -144,7 +139,7 @@ def read_report(logdir: Logdir, *, run_id: str | None = None, rules_budget_s: fl
         )
     wanted = list(dict.fromkeys(_tensors(overview, alerts)))
     tensors = tuple(
-        TensorSection(
+        Section(
             id=f"tensor-{number}",
             page=read_tensor_page(logdir, event_index, run_id=run, num_rows=_NUM_ROWS),
         )
@@ -160,7 +155,7 @@ def read_report(logdir: Logdir, *, run_id: str | None = None, rules_budget_s: fl
     for number, (run, file_path) in enumerate(dict.fromkeys(_files(overview, alerts, tensors))):
         page = read_source(logdir, run_id=run, file_path=file_path)
         if page.has_text:
-            sources.append(SourceSection(id=f"source-{number}", page=page))
+            sources.append(Section(id=f"source-{number}", page=page))
     return Report(
         shell=shell,
         overview=overview,
@@ -203,8 +198,8 @@ def render_report(
 
 def _render(
     report: Report,
-    tensors: list[TensorSection],
-    sources: list[SourceSection],
+    tensors: list[Section[TensorPage]],
+    sources: list[Section[SourcePage]],
     left_out: tuple[str, ...],
     *,
     has_data: bool,
@@ -258,7 +253,9 @@ def _tensors(overview: OverviewPage, alerts: AlertsPage) -> Iterator[tuple[str, 
                 yield finding.run_id, finding.first_event_index
 
 
-def _files(overview: OverviewPage, alerts: AlertsPage, tensors: tuple[TensorSection, ...]) -> Iterator[tuple[str, str]]:
+def _files(
+    overview: OverviewPage, alerts: AlertsPage, tensors: tuple[Section[TensorPage], ...]
+) -> Iterator[tuple[str, str]]:
     """Yields (run, path) of the user's files that the other parts refer to, most relevant first."""
     frames: list[tuple[str, Frame | None]] = []
     if overview.origin is not None:

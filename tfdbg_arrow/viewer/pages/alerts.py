@@ -25,25 +25,26 @@ _LEAST_S = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
-class RuleAlerts:
-    """The result of one rule.
-
-    Attributes:
-        kind: The rule.
-        severity: `error`, `warning` or `info`.
-        doc: Description of one alert of the rule.
-        num_found: Number of all alerts.
-        num_findings: Number of findings that group these alerts.
-        findings: The first findings.
-        alerts: The first alerts.
-    """
+class RuleSummary:
+    """The result of one alert rule: name, severity, number of alerts, number of findings, and the first findings."""
 
     kind: str
     severity: str
-    doc: str
     num_found: int
     num_findings: int
     findings: tuple[AlertFinding, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RuleAlerts(RuleSummary):
+    """The result of one rule with its alerts.
+
+    Attributes:
+        doc: Description of one alert of the rule.
+        alerts: The first alerts.
+    """
+
+    doc: str
     alerts: tuple[Alert, ...]
 
 
@@ -164,15 +165,7 @@ def page_of_rules(rule_runs: RuleRuns, view: AlertsView, *, pending: tuple[str, 
     return AlertsPage(
         **vars(view),
         groups=tuple(
-            RuleAlerts(
-                kind=run.rule.kind,
-                severity=run.rule.severity,
-                doc=run.rule.doc,
-                num_found=run.num_found,
-                num_findings=len(run.findings),
-                findings=run.findings[: view.limit],
-                alerts=run.alerts,
-            )
+            RuleAlerts(**run.summary(limit=view.limit), doc=run.rule.doc, alerts=run.alerts)
             for run in rule_runs.runs
             if run.alerts
         ),
@@ -200,6 +193,16 @@ class RuleRun:
     num_found: int
     findings: tuple[AlertFinding, ...]
     alerts: tuple[Alert, ...]
+
+    def summary(self, *, limit: int) -> dict[str, Any]:
+        """Returns the attributes of a RuleSummary with at most `limit` findings."""
+        return {
+            "kind": self.rule.kind,
+            "severity": self.rule.severity,
+            "num_found": self.num_found,
+            "num_findings": len(self.findings),
+            "findings": self.findings[:limit],
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
