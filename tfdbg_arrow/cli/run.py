@@ -213,6 +213,7 @@ class Summary:
 @click.option("--json", is_flag=True, help="Print the summary as a JSON object on the last line of stderr.")
 def run(
     ctx: click.Context,
+    /,
     program: tuple[str, ...],
     module: str | None,
     logdir: str,

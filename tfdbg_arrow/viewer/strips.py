@@ -153,7 +153,8 @@ def read_execution_strip(logdir: Logdir, *, run_id: str) -> ExecutionStrip | Non
         "count(graph_id) FROM execution WHERE run_id = ? GROUP BY 1 ORDER BY 1",
         [*cut, run_id],
     )
-    buckets = tuple(ExecutionBucket(*row, num_bad=min(bad.get(row[0], 0), row[5])) for row in rows)
+    rows_with_bad = [(*row, min(bad.get(row[0], 0), row[5])) for row in rows]
+    buckets = tuple(ExecutionBucket(*row) for row in rows_with_bad)
     return ExecutionStrip(
         num_buckets=num_buckets,
         buckets=buckets,
