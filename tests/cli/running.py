@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import textwrap
+import urllib.request
+from collections.abc import Iterator
+from http.cookiejar import CookieJar
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +53,28 @@ def run(here: Path, *args: str, is_forked: bool = True, **environment: str) -> s
 def rows(logdir: Path, query: str) -> list[tuple[Any, ...]]:
     with tfdbg_arrow.open_logdir(logdir) as opened:
         return opened.rows(query)
+
+
+@contextlib.contextmanager
+def viewing(*args: str) -> Iterator[tuple[dict[str, Any], urllib.request.OpenerDirector]]:
+    """Runs `tfdbg-arrow view`, and yields what it printed and a client that keeps cookies. Ends it with Ctrl-C."""
+    command = [sys.executable, "-m", "tfdbg_arrow", "view", *args, "--no-open", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            lines = [process.stdout.readline()]
+            while lines[-1] and lines[-1] != "}\n":
+                lines.append(process.stdout.readline())
+            yield json.loads("".join(lines)), client()
+        finally:
+            process.send_signal(signal.SIGINT)
+            stdout, stderr = process.communicate(timeout=60)
+    assert (process.returncode, stdout, stderr) == (0, "", "")
+
+
+def client() -> urllib.request.OpenerDirector:
+    """Returns a client that keeps cookies and uses no proxy."""
+    return urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPCookieProcessor(CookieJar()))
 
 
 BAD_PROGRAM = """

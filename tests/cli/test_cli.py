@@ -1,4 +1,4 @@
-"""Test the command line as a whole: paths that are not logdirs, wrong options, help, and imported modules."""
+"""Test the command line as a whole: wrong options, help, and imported modules."""
 
 from __future__ import annotations
 
@@ -6,48 +6,13 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tfdbg_arrow._version import __version__
 from tfdbg_arrow.cli.app import GROUPS
 
-from ..query.builder import RunBuilder
 from .commands import run_cli
-
-
-def directory_of_debugger_v2(path: Path) -> None:
-    path.mkdir()
-    (path / "tfdbg_events.1.host.metadata").write_bytes(b"")
-
-
-def newer_logdir(path: Path) -> None:
-    RunBuilder("run-a").write(path)
-    (path / "tfdbg_arrow.json").write_text('{"format": "tfdbg_arrow", "format_version": "7.0"}')
-
-
-@pytest.mark.parametrize("command", [("first-nonfinite",), ("info",), ("sql", "SELECT 1")])
-@pytest.mark.parametrize(
-    ("make", "why"),
-    [
-        (lambda path: None, "does not exist"),
-        (lambda path: path.write_text("x"), "is a file"),
-        (lambda path: path.mkdir(), "is an empty directory"),
-        (directory_of_debugger_v2, "Debugger V2"),
-        (newer_logdir, "reads only 2.x"),
-    ],
-)
-def test_a_path_that_is_not_a_logdir_gives_one_sentence_and_exit_code_2(
-    tmp_path: Path, command: tuple[str, ...], make: Any, why: str
-) -> None:
-    path = tmp_path / "log\x1bdir"
-    make(path)
-    result = run_cli(command[0], path, *command[1:])
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert why in result.stderr
-    assert result.stderr.count("\n") == 1
-    assert "\x1b" not in result.stderr
 
 
 def test_version() -> None:

@@ -6,15 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
-
-from tfdbg_arrow.cli import app
 
 from ..query.builder import CLEAN, RunBuilder, counts
-
-
-def run_cli(*args: str | Path) -> Result:
-    return CliRunner().invoke(app, [str(arg) for arg in args])
+from .commands import run_cli
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import pytest
 
 from tfdbg_arrow import errors
 from tfdbg_arrow.cli.app import GROUPS
+from tfdbg_arrow.safe_text import printable
 
 from ..programs.running import run_to_end
 from ..query.builder import RunBuilder
@@ -92,9 +93,9 @@ def test_a_newer_major_version(tmp_path: Path, command: tuple[str, ...]) -> None
 def test_a_directory_that_is_not_a_logdir(
     tmp_path: Path, command: tuple[str, ...], make: Callable[[Path], None], why: str
 ) -> None:
-    path = tmp_path / "logdir"
+    path = tmp_path / "log\x1bdir"
     make(path)
-    assert f"{path} {why}" in refusal(tmp_path, *at(path, command))
+    assert f"{printable(str(path))} {why}" in refusal(tmp_path, *at(path, command))
 
 
 @pytest.mark.parametrize("path", ["file/logdir", "file/a/b", "/proc/logdir", "/proc/self/fdinfo"])

@@ -6,13 +6,8 @@ import html
 import json
 import os
 import re
-import signal
-import subprocess
-import sys
 import urllib.error
 import urllib.parse
-import urllib.request
-from http.cookiejar import CookieJar
 from pathlib import Path
 
 import pytest
@@ -25,6 +20,7 @@ from tfdbg_arrow.storage.search import LogdirsBelow, find_logdirs
 
 from ..query.builder import CLEAN, NAN, RunBuilder
 from .commands import run_cli
+from .running import viewing
 
 
 @pytest.fixture(autouse=True)
@@ -135,34 +131,20 @@ def test_view_of_several_logdirs_refuses_to_choose_a_run(parent: Path) -> None:
 
 @pytest.mark.slow
 def test_view_serves_a_list_and_the_pages_of_each_logdir(parent: Path) -> None:
-    words = [sys.executable, "-m", "tfdbg_arrow", "view", str(parent), "--no-open", "--json"]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            lines = [process.stdout.readline()]
-            while lines[-1] and lines[-1] != "}\n":
-                lines.append(process.stdout.readline())
-            url = json.loads("".join(lines))["url"]
-            root = url.partition("?")[0]
-            opener = urllib.request.build_opener(
-                urllib.request.ProxyHandler({}), urllib.request.HTTPCookieProcessor(CookieJar())
-            )
-            with pytest.raises(urllib.error.HTTPError, match="403"):
-                opener.open(root, timeout=60)
-            with opener.open(url, timeout=60) as answer:
-                assert answer.headers["content-security-policy"].startswith("default-src 'none'; script-src 'self'")
-                assert "2026/new" in answer.read().decode()
-            with opener.open(f"{root}logdirs.json", timeout=60) as answer:
-                rows = json.load(answer)["rows"]
-            assert [(row["name"], row["summary"]["num_runs"]) for row in rows] == [("2026/new", 2), ("old", 1)]
-            for row, verdict in zip(rows, ("NaN came up in x:0", "Nothing is bad"), strict=True):
-                with opener.open(f"{root}{row['url']}", timeout=60) as answer:
-                    page = answer.read().decode()
-                assert verdict in page
-                for link in set(re.findall(r'(?:href|src)="([^"#]+)', page)):
-                    with opener.open(urllib.parse.urljoin(f"{root}{row['url']}", html.unescape(link)), timeout=60):
-                        pass
-        finally:
-            process.send_signal(signal.SIGINT)
-            stdout, stderr = process.communicate(timeout=60)
-    assert (process.returncode, stdout, stderr) == (0, "", "")
+    with viewing(str(parent)) as (printed, opener):
+        root = printed["url"].partition("?")[0]
+        with pytest.raises(urllib.error.HTTPError, match="403"):
+            opener.open(root, timeout=60)
+        with opener.open(printed["url"], timeout=60) as answer:
+            assert answer.headers["content-security-policy"].startswith("default-src 'none'; script-src 'self'")
+            assert "2026/new" in answer.read().decode()
+        with opener.open(f"{root}logdirs.json", timeout=60) as answer:
+            rows = json.load(answer)["rows"]
+        assert [(row["name"], row["summary"]["num_runs"]) for row in rows] == [("2026/new", 2), ("old", 1)]
+        for row, verdict in zip(rows, ("NaN came up in x:0", "Nothing is bad"), strict=True):
+            with opener.open(f"{root}{row['url']}", timeout=60) as answer:
+                page = answer.read().decode()
+            assert verdict in page
+            for link in set(re.findall(r'(?:href|src)="([^"#]+)', page)):
+                with opener.open(urllib.parse.urljoin(f"{root}{row['url']}", html.unescape(link)), timeout=60):
+                    pass

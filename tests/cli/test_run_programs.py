@@ -166,7 +166,6 @@ class TestWhatIsRefused:
             (("no_such_script.py",), "the script no_such_script.py cannot be read"),
             (("-m", "no_such_module.x"), "no module 'no_such_module.x'"),
             (("-m", "json"), "the module json cannot be run"),
-            (("--mode", "FULL_HELTH", "program.py"), "'FULL_HELTH'"),
             (("--health-backend", "gpu", "program.py"), "'gpu'"),
             (("--op-regex", "(", "program.py"), "no regular expression"),
             (("--tensor-dtypes", "float3", "program.py"), "'float3'"),

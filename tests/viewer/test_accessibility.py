@@ -15,7 +15,7 @@ from tfdbg_arrow.viewer.pages import PAGES
 from tfdbg_arrow.viewer.report import write_report
 
 from . import logdirs
-from .browser import chromium, watched_page
+from .browser import watched_page
 from .serving import TOKEN, Served, serving
 from .test_model import training
 
@@ -38,12 +38,6 @@ PARAMETERS = {
     "executions": ("?run=run-a&execution=0",),
 }
 """The parameters of each page. Other pages have no parameters."""
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as opened:
-        yield opened
 
 
 @pytest.fixture(scope="module")

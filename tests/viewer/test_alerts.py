@@ -13,7 +13,7 @@ from playwright.sync_api import expect
 
 from tfdbg_arrow.query import Logdir, open_logdir
 from tfdbg_arrow.viewer.pages import alerts as alerts_page
-from tfdbg_arrow.viewer.pages.alerts import AlertsPage, read_alerts, read_known_alerts
+from tfdbg_arrow.viewer.pages.alerts import AlertsPage, AlertsView, read_alerts, read_known_alerts
 from tfdbg_arrow.viewer.reading import Reader
 
 from ..query.builder import NAN, RunBuilder
@@ -21,10 +21,12 @@ from . import logdirs
 from .browser import chromium, watched_page
 from .serving import TOKEN, serving
 
+NONFINITE = AlertsView(rule="nonfinite")
 
-def alerts(path: Path, **asked: Any) -> AlertsPage:
+
+def alerts(path: Path, *, budget_s: float = 1000, **asked: Any) -> AlertsPage:
     with open_logdir(path) as logdir:
-        return read_alerts(logdir, **{"budget_s": 1000, **asked})
+        return read_alerts(logdir, AlertsView(**asked), budget_s=budget_s)
 
 
 def test_alerts_are_grouped_by_rule_with_the_worst_first(tmp_path: Path) -> None:
@@ -62,7 +64,7 @@ def test_the_limit_applies_to_the_list_and_not_to_the_count(tmp_path: Path) -> N
 def test_rules_fill_in_as_they_finish_in_the_background(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = logdirs.log_of_zero(tmp_path)
     with open_logdir(path) as logdir:
-        whole = read_alerts(logdir)
+        whole = read_alerts(logdir, AlertsView())
     may_end = threading.Event()
     run_rules = alerts_page.run_rules
 
@@ -73,28 +75,28 @@ def test_rules_fill_in_as_they_finish_in_the_background(tmp_path: Path, monkeypa
 
     monkeypatch.setattr(alerts_page, "run_rules", slow)
     with contextlib.closing(Reader(path)) as reader:
-        while not (page := read_known_alerts(reader.background, wait_s=0.1)).groups:
+        while not (page := read_known_alerts(reader.background, AlertsView(), wait_s=0.1)).groups:
             pass
         assert [group.kind for group in page.groups] == ["nonfinite_origin"]
         assert "nonfinite" in page.pending_rules
         assert (page.num_found, page.silent_rules) == (2, ())
         may_end.set()
-        page = read_known_alerts(reader.background, wait_s=60)
+        page = read_known_alerts(reader.background, AlertsView(), wait_s=60)
     assert page == whole
 
 
 def test_results_are_shown_until_the_rules_ran_over_the_new_state(tmp_path: Path) -> None:
     with contextlib.closing(Reader(logdirs.log_of_zero(tmp_path))) as reader:
-        known = read_known_alerts(reader.background, rule="nonfinite", wait_s=60)
+        known = read_known_alerts(reader.background, NONFINITE, wait_s=60)
         assert (known.num_found, known.pending_rules) == (3, ())
         logdirs.log_of_zero(tmp_path, run_id="run-b")
-        assert read_known_alerts(reader.background, rule="nonfinite", wait_s=0).num_found == 3
-        assert read_known_alerts(reader.background, rule="nonfinite", wait_s=60).num_found == 6
+        assert read_known_alerts(reader.background, NONFINITE, wait_s=0).num_found == 3
+        assert read_known_alerts(reader.background, NONFINITE, wait_s=60).num_found == 6
 
 
 def test_a_rule_that_fails_is_unfinished(tmp_path: Path) -> None:
     with contextlib.closing(Reader(logdirs.log_of_zero(tmp_path), timeout_s=0.0)) as reader:
-        page = read_known_alerts(reader.background, rule="nonfinite", wait_s=60)
+        page = read_known_alerts(reader.background, NONFINITE, wait_s=60)
     assert (page.groups, page.pending_rules, page.unfinished_rules) == ((), (), ("nonfinite",))
 
 

@@ -14,16 +14,10 @@ from tfdbg_arrow.viewer.security import RedirectFile
 
 from ..query.builder import INF
 from . import logdirs
-from .browser import chromium, watched_page
+from .browser import watched_page
 from .serving import TOKEN, Served, serving
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as opened:
-        yield opened
 
 
 @pytest.fixture(scope="module")

@@ -15,14 +15,14 @@ from tfdbg_arrow.errors import QueryError
 from tfdbg_arrow.query import diff, layer_differences, open_logdir
 from tfdbg_arrow.viewer import comparison
 from tfdbg_arrow.viewer.logdir_search import key_of
-from tfdbg_arrow.viewer.page import NoAnswerError, TookTooLongError
+from tfdbg_arrow.viewer.page import NoAnswerError, Parameters, TookTooLongError
 from tfdbg_arrow.viewer.pages import diff as diff_module
-from tfdbg_arrow.viewer.pages.diff import DiffPage, read_diff
+from tfdbg_arrow.viewer.pages.diff import DiffPage
 from tfdbg_arrow.viewer.sites import pair_of
 
 from ..query.builder import CLEAN, NAN, RunBuilder
 from . import logdirs
-from .browser import chromium, place_of, watched_page
+from .browser import place_of, watched_page
 from .serving import TOKEN, Served, serving, serving_sites
 
 pytestmark = pytest.mark.slow
@@ -33,13 +33,15 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return logdirs.two_runs(tmp_path_factory.mktemp("logdir"))
 
 
-def page_of(path: Path, **arguments: Any) -> DiffPage:
+def page_of(path: Path, **parameters: str) -> DiffPage:
+    """Returns the page of a comparison of run-a with run-b, if the parameters name no other run."""
     with open_logdir(path) as logdir:
-        return read_diff(logdir, **arguments)
+        page: DiffPage = diff_module.PAGE.read(logdir, Parameters({"run": "run-a", "other": "run-b", **parameters}))
+        return page
 
 
 def test_both_sides_of_the_first_divergence_with_their_lines(path: Path) -> None:
-    page = page_of(path, run_a="run-a", run_b="run-b")
+    page = page_of(path)
     assert page.diff == diff(path, run_a="run-a", run_b="run-b")
     assert page.layers == layer_differences(path, run_a="run-a", run_b="run-b")
     assert page.layers is not None
@@ -64,7 +66,7 @@ def test_both_sides_of_the_first_divergence_with_their_lines(path: Path) -> None
 
 
 def test_the_next_divergence_behind_a_known_one(path: Path) -> None:
-    page = page_of(path, run_a="run-a", run_b="run-b", known="Square")
+    page = page_of(path, known="Square")
     assert page.diff is not None
     assert page.diff.divergence is not None
     assert page.diff.divergence.a.op_name == "Sqrt"
@@ -72,45 +74,46 @@ def test_the_next_divergence_behind_a_known_one(path: Path) -> None:
 
 
 def test_last_step_limits_the_comparison(path: Path) -> None:
-    page = page_of(path, run_a="run-a", run_b="run-b", last_step=0)
+    page = page_of(path, last_step="0")
     assert page.diff == diff(path, run_a="run-a", run_b="run-b", last_step=0)
     assert page.command == f"tfdbg-arrow diff {path} --run-a run-a --run-b run-b --last-step 0"
 
 
 def test_a_comparison_needs_two_chosen_runs(path: Path) -> None:
-    page = page_of(path, run_a="run-a")
+    page = page_of(path, other="")
     assert (page.diff, page.headline, page.run_ids) == (None, "Choose two runs to compare.", ("run-a", "run-b"))
     with pytest.raises(QueryError, match="run and other are both run-a; choose two runs"):
-        page_of(path, run_a="run-a", run_b="run-a")
+        page_of(path, other="run-a")
 
 
 def test_an_error_of_the_comparison_is_raised(path: Path) -> None:
     with pytest.raises(QueryError, match="which is not a valid regular expression"):
-        page_of(path, run_a="run-a", run_b="run-b", known="(")
+        page_of(path, known="(")
 
 
 def test_the_error_for_a_slow_comparison_names_the_command_and_no_file_is_left(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(diff_module, "TIMEOUT_S", 0.01)
     with pytest.raises(
         TookTooLongError,
         match=r"longer than 0\.01 seconds and was stopped; .* tfdbg-arrow diff .* --run-b run-b --known 'S.*'",
     ):
-        page_of(path, run_a="run-a", run_b="run-b", known="S.*", timeout_s=0.01)
+        page_of(path, known="S.*")
     assert [entry for entry in tmp_path.iterdir() if "diff" in entry.name] == []
     with comparison._running, pytest.raises(TookTooLongError, match="another comparison is still running"):
-        page_of(path, run_a="run-a", run_b="run-b", timeout_s=0.01)
+        page_of(path)
 
 
 def test_the_error_for_a_process_that_ends_without_an_answer(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.executable", "/bin/false")
     with pytest.raises(NoAnswerError, match=r"ended without an answer \(exit code 1; .* tfdbg-arrow diff"):
-        page_of(path, run_a="run-a", run_b="run-b")
+        page_of(path)
 
 
 def test_the_server_still_works_after_a_slow_comparison(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(diff_module, "compare", _slow)
+    monkeypatch.setattr(diff_module, "answer_of", _without_ops)
     monkeypatch.setattr(diff_module, "WAIT_S", 20)
     with serving(path) as served:
         answer = served.ask("/diff?run=run-a&other=run-b")
@@ -123,8 +126,10 @@ def test_the_server_still_works_after_a_slow_comparison(path: Path, monkeypatch:
         assert served.ask("/runs").status == 200
 
 
-def _slow(*_: object, **__: object) -> None:
-    raise TookTooLongError("the comparison took too long; run this command instead: tfdbg-arrow diff LOGDIR")
+def _without_ops(compare: Any, asked: comparison.Comparison, *, timeout_s: float) -> Any:
+    if compare is comparison.compare_ops:
+        raise TookTooLongError("the comparison took too long; run this command instead: tfdbg-arrow diff LOGDIR")
+    return comparison.answer_of(compare, asked, timeout_s=timeout_s)
 
 
 def test_the_page_has_links_to_both_sides(path: Path) -> None:
@@ -167,12 +172,6 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 def served(pair: tuple[Path, Path]) -> Iterator[Served]:
     with serving_sites(pair_of(*map(str, pair))) as server:
         yield server
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as opened:
-        yield opened
 
 
 def test_two_logdirs_with_a_run_each_are_compared_at_once(pair: tuple[Path, Path], served: Served) -> None:

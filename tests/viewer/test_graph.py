@@ -16,7 +16,6 @@ from tfdbg_arrow.query import Logdir, open_logdir
 from tfdbg_arrow.query.display.graph_ops import OpFilter
 from tfdbg_arrow.viewer.graph_drawing import Box, Drawing, GraphLinks, draw
 from tfdbg_arrow.viewer.links import ServerLinks
-from tfdbg_arrow.viewer.page import NoSuchPageError
 from tfdbg_arrow.viewer.pages.graph import GraphPage, GraphView, read_graph
 from tfdbg_arrow.viewer.rendering import static_files
 
@@ -157,20 +156,11 @@ def test_the_eager_producer_of_an_argument_is_shown_for_one_call(tmp_path: Path)
         assert over_the_run.origins == ()
 
 
-@pytest.mark.parametrize(
-    ("view", "error", "message"),
-    [
-        ({"graph_id": 0, "op_name": "gone"}, NoSuchPageError, r"graph 0 \(step\) of run run-a has no op 'gone'"),
-        ({"graph_id": 77}, NoSuchPageError, "run run-a has no graph 77"),
-        ({"event_index": 99}, QueryError, "event 99 of run run-a is not a recorded tensor of a graph"),
-        ({"event_index": 4, "graph_id": 0}, QueryError, "event 4 is a tensor of graph 2, not of graph 0"),
-    ],
-)
-def test_errors_for_invalid_graphs_ops_and_events(
-    logdir: Logdir, view: dict[str, Any], error: type[Exception], message: str
-) -> None:
-    with pytest.raises(error, match=message):
-        read(logdir, **view)
+def test_errors_for_events_that_do_not_fit(logdir: Logdir) -> None:
+    with pytest.raises(QueryError, match="event 99 of run run-a is not a recorded tensor of a graph"):
+        read(logdir, event_index=99)
+    with pytest.raises(QueryError, match="event 4 is a tensor of graph 2, not of graph 0"):
+        read(logdir, event_index=4, graph_id=0)
 
 
 def test_a_name_that_does_not_fit_in_an_address_has_no_link(tmp_path: Path) -> None:

@@ -9,16 +9,10 @@ import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 
 from . import logdirs
-from .browser import chromium, watched_page
+from .browser import watched_page
 from .serving import TOKEN, Served, serving
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as opened:
-        yield opened
 
 
 @pytest.fixture(scope="module")

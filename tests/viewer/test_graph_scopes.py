@@ -14,7 +14,7 @@ from tfdbg_arrow.query import open_logdir
 from tfdbg_arrow.query.display.graph_scopes import MAX_OPS_OF_SCOPE, ScopeGraph, scope_graph
 
 from ..query.builder import CLEAN, NAN, RunBuilder
-from .browser import chromium, watched_page
+from .browser import watched_page
 from .serving import TOKEN, Served, serving
 
 OPS = (
@@ -138,12 +138,6 @@ def test_a_scope_is_unfolded_and_folded_with_links_without_javascript(tmp_path: 
         assert link("fold act") != link("fold net")
         text = served.ask(link("fold net")).text
         assert "unfold net" in text
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as opened:
-        yield opened
 
 
 @pytest.fixture(scope="module")

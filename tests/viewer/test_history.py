@@ -16,7 +16,7 @@ from tfdbg_arrow.query.display.tensor_window import TensorFilter, tensor_series
 from tfdbg_arrow.viewer.distribution_drawing import level, level_shares
 from tfdbg_arrow.viewer.line_drawing import Line, Plot, plot_drawing
 from tfdbg_arrow.viewer.page import NoSuchPageError
-from tfdbg_arrow.viewer.pages.history import HistoryPage, read_history
+from tfdbg_arrow.viewer.pages.history import HistoryPage, HistoryView, read_history
 from tfdbg_arrow.viewer.svg import Columns
 
 from ..query.builder import CLEAN, NAN, RunBuilder, counts
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.slow
 
 def history(path: Path, **arguments: Any) -> HistoryPage:
     with open_logdir(path) as logdir:
-        return read_history(logdir, run_id="run-a", **arguments)
+        return read_history(logdir, HistoryView(run_id="run-a", **arguments))
 
 
 def magnitudes(value: float) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from tfdbg_arrow.query import open_logdir
 
-from .browser import chromium, watched_page
+from .browser import watched_page
 from .serving import TOKEN, Served, serving
 
 pytestmark = pytest.mark.exhaustive
@@ -90,12 +90,6 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Large]:
     assert first_bad[0] == expected["event_index"]
     with serving(path) as served:
         yield Large(served=served, run_id=run_id, num_steps=num_steps, bad_mean=bad_mean, rows=rows)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as opened:
-        yield opened
 
 
 @pytest.fixture

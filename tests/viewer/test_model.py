@@ -29,7 +29,7 @@ from tfdbg_arrow.viewer.svg import Columns
 
 from ..query.builder import CLEAN, NAN, RunBuilder
 from . import logdirs
-from .browser import chromium, place_of, watched_page
+from .browser import place_of, watched_page
 from .serving import TOKEN, Served, serving
 
 Array = npt.NDArray[np.float64]
@@ -285,12 +285,6 @@ def test_the_lightness_of_the_sequential_scale_changes_evenly(colours: Colours) 
     steps = np.diff(lightness) * (1 if lightness[-1] > lightness[0] else -1)
     assert steps.min() > 3
     assert math.isclose(abs(lightness[-1] - lightness[0]), steps.sum())
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as opened:
-        yield opened
 
 
 @pytest.fixture(scope="module")

@@ -125,7 +125,7 @@ def test_rules_and_curves_fill_in_as_they_finish_in_the_background(
         assert page == whole
         # The alerts page uses the same answers.
         monkeypatch.setattr(alerts_page, "run_rules", None)
-        alerts = alerts_page.read_known_alerts(reader.background, wait_s=0)
+        alerts = alerts_page.read_known_alerts(reader.background, alerts_page.AlertsView(), wait_s=0)
         assert (alerts.pending_rules, [group.kind for group in alerts.groups]) == (
             (), [rule.kind for rule in whole.rules]
         )  # fmt: skip

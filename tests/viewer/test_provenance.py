@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
-from tfdbg_arrow.errors import QueryError
 from tfdbg_arrow.query import open_logdir
-from tfdbg_arrow.viewer.page import NoSuchPageError
 from tfdbg_arrow.viewer.pages.provenance import read_provenance
 
 from . import logdirs
@@ -25,11 +21,3 @@ def test_the_path_to_the_origin_and_the_reason(tmp_path: Path) -> None:
     ]
     assert page.why == "Log of 0: 2 of 6 elements are 0, and the logarithm of 0 is -Inf."
     assert (cut.provenance.is_cut, cut.provenance.path) == (True, ())
-
-
-def test_a_healthy_tensor_has_no_path(tmp_path: Path) -> None:
-    with open_logdir(logdirs.log_of_zero(tmp_path)) as logdir:
-        with pytest.raises(QueryError, match="holds no infinity and no NaN"):
-            read_provenance(logdir, 2, run_id="run-a")
-        with pytest.raises(NoSuchPageError):
-            read_provenance(logdir, 99, run_id="run-a")

@@ -81,6 +81,7 @@ def test_the_module_template_and_test_of_a_page_are_named_like_its_url() -> None
         ("/overview.json?run=evil", 404, "run 'evil' is not in"),
         ("/graph.json?graph=9", 404, "run run-a has no graph 9"),
         ("/graph.json?graph=0&op=x", 404, "graph 0 (loss) of run run-a has no op 'x'"),
+        ("/provenance.json?event=99", 404, "event 99 of run run-a is not a recorded tensor."),
         ("/provenance.json?event=2", 400, "holds no infinity and no NaN"),
         (f"/tensors.json?name={'x' * 20_000}", 400, "name has 20,000 characters"),
     ],

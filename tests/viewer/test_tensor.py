@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from tfdbg_arrow.query import open_logdir
-from tfdbg_arrow.viewer.page import NoSuchPageError
 from tfdbg_arrow.viewer.pages.tensor import TensorPage, read_tensor_page
 
 from ..query.builder import CLEAN, NAN, RunBuilder
@@ -53,8 +50,3 @@ def test_inputs_are_from_the_same_call_and_iteration(tmp_path: Path) -> None:
         (input_,) = tensor(path, event_index).inputs
         assert input_.health is not None
         assert input_.health.event_index == x
-
-
-def test_the_error_for_an_unknown_event(tmp_path: Path) -> None:
-    with pytest.raises(NoSuchPageError, match="event 0 of run run-a is not a recorded tensor"):
-        tensor(logdirs.log_of_zero(tmp_path), 0)

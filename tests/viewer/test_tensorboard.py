@@ -28,7 +28,6 @@ from tfdbg_arrow.viewer.security import FRAMED_HEADERS, Hosts
 
 from ..query.builder import NAN, RunBuilder
 from . import logdirs
-from .browser import chromium
 from .serving import Answer, Served, serving
 
 MOUNT = "/data/plugin/tfdbg_arrow"
@@ -321,12 +320,6 @@ def watched(page: Page) -> list[str]:
     page.on("requestfailed", on_failure)
     page.on("request", lambda request: None if "//127.0.0.1:" in request.url else wrong.append(request.url))
     return wrong
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as opened:
-        yield opened
 
 
 def frame_of(page: Page) -> Frame:

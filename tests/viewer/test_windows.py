@@ -9,19 +9,13 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from ..query.builder import CLEAN, NAN, RunBuilder
-from .browser import chromium, watched_page
+from .browser import watched_page
 from .serving import TOKEN, Served, serving
 
 pytestmark = pytest.mark.slow
 
 NUM_EXECUTIONS = 3000
 BAD = (700, 2500)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as opened:
-        yield opened
 
 
 @pytest.fixture(scope="module")

@@ -4,22 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.exceptions import Exit
 
 from tfdbg_arrow.cli.command import Command
-from tfdbg_arrow.cli.output import (
-    json_option,
-    memory_limit_option,
-    print_about,
-    print_blocks,
-    print_json,
-    reading,
-    run_option,
-    skip_broken_option,
-)
+from tfdbg_arrow.cli.output import Opening, print_about, print_blocks, print_json, reading, reading_options, run_option
 from tfdbg_arrow.errors import QueryError
 
 if TYPE_CHECKING:
@@ -38,9 +29,7 @@ _PARAMETERS = (
     click.option("--rules", metavar="DIR", help="A directory with your own rules, as .sql files."),
     run_option,
     click.option("--all", "--expand", "expand", is_flag=True, help="List every alert instead of the findings."),
-    skip_broken_option,
-    memory_limit_option,
-    json_option,
+    reading_options,
 )
 
 
@@ -57,18 +46,7 @@ def _with_parameters(*, limit: int) -> Callable[[Callable[..., None]], Callable[
 
 @click.command("alerts", cls=Command)
 @_with_parameters(limit=100)
-def alerts(
-    logdir: str,
-    rule: tuple[str, ...],
-    parameters: tuple[str, ...],
-    rules: str | None,
-    run_id: str | None,
-    limit: int,
-    expand: bool,
-    skip_broken: bool,
-    memory_limit: str | None,
-    json: bool,
-) -> None:
+def alerts(logdir: str, limit: int, expand: bool, json: bool, **asked: Any) -> None:
     """Lists what the alert rules find: overflows, vanishing gradients, dead ReLUs, and so on.
 
     A table counts the alerts of each rule, and the findings follow. A finding groups the alerts of one rule for one
@@ -78,9 +56,7 @@ def alerts(
     """
     from tfdbg_arrow.query.present.findings import findings, summary
 
-    answer, about = _run(
-        logdir, rule, parameters, rules, run_id=run_id, limit=limit, skip_broken=skip_broken, memory_limit=memory_limit
-    )
+    answer, about = _run(logdir, limit=limit, **asked)
     if json:
         _print_json(logdir, answer, about)
     else:
@@ -92,34 +68,15 @@ def alerts(
 
 @click.command("check", cls=Command)
 @_with_parameters(limit=10)
-def check(
-    logdir: str,
-    rule: tuple[str, ...],
-    parameters: tuple[str, ...],
-    rules: str | None,
-    run_id: str | None,
-    limit: int,
-    expand: bool,
-    skip_broken: bool,
-    memory_limit: str | None,
-    json: bool,
-) -> None:
+def check(logdir: str, limit: int, expand: bool, json: bool, **asked: Any) -> None:
     """Fails if a rule finds something; meant for CI. Without --rule, fails if a NaN or infinity did harm.
 
     Exit codes: 0 nothing found, 1 something found, 2 the command failed or a rule was stopped.
     """
     from tfdbg_arrow.query.present.findings import findings
 
-    answer, about = _run(
-        logdir,
-        rule or ("nonfinite_origin",),
-        parameters,
-        rules,
-        run_id=run_id,
-        limit=limit,
-        skip_broken=skip_broken,
-        memory_limit=memory_limit,
-    )
+    asked["rule"] = asked["rule"] or ("nonfinite_origin",)
+    answer, about = _run(logdir, limit=limit, **asked)
     if json:
         _print_json(logdir, answer, about)
     elif answer.findings or answer.not_run:
@@ -146,16 +103,15 @@ def _print_json(logdir: str, answer: Alerts, about: AboutRuns) -> None:
 
 def _run(
     logdir: str,
+    *,
+    opening: Opening,
     rule: Sequence[str],
     parameters: Sequence[str],
     rules: str | None,
-    *,
     run_id: str | None,
     limit: int,
-    skip_broken: bool,
-    memory_limit: str | None,
 ) -> tuple[Alerts, AboutRuns]:
-    with reading(logdir, skip_broken=skip_broken, memory_limit=memory_limit) as opened:
+    with reading(logdir, opening) as opened:
         answer = opened.alerts(
             kinds=rule or None,
             parameters=_parse(parameters),

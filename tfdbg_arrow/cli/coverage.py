@@ -2,31 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import click
 from click.exceptions import Exit
 
 from tfdbg_arrow.cli.command import Command
-from tfdbg_arrow.cli.output import (
-    json_option,
-    memory_limit_option,
-    print_about,
-    print_answer,
-    print_json,
-    reading,
-    run_option,
-    skip_broken_option,
-)
+from tfdbg_arrow.cli.output import Opening, print_about, print_answer, print_json, reading, reading_options, run_option
 
 
 @click.command("coverage", cls=Command)
 @click.argument("logdir", help="The directory that a recording wrote.")
 @run_option
-@skip_broken_option
-@memory_limit_option
-@json_option
-def coverage(logdir: str, run_id: str | None, skip_broken: bool, memory_limit: str | None, json: bool) -> None:
+@reading_options
+def coverage(logdir: str, run_id: str | None, opening: Opening, json: bool) -> None:
     """Lists what was not looked at, and why: op outputs by run, graph and reason, and the entries of capture_stat.
 
     Outputs that cannot be bad, such as integers, are counted; --json lists them.
@@ -35,12 +22,10 @@ def coverage(logdir: str, run_id: str | None, skip_broken: bool, memory_limit: s
 
     Exit codes: 0 every tensor that could be bad was looked at, 1 some were not, 2 an error.
     """
-    with reading(logdir, skip_broken=skip_broken, memory_limit=memory_limit) as opened:
+    with reading(logdir, opening) as opened:
         answer, about = opened.coverage(run_id=run_id), opened.about_runs(run_id=run_id)
     if json:
-        print_json(
-            {**dataclasses.asdict(answer), "is_complete": answer.is_complete, "summary": answer.summary, "about": about}
-        )
+        print_json({**vars(answer), "is_complete": answer.is_complete, "summary": answer.summary, "about": about})
     else:
         print_about(about)
         print_answer(answer)

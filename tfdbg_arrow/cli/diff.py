@@ -9,14 +9,7 @@ import click
 from click.exceptions import Exit
 
 from tfdbg_arrow.cli.command import Command
-from tfdbg_arrow.cli.output import (
-    json_option,
-    memory_limit_option,
-    print_blocks,
-    print_json,
-    reading,
-    skip_broken_option,
-)
+from tfdbg_arrow.cli.output import Opening, print_blocks, print_json, reading, reading_options
 
 if TYPE_CHECKING:
     from tfdbg_arrow.query import Diff, LayerDifferences, Logdir, Parting
@@ -55,9 +48,7 @@ if TYPE_CHECKING:
 )
 @click.option("--last-step", metavar="N", type=int, help="Compare only up to training step N, which is faster.")
 @click.option("--limit", metavar="N", type=int, default=20, help="List at most N ops per run that only this run has.")
-@skip_broken_option
-@memory_limit_option
-@json_option
+@reading_options
 def diff(
     a: str,
     b: str | None,
@@ -69,8 +60,7 @@ def diff(
     known: str | None,
     last_step: int | None,
     limit: int,
-    skip_broken: bool,
-    memory_limit: str | None,
+    opening: Opening,
     json: bool,
 ) -> None:
     """Names the layer that parted first, and the op at which two runs of a program first diverge in data flow.
@@ -88,14 +78,8 @@ def diff(
     from tfdbg_arrow.query.run_diff.comparing import DEFAULT_GROWTH
 
     with contextlib.ExitStack() as stack:
-        logdir_a = stack.enter_context(
-            reading(a, skip_broken=skip_broken, memory_limit=memory_limit, what="Comparing …")
-        )
-        logdir_b = (
-            None
-            if b is None
-            else stack.enter_context(reading(b, skip_broken=skip_broken, memory_limit=memory_limit, what=None))
-        )
+        logdir_a = stack.enter_context(reading(a, opening, what="Comparing …"))
+        logdir_b = None if b is None else stack.enter_context(reading(b, opening, what=None))
         answer = compare(
             logdir_a,
             logdir_b,

@@ -2,32 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from tfdbg_arrow.cli.command import Command
-from tfdbg_arrow.cli.output import (
-    console,
-    json_option,
-    memory_limit_option,
-    print_json,
-    progress_bar,
-    reading,
-    skip_broken_option,
-    styled,
-)
+from tfdbg_arrow.cli.output import Opening, console, print_json, progress_bar, reading, reading_options, styled
 from tfdbg_arrow.cli.watch import wait_for
 from tfdbg_arrow.errors import SettingError
 from tfdbg_arrow.safe_text import number_of
 
 if TYPE_CHECKING:
-    from rich.progress import ProgressColumn
-
     from tfdbg_arrow.debugger_v2.export import ExportedRun
     from tfdbg_arrow.query import Exported, TensorBoardExport
+
+_FORMATS = {
+    "parquet": "Write flat Parquet files for BI tools, one per table and view.",
+    "csv": "Write CSV files, one per table and view.",
+    "duckdb": "Write a DuckDB database.",
+    "sqlite": "Write a SQLite database.",
+    "delta": "Write Delta tables, one per table and view.",
+    "iceberg": "Write Iceberg tables, one per table and view, with a SQLite catalog.",
+    "debugger-v2": "Write a dump that TensorFlow's Debugger V2 and TensorBoard can read.",
+    "tensorboard": "Write curves, layers and distributions as event files, which TensorBoard and other trackers read.",
+}
+"""The formats, each with the help of its option."""
+_NOW = "{task.fields[now]}"
+"""The text behind a progress bar: what is being exported."""
+
+
+def _format_options(command: Callable[..., None]) -> Callable[..., None]:
+    for name, text in reversed(_FORMATS.items()):
+        command = click.option(f"--{name}", is_flag=True, help=text)(command)
+    return command
 
 
 @click.command("export", cls=Command)
@@ -36,20 +45,7 @@ if TYPE_CHECKING:
     "target",
     help="Where to write: a directory (dump, event files, Parquet, CSV, Delta, Iceberg) or a file (DuckDB, SQLite).",
 )
-@click.option("--parquet", is_flag=True, help="Write flat Parquet files for BI tools, one per table and view.")
-@click.option("--csv", is_flag=True, help="Write CSV files, one per table and view.")
-@click.option("--duckdb", is_flag=True, help="Write a DuckDB database.")
-@click.option("--sqlite", is_flag=True, help="Write a SQLite database.")
-@click.option("--delta", is_flag=True, help="Write Delta tables, one per table and view.")
-@click.option("--iceberg", is_flag=True, help="Write Iceberg tables, one per table and view, with a SQLite catalog.")
-@click.option(
-    "--debugger-v2", is_flag=True, help="Write a dump that TensorFlow's Debugger V2 and TensorBoard can read."
-)
-@click.option(
-    "--tensorboard",
-    is_flag=True,
-    help="Write curves, layers and distributions as event files, which TensorBoard and other trackers read.",
-)
+@_format_options
 @click.option(
     "--table",
     metavar="NAME",
@@ -74,52 +70,34 @@ if TYPE_CHECKING:
     metavar="MODE",
     help="How much of each tensor a dump holds, limited to what was recorded. Default: the recording's mode.",
 )
-@skip_broken_option
-@memory_limit_option
-@json_option
+@reading_options
 def export(
     logdir: str,
     target: str,
-    parquet: bool,
-    csv: bool,
-    duckdb: bool,
-    sqlite: bool,
-    delta: bool,
-    iceberg: bool,
-    debugger_v2: bool,
-    tensorboard: bool,
     table: tuple[str, ...],
     run_id: str | None,
     follow: bool,
     overwrite: bool,
     tensor_debug_mode: str | None,
-    skip_broken: bool,
-    memory_limit: str | None,
+    opening: Opening,
     json: bool,
+    **is_asked: bool,
 ) -> None:
     """Writes a logdir in the format of another tool. Give exactly one of the format options.
 
     Exit codes: 0 the export was written, 2 an error.
     """
-    asked = {
-        "parquet": parquet,
-        "csv": csv,
-        "duckdb": duckdb,
-        "sqlite": sqlite,
-        "delta": delta,
-        "iceberg": iceberg,
-        "debugger-v2": debugger_v2,
-        "tensorboard": tensorboard,
-    }
-    formats = [name for name, is_asked in asked.items() if is_asked]
+    formats = [name for name in _FORMATS if is_asked[name.replace("-", "_")]]
     if len(formats) != 1:
-        options = ", ".join(f"--{name}" for name in asked)
+        options = ", ".join(f"--{name}" for name in _FORMATS)
         what = "several formats were given" if formats else "no format was given"
         raise SettingError(f"{what}; give one of {options}.")
-    if follow and not tensorboard:
-        raise SettingError(f"--follow was given with --{formats[0]}; it works only with --tensorboard.")
-    if debugger_v2:
-        for option, is_given in (("--table", table), ("--overwrite", overwrite), ("--skip-broken", skip_broken)):
+    (format_,) = formats
+    if follow and format_ != "tensorboard":
+        raise SettingError(f"--follow was given with --{format_}; it works only with --tensorboard.")
+    if format_ == "debugger-v2":
+        unusable = {"--table": table, "--overwrite": overwrite, "--skip-broken": opening.skip_broken}
+        for option, is_given in unusable.items():
             if is_given:
                 raise SettingError(
                     f"{option} was given with --debugger-v2; its dumps are always complete and are never replaced."
@@ -127,31 +105,22 @@ def export(
         _export_dumps(logdir, target, run_id=run_id, tensor_debug_mode=tensor_debug_mode, json=json)
         return
     if tensor_debug_mode is not None:
-        raise SettingError(f"--tensor-debug-mode was given with --{formats[0]}; it works only with --debugger-v2.")
-    if tensorboard:
+        raise SettingError(f"--tensor-debug-mode was given with --{format_}; it works only with --debugger-v2.")
+    if format_ == "tensorboard":
         if table:
             raise SettingError("--table was given with --tensorboard; event files hold curves, and no tables.")
-        _export_events(
-            logdir,
-            target,
-            run_id=run_id,
-            overwrite=overwrite,
-            follow=follow,
-            skip_broken=skip_broken,
-            memory_limit=memory_limit,
-            json=json,
-        )
+        _export_events(logdir, target, opening=opening, run_id=run_id, overwrite=overwrite, follow=follow, json=json)
         return
     from tfdbg_arrow.query import export as export_to
 
     with (
-        reading(logdir, skip_broken=skip_broken, memory_limit=memory_limit, what=None) as opened,
-        progress_bar("Exporting", _table_columns, now="") as show,
+        reading(logdir, opening, what=None) as opened,
+        progress_bar("Exporting", lambda rich: (rich.MofNCompleteColumn(), rich.TextColumn(_NOW)), now="") as show,
     ):
         exported = export_to(
             opened,
             target,
-            format=formats[0],
+            format=format_,
             tables=table or None,
             run_id=run_id,
             overwrite=overwrite,
@@ -163,30 +132,16 @@ def export(
         _print_exported(exported)
 
 
-def _table_columns() -> Sequence[ProgressColumn]:
-    from rich.progress import MofNCompleteColumn, TextColumn
-
-    return MofNCompleteColumn(), TextColumn("{task.fields[now]}")
-
-
 def _export_events(
-    logdir: str,
-    target: str,
-    *,
-    run_id: str | None,
-    overwrite: bool,
-    follow: bool,
-    skip_broken: bool,
-    memory_limit: str | None,
-    json: bool,
+    logdir: str, target: str, *, opening: Opening, run_id: str | None, overwrite: bool, follow: bool, json: bool
 ) -> None:
     from tfdbg_arrow.query import export_tensorboard
 
     if follow:
         wait_for(logdir)
     with (
-        reading(logdir, skip_broken=skip_broken, memory_limit=memory_limit, what=None) as opened,
-        progress_bar("Following" if follow else "Exporting", _now_columns, now="") as show,
+        reading(logdir, opening, what=None) as opened,
+        progress_bar("Following" if follow else "Exporting", lambda rich: (rich.TextColumn(_NOW),), now="") as show,
     ):
         written = export_tensorboard(
             opened,
@@ -202,18 +157,6 @@ def _export_events(
         _print_events(written)
 
 
-def _now_columns() -> Sequence[ProgressColumn]:
-    from rich.progress import TextColumn
-
-    return (TextColumn("{task.fields[now]}"),)
-
-
-def _dump_columns() -> Sequence[ProgressColumn]:
-    from rich.progress import MofNCompleteColumn, TimeRemainingColumn
-
-    return MofNCompleteColumn(), TimeRemainingColumn()
-
-
 def _export_dumps(logdir: str, target: str, *, run_id: str | None, tensor_debug_mode: str | None, json: bool) -> None:
     from tfdbg_arrow.debugger_v2.export import export_logdir
     from tfdbg_arrow.query import open_logdir
@@ -222,7 +165,7 @@ def _export_dumps(logdir: str, target: str, *, run_id: str | None, tensor_debug_
     if run_id is not None:
         with open_logdir(logdir) as opened:
             run_id = find_run(opened, run_id)
-    with progress_bar("Exporting", _dump_columns) as progress:
+    with progress_bar("Exporting", lambda rich: (rich.MofNCompleteColumn(), rich.TimeRemainingColumn())) as progress:
         runs = export_logdir(
             Path(logdir), Path(target), run_id=run_id, tensor_debug_mode=tensor_debug_mode, progress=progress
         )

@@ -9,16 +9,7 @@ import click
 from click.exceptions import Exit
 
 from tfdbg_arrow.cli.command import Command
-from tfdbg_arrow.cli.output import (
-    json_option,
-    memory_limit_option,
-    print_about,
-    print_blocks,
-    print_json,
-    reading,
-    run_option,
-    skip_broken_option,
-)
+from tfdbg_arrow.cli.output import Opening, print_about, print_blocks, print_json, reading, reading_options, run_option
 from tfdbg_arrow.errors import QueryError
 from tfdbg_arrow.safe_text import printable
 
@@ -35,12 +26,8 @@ if TYPE_CHECKING:
     help="The values to look for: nan, inf or both, separated by a comma.",
 )
 @run_option
-@skip_broken_option
-@memory_limit_option
-@json_option
-def first_nonfinite(
-    logdir: str, kinds: str, run_id: str | None, skip_broken: bool, memory_limit: str | None, json: bool
-) -> None:
+@reading_options
+def first_nonfinite(logdir: str, kinds: str, run_id: str | None, opening: Opening, json: bool) -> None:
     """Names the line of code and the op that are to blame for a NaN or infinity, the reason and the op's inputs.
 
     A bad value that reached a variable ranks before one that was returned to the program, and that before one in a
@@ -53,7 +40,7 @@ def first_nonfinite(
     from tfdbg_arrow.query.present.tensors import nonfinite
 
     wanted = tuple(kind.strip() for kind in kinds.split(",") if kind.strip())
-    with reading(logdir, skip_broken=skip_broken, memory_limit=memory_limit) as opened:
+    with reading(logdir, opening) as opened:
         tensor = opened.first_nonfinite(kinds=wanted, run_id=run_id)
         about = opened.about_runs(run_id=run_id)
         runs = [run for run in opened.runs() if run.run_id in about.run_ids]

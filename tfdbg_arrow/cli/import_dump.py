@@ -28,19 +28,10 @@ def import_dump(dump: str, logdir: str, json: bool) -> None:
     with byte_progress("Importing") as progress:
         imported = run_import(dump, logdir, progress=progress)
     if json:
-        print_json(_summary(imported))
+        names = ("dump", "logdir", "seconds", "num_events", "runs")
+        print_json({name: getattr(imported, name) for name in names})
     else:
         _print(imported)
-
-
-def _summary(imported: Imported) -> dict[str, object]:
-    return {
-        "dump": imported.dump,
-        "logdir": imported.logdir,
-        "seconds": imported.seconds,
-        "num_events": imported.num_events,
-        "runs": imported.runs,
-    }
 
 
 def _print(imported: Imported) -> None:

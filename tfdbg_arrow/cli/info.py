@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
 
 from tfdbg_arrow.cli.command import BAD_TEXTS, Command
-from tfdbg_arrow.cli.output import (
-    json_option,
-    memory_limit_option,
-    print_answer,
-    print_blocks,
-    print_json,
-    progress,
-    reading,
-    skip_broken_option,
-)
+from tfdbg_arrow.cli.output import Opening, print_answer, print_blocks, print_json, progress, reading, reading_options
 from tfdbg_arrow.errors import NoLogdirError
 from tfdbg_arrow.safe_text import number_of, time_text
 
@@ -30,16 +20,14 @@ if TYPE_CHECKING:
 
 @click.command("info", cls=Command)
 @click.argument("logdir", help="The directory or URL that a recording wrote.")
-@skip_broken_option
-@memory_limit_option
-@json_option
-def info(logdir: str, skip_broken: bool, memory_limit: str | None, json: bool) -> None:
+@reading_options
+def info(logdir: str, opening: Opening, json: bool) -> None:
     """Lists the runs and tables of a logdir, with rows and bytes, and the number of bad tensors.
 
     If LOGDIR is another directory, it lists the logdirs below it.
     """
     try:
-        with reading(logdir, skip_broken=skip_broken, memory_limit=memory_limit) as opened:
+        with reading(logdir, opening) as opened:
             answer = opened.info()
     except NoLogdirError as error:
         if not error.below.logdirs:
@@ -47,7 +35,7 @@ def info(logdir: str, skip_broken: bool, memory_limit: str | None, json: bool) -
         _tell_below(error.below, json=json)
         return
     if json:
-        print_json(dataclasses.asdict(answer))
+        print_json(answer)
     else:
         print_answer(answer)
 

@@ -6,10 +6,12 @@ The functions import rich, because `--help` and `--json` do not need it.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -32,31 +34,46 @@ run_option = click.option(
     "processes of its program.",
 )
 json_option = click.option("--json", is_flag=True, help="Print one JSON object.")
-skip_broken_option = click.option(
-    "--skip-broken",
-    is_flag=True,
-    help="Skip parts that are changed, truncated or missing, and list them on stderr. Checks every part, which takes "
-    "time.",
-)
 memory_limit_option = click.option(
     "--memory-limit",
     metavar="SIZE",
     help="Memory limit of the queries, e.g. 500MB. Default: TFDBG_ARROW_MEMORY_LIMIT, or 2GiB if that is not set.",
 )
+_skip_broken_option = click.option(
+    "--skip-broken",
+    is_flag=True,
+    help="Skip parts that are changed, truncated or missing, and list them on stderr. Checks every part, which takes "
+    "time.",
+)
 _WIDTH_OF_A_FILE = 100_000
 _MAX_SHOWN = 3
 
 
+@dataclass(frozen=True)
+class Opening:
+    """How to open a logdir: whether to skip broken parts, and the memory limit of the queries; None is the default."""
+
+    skip_broken: bool
+    memory_limit: str | None
+
+
+def reading_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Declares the options of a command that reads a logdir. It gets --skip-broken and --memory-limit as an Opening."""
+
+    @functools.wraps(command)
+    def with_opening(*args: Any, skip_broken: bool, memory_limit: str | None, **options: Any) -> None:
+        command(*args, opening=Opening(skip_broken, memory_limit), **options)
+
+    return _skip_broken_option(memory_limit_option(json_option(with_opening)))
+
+
 @contextlib.contextmanager
-def reading(
-    logdir: str, *, skip_broken: bool, memory_limit: str | None, what: str | None = "Reading …"
-) -> Iterator[Logdir]:
+def reading(logdir: str, opening: Opening, *, what: str | None = "Reading …") -> Iterator[Logdir]:
     """Yields an open logdir. On exit, prints the parts that were skipped on stderr.
 
     Args:
         logdir: The logdir's path or URL.
-        skip_broken: Whether to skip broken parts.
-        memory_limit: The memory limit of the queries; None means the default.
+        opening: How to open it.
         what: The status text shown while the logdir is read, if stderr is a terminal; None shows nothing.
     """
     from tfdbg_arrow.query import open_logdir
@@ -66,7 +83,7 @@ def reading(
         with contextlib.ExitStack() as stack:
             if what is not None:
                 stack.enter_context(progress(what))
-            opened = stack.enter_context(open_logdir(logdir, skip_broken=skip_broken, memory_limit=memory_limit))
+            opened = stack.enter_context(open_logdir(logdir, **vars(opening)))
             try:
                 yield opened
             finally:
@@ -174,9 +191,9 @@ def cell_text(value: Any) -> str:
     return str(plain).lower() if isinstance(plain, bool) else str(plain)
 
 
-def print_json(value: Mapping[str, Any]) -> None:
-    """Prints one JSON object on stdout; see `to_json`."""
-    click.echo(json.dumps(to_json(value), allow_nan=False, indent=2))
+def print_json(value: object, *, indent: int | None = 2, err: bool = False) -> None:
+    """Prints one JSON object on stdout or stderr, in one line if `indent` is None; see `to_json`."""
+    click.echo(json.dumps(to_json(value), allow_nan=False, indent=indent), err=err)
 
 
 @contextlib.contextmanager
@@ -194,33 +211,29 @@ def progress(what: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def progress_bar(
-    what: str, columns: Callable[[], Sequence[ProgressColumn]], **fields: Any
+    what: str, columns: Callable[[Any], Sequence[ProgressColumn]], **fields: Any
 ) -> Iterator[Callable[..., None]]:
     """Yields a callback for (done, total, **fields); it draws a bar on stderr if that is a terminal.
 
     Args:
         what: The text before the bar.
-        columns: Returns what to show behind the bar.
+        columns: Takes the module `rich.progress`, and returns what to show behind the bar.
         **fields: The first values of the fields that the columns show.
     """
     if not sys.stderr.isatty():
         yield lambda done, total, **fields: None
         return
+    from rich import progress as rich
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn
 
-    shown = (TextColumn("{task.description}"), BarColumn(), *columns())
-    with Progress(*shown, console=Console(stderr=True, markup=False, emoji=False), transient=True) as bar:
+    shown = (rich.TextColumn("{task.description}"), rich.BarColumn(), *columns(rich))
+    with rich.Progress(*shown, console=Console(stderr=True, markup=False, emoji=False), transient=True) as bar:
         task = bar.add_task(printable(what), total=None, **fields)
         yield lambda done, total, **fields: bar.update(task, completed=done, total=total, **fields)
 
 
 def byte_progress(what: str) -> AbstractContextManager[Callable[[int, int], None]]:
     """Yields a callback for (bytes read, total bytes); it draws a bar on stderr if that is a terminal."""
-
-    def columns() -> Sequence[ProgressColumn]:
-        from rich.progress import DownloadColumn, TimeRemainingColumn, TransferSpeedColumn
-
-        return DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn()
-
-    return progress_bar(what, columns)
+    return progress_bar(
+        what, lambda rich: (rich.DownloadColumn(), rich.TransferSpeedColumn(), rich.TimeRemainingColumn())
+    )

@@ -8,15 +8,14 @@ import click
 
 from tfdbg_arrow.cli.command import Command
 from tfdbg_arrow.cli.output import (
+    Opening,
     console,
-    json_option,
-    memory_limit_option,
     print_about,
     print_json,
     progress,
     reading,
+    reading_options,
     run_option,
-    skip_broken_option,
     styled,
 )
 from tfdbg_arrow.safe_text import number_of
@@ -54,9 +53,7 @@ if TYPE_CHECKING:
     default=60.0,
     help="How long --minimise searches at most.",
 )
-@skip_broken_option
-@memory_limit_option
-@json_option
+@reading_options
 def repro(
     logdir: str,
     output: str,
@@ -66,8 +63,7 @@ def repro(
     fix: bool,
     minimise: bool,
     time_limit: float,
-    skip_broken: bool,
-    memory_limit: str | None,
+    opening: Opening,
     json: bool,
 ) -> None:
     """Writes a script that runs the op that made the first bad value, with its recorded inputs.
@@ -80,7 +76,7 @@ def repro(
     from tfdbg_arrow.reproduction import write_repro
 
     with (
-        reading(logdir, skip_broken=skip_broken, memory_limit=memory_limit, what=None) as opened,
+        reading(logdir, opening, what=None) as opened,
         progress("Working …"),
     ):
         written = write_repro(

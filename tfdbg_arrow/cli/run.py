@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json as json_module
 import os
 import shlex
 import sys
@@ -16,9 +15,9 @@ import click
 from click.exceptions import Exit
 
 from tfdbg_arrow.cli.command import EXIT_BUG, NO_BUGS, Command, error_object, tell_bug
-from tfdbg_arrow.cli.output import print_blocks, progress
+from tfdbg_arrow.cli.output import print_blocks, print_json, progress
 from tfdbg_arrow.errors import SettingError, TfdbgArrowError, TimeLimitError
-from tfdbg_arrow.safe_text import number_of, printable, to_json
+from tfdbg_arrow.safe_text import number_of, printable
 
 if TYPE_CHECKING:
     from tfdbg_arrow.query import AboutRuns, Logdir, NonFinite, Reasons, Run
@@ -40,7 +39,7 @@ class RunCommand(Command):
 
     def print_error_json(self, type_: str, message: str, **more: object) -> None:
         """Prints an error as a JSON object."""
-        _print_json_line(error_object(type_, message, **more))
+        print_json(error_object(type_, message, **more), indent=None, err=True)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parses our own options. Everything after the program's name is passed to the program."""
@@ -214,32 +213,17 @@ class Summary:
 @click.option("--json", is_flag=True, help="Print the summary as a JSON object on the last line of stderr.")
 def run(
     ctx: click.Context,
+    /,
     program: tuple[str, ...],
     module: str | None,
     logdir: str,
     mode: str,
-    circular_buffer_size: int,
-    op_regex: str | None,
     tensor_dtypes: str | None,
-    health_backend: str,
-    xla: str,
-    graphs: str,
-    values: str | None,
-    steps: str | None,
-    max_bytes: int | None,
-    when_full: str,
     max_memory_bytes: int | None,
-    dump_on: str | None,
-    dump_after: int | None,
-    on_nonfinite: str,
-    redact: str | None,
-    histograms: bool,
-    exact_subnormals: bool,
-    run_name: str | None,
     tags: str | None,
-    notes: str | None,
     seed: int | None,
     json: bool,
+    **settings: Any,
 ) -> None:
     """Runs an unmodified Python program and records it.
 
@@ -259,15 +243,14 @@ def run(
     from tfdbg_arrow.writer.settings import Request
 
     location = parse_location(logdir)
-    changed = {
-        "logdir": location.expanduser().absolute() if isinstance(location, Path) else location.url,
-        "tensor_debug_mode": mode,
-        "tensor_dtypes": None if tensor_dtypes is None else [name.strip() for name in tensor_dtypes.split(",")],
-        "tags": None if tags is None else [tag.strip() for tag in tags.split(",")],
-        "max_memory_bytes": DEFAULT_MAX_MEMORY_BYTES if max_memory_bytes is None else max_memory_bytes,
-    }
-    names = {field.name for field in dataclasses.fields(Request)}
-    request = Request(**{name: value for name, value in ctx.params.items() if name in names} | changed)
+    request = Request(
+        logdir=location.expanduser().absolute() if isinstance(location, Path) else location.url,
+        tensor_debug_mode=mode,
+        tensor_dtypes=None if tensor_dtypes is None else [name.strip() for name in tensor_dtypes.split(",")],
+        tags=None if tags is None else [tag.strip() for tag in tags.split(",")],
+        max_memory_bytes=DEFAULT_MAX_MEMORY_BYTES if max_memory_bytes is None else max_memory_bytes,
+        **settings,
+    )
     try:
         outcome = record_program(_program(module, program), request, seed=seed)
         if outcome.is_child:
@@ -285,7 +268,7 @@ def run(
         except Exception as error:
             text = tell_bug(ctx, error)
             if json:
-                _print_json_line(error_object(type(error).__name__, text))
+                print_json(error_object(type(error).__name__, text), indent=None, err=True)
             exit_code = outcome.exit_code or EXIT_BUG
         raise Exit(exit_code)
     except KeyboardInterrupt:
@@ -311,20 +294,16 @@ def _finish(summary: Summary, *, shown_logdir: str, json: bool) -> int:
     except TfdbgArrowError as error:
         _say(str(error))
         if json:
-            _print_json_line(error_object(type(error).__name__, str(error)))
+            print_json(error_object(type(error).__name__, str(error)), indent=None, err=True)
         return summary.program_exit_code or _EXIT_ERROR
     if json:
-        _print_json_line(summary)
+        print_json(summary, indent=None, err=True)
     else:
         if summary.stopped_by is not None:
             _print_stop(summary.logdir, summary.stopped_by)
         for line in _summary_lines(summary, runs, shown_logdir):
             _say(line)
     return summary.program_exit_code or _own_exit_code(summary)
-
-
-def _print_json_line(value: object) -> None:
-    click.echo(json_module.dumps(to_json(value), allow_nan=False), err=True)
 
 
 def _own_exit_code(summary: Summary) -> int:

@@ -9,15 +9,14 @@ import click
 
 from tfdbg_arrow.cli.command import Command
 from tfdbg_arrow.cli.output import (
-    json_option,
-    memory_limit_option,
+    Opening,
     print_about,
     print_blocks,
     print_json,
     progress,
     reading,
+    reading_options,
     run_option,
-    skip_broken_option,
 )
 from tfdbg_arrow.errors import QueryError
 from tfdbg_arrow.safe_text import printable
@@ -47,9 +46,7 @@ _POLL_S = 0.5
 @click.option(
     "--follow", "-f", is_flag=True, help="Keep printing new tensors until the recording ends or you press Ctrl-C."
 )
-@skip_broken_option
-@memory_limit_option
-@json_option
+@reading_options
 def show(
     logdir: str,
     pattern: str,
@@ -58,8 +55,7 @@ def show(
     run_id: str | None,
     limit: int,
     follow: bool,
-    skip_broken: bool,
-    memory_limit: str | None,
+    opening: Opening,
     json: bool,
 ) -> None:
     """Shows the history of selected tensors, one line for each time that they were computed.
@@ -71,7 +67,7 @@ def show(
     from tfdbg_arrow.query.wording import similar_text
 
     steps = _parse_steps(step)
-    with reading(logdir, skip_broken=skip_broken, memory_limit=memory_limit, what=None) as opened:
+    with reading(logdir, opening, what=None) as opened:
         if follow:
             if json:
                 raise QueryError("--follow prints endless lines and --json one object; give only one of them.")

@@ -8,17 +8,7 @@ from typing import Any
 import click
 
 from tfdbg_arrow.cli.command import Command
-from tfdbg_arrow.cli.output import (
-    cell_text,
-    console,
-    json_option,
-    memory_limit_option,
-    print_csv,
-    print_json,
-    reading,
-    skip_broken_option,
-    styled,
-)
+from tfdbg_arrow.cli.output import Opening, cell_text, console, print_csv, print_json, reading, reading_options, styled
 
 
 @click.command("sql", cls=Command)
@@ -37,20 +27,17 @@ from tfdbg_arrow.cli.output import (
     default=None,
     help="Print each column on a line of its own. Default: if a row is wider than the terminal.",
 )
-@skip_broken_option
-@memory_limit_option
-@json_option
+@reading_options
 def sql(
     logdir: str,
     query: str,
     format_: str,
     expanded: bool | None,
-    skip_broken: bool,
-    memory_limit: str | None,
+    opening: Opening,
     json: bool,
 ) -> None:
     """Runs SQL over the tables of a logdir; `info` lists them."""
-    with reading(logdir, skip_broken=skip_broken, memory_limit=memory_limit, what="Running …") as opened:
+    with reading(logdir, opening, what="Running …") as opened:
         columns, rows = opened.table(query)
     if json or format_ == "json":
         print_json({"columns": list(columns), "rows": rows})

@@ -11,16 +11,7 @@ from pathlib import Path
 import click
 
 from tfdbg_arrow.cli.command import Command
-from tfdbg_arrow.cli.output import (
-    json_option,
-    memory_limit_option,
-    print_about,
-    print_json,
-    progress,
-    reading,
-    run_option,
-    skip_broken_option,
-)
+from tfdbg_arrow.cli.output import Opening, print_about, print_json, progress, reading, reading_options, run_option
 from tfdbg_arrow.errors import MissingDependencyError, NoLogdirError, QueryError, install_command
 from tfdbg_arrow.safe_text import printable
 
@@ -56,9 +47,7 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
     help="Where the SQL page keeps the queries that you save, one .sql file each. Default: "
     "~/.local/share/tfdbg_arrow/queries.",
 )
-@skip_broken_option
-@memory_limit_option
-@json_option
+@reading_options
 def view(
     logdir: str,
     other: str | None,
@@ -69,8 +58,7 @@ def view(
     timeout: float,
     has_sql: bool,
     queries: Path | None,
-    skip_broken: bool,
-    memory_limit: str | None,
+    opening: Opening,
     json: bool,
 ) -> None:
     """Serves pages that show the first bad tensor, its cause and its line of code, until you press Ctrl-C.
@@ -96,12 +84,12 @@ def view(
         from tfdbg_arrow.viewer.sites import Sites, pair_of
 
     def open_reader(path: str | Path) -> Reader:
-        return Reader(path, timeout_s=timeout, skip_broken=skip_broken, memory_limit=memory_limit)
+        return Reader(path, timeout_s=timeout, **vars(opening))
 
     saved = SavedQueries(queries or default_directory())
 
     def sql_box_of(path: str | Path) -> SqlBox:
-        return SqlBox(sandbox=Sandbox(path, timeout_s=timeout, skip_broken=skip_broken), saved=saved)
+        return SqlBox(sandbox=Sandbox(path, timeout_s=timeout, skip_broken=opening.skip_broken), saved=saved)
 
     reader: Reader | Sites
     try:
@@ -169,16 +157,13 @@ def view(
     default=10_000_000,
     help="Maximum size of the file; omitted content is listed.",
 )
-@skip_broken_option
-@memory_limit_option
-@json_option
+@reading_options
 def report(
     logdir: str,
     output: Path,
     run_id: str | None,
     max_bytes: int,
-    skip_broken: bool,
-    memory_limit: str | None,
+    opening: Opening,
     json: bool,
 ) -> None:
     """Writes one HTML file to attach to a bug report: the first bad tensor, the alerts and their source code.
@@ -191,7 +176,7 @@ def report(
     with _viewer_extra("report"):
         from tfdbg_arrow.viewer.report import write_report
 
-    with reading(logdir, skip_broken=skip_broken, memory_limit=memory_limit) as opened:
+    with reading(logdir, opening) as opened:
         written = write_report(opened, output, run_id=run_id, max_bytes=max_bytes)
         about = opened.about_runs(run_id=run_id)
     if json:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json as json_module
 import subprocess
 import sys
 import time
@@ -15,8 +14,8 @@ import click
 from click.exceptions import Exit
 
 from tfdbg_arrow.cli.command import Command
-from tfdbg_arrow.cli.output import console, memory_limit_option, renderables, run_option
-from tfdbg_arrow.safe_text import number_of, printable, to_json
+from tfdbg_arrow.cli.output import console, memory_limit_option, print_json, renderables, run_option
+from tfdbg_arrow.safe_text import number_of, printable
 from tfdbg_arrow.storage.layout import MARKER_NAME
 from tfdbg_arrow.storage.location import parse_location
 
@@ -141,7 +140,7 @@ def _lines() -> Iterator[Callable[[TrainingProgress], None]]:
 @contextlib.contextmanager
 def _json_lines() -> Iterator[Callable[[TrainingProgress], None]]:
     """Yields a function that prints the progress as a JSON object."""
-    yield lambda progress: click.echo(json_module.dumps(to_json(progress), allow_nan=False))
+    yield lambda progress: print_json(progress, indent=None)
 
 
 @contextlib.contextmanager

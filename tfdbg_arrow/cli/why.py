@@ -9,15 +9,14 @@ from click.exceptions import Exit
 
 from tfdbg_arrow.cli.command import Command
 from tfdbg_arrow.cli.output import (
-    json_option,
-    memory_limit_option,
+    Opening,
     print_about,
     print_blocks,
     print_csv,
     print_json,
     reading,
+    reading_options,
     run_option,
-    skip_broken_option,
 )
 from tfdbg_arrow.errors import QueryError
 
@@ -41,9 +40,7 @@ if TYPE_CHECKING:
 @click.option("--full", is_flag=True, help="Show every tensor of a long path.")
 @click.option("--limit", metavar="N", type=int, default=1000, help="Find at most N tensors.")
 @click.option("--csv", is_flag=True, help="Print every tensor found as a row of CSV.")
-@skip_broken_option
-@memory_limit_option
-@json_option
+@reading_options
 def why(
     logdir: str,
     tensor: str | None,
@@ -53,8 +50,7 @@ def why(
     full: bool,
     limit: int,
     csv: bool,
-    skip_broken: bool,
-    memory_limit: str | None,
+    opening: Opening,
     json: bool,
 ) -> None:
     """Shows how a tensor became bad: the path back to the op that created the first bad value, and that op's inputs.
@@ -69,7 +65,7 @@ def why(
 
     if csv and json:
         raise QueryError("--csv and --json were both given; give only one of them.")
-    with reading(logdir, skip_broken=skip_broken, memory_limit=memory_limit) as opened:
+    with reading(logdir, opening) as opened:
         about = opened.about_runs(run_id=run_id)
         first = opened.first_nonfinite(run_id=run_id) if tensor is None else None
         search = opened.spread if forward else opened.provenance

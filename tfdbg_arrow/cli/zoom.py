@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -69,7 +68,7 @@ def zoom(
     target = logdir.with_name(f"{logdir.name}-zoom") if output is None else output
     rerun = run_again(logdir, program, output=target, run_id=run_id, event_index=event, seed=seed, timeout_s=timeout)
     if json:
-        print_json({field.name: getattr(rerun, field.name) for field in dataclasses.fields(rerun)})
+        print_json(rerun)
     else:
         _print(rerun)
     raise Exit(0 if rerun.is_same_place else 1)

@@ -37,9 +37,10 @@ class Known(Generic[_Result]):
 
 @dataclass(frozen=True)
 class _Kept:
-    """An answer, or None if the computation failed, and the logdir's state before the computation."""
+    """An answer, whether the computation failed, and the logdir's state before the computation."""
 
     answer: object
+    has_failed: bool
     state: str
 
 
@@ -90,12 +91,12 @@ class Background:
                 self._thread.start()
             while any(self._is_missing(key, state) for key in wanted) and (left_s := end - time.monotonic()) > 0:
                 self._condition.wait(left_s)
-            answers = {key: self._answers[key].answer for key in wanted if key in self._answers}
+            kept = {key: self._answers[key] for key in wanted if key in self._answers}
             pending = tuple(key for key in wanted if self._is_missing(key, state))
         return Known(
-            answers={key: answer for key, answer in answers.items() if answer is not None},  # type: ignore[misc]
+            answers={key: one.answer for key, one in kept.items() if not one.has_failed},  # type: ignore[misc]
             pending=pending,
-            failed=tuple(key for key, answer in answers.items() if answer is None and key not in pending),
+            failed=tuple(key for key, one in kept.items() if one.has_failed and key not in pending),
         )
 
     def _is_missing(self, key: Hashable, state: str) -> bool:
@@ -120,9 +121,9 @@ class Background:
     def _computed(self, key: Hashable, compute: Callable[[Logdir], object]) -> _Kept:
         state = self._state()
         try:
-            return _Kept(self._read(key, compute), state)
+            return _Kept(self._read(key, compute), False, state)
         except TfdbgArrowError as error:  # such as a time limit; the page names the failed answers
             _LOG.debug("%r could not be computed", key, exc_info=error)
         except Exception as error:  # a defect must not end the thread
             _LOG.error("%r could not be computed", key, exc_info=error)
-        return _Kept(None, state)
+        return _Kept(None, True, state)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tfdbg_arrow.query import TensorHealth
+from tfdbg_arrow.query.display.graph_ops import OutputHealth
 from tfdbg_arrow.query.values import Histogram, HistogramBin
 from tfdbg_arrow.query.wording import first_bad_text
 from tfdbg_arrow.safe_text import number_of
@@ -12,9 +14,9 @@ from tfdbg_arrow.safe_text import number_of
 _GAP = 1.5
 """Gap between the finite bins and the other bars, in widths of a bar."""
 _LEAST_PERCENT = 1.5
+"""Least height of a bar, and least width of a share, so that it is visible."""
 _BAD = (("nan", "num_nan", "NaN"), ("neg-inf", "num_neg_inf", "-Inf"), ("pos-inf", "num_pos_inf", "+Inf"))
 _FINITE = (("neg", "num_neg_finite", "negative"), ("zero", "num_zero", "zero"), ("pos", "num_pos_finite", "positive"))
-_LEAST_SHARE = 1.5
 _NUMERICS = (("min_finite", "min"), ("max_finite", "max"), ("mean_finite", "mean"), ("stddev_finite", "stddev"))
 
 
@@ -108,10 +110,9 @@ class Share:
 
 def pills(health: TensorHealth) -> tuple[Pill, ...]:
     """Returns the measured health of a tensor, bad elements first, without zero counts."""
-    pills = [
-        Pill(kind, f"{count:,} {text}") for kind, name, text in (*_BAD, *_FINITE) if (count := getattr(health, name))
-    ]
-    if health.has_inf_or_nan and not any(getattr(health, name) for _, name, _ in _BAD):
+    bad = bad_pills(health)
+    pills = [*bad, *_count_pills(health, _FINITE)]
+    if health.has_inf_or_nan and not bad:
         pills.insert(0, Pill("bad", "Inf or NaN"))
     if health.has_inf_or_nan is None and not pills:
         pills.append(Pill("unmeasured", "not measured"))
@@ -120,6 +121,15 @@ def pills(health: TensorHealth) -> tuple[Pill, ...]:
     if health.num_subnormal:
         pills.append(Pill("zero", f"{health.num_subnormal:,} subnormal"))
     return tuple(pills)
+
+
+def bad_pills(health: TensorHealth | OutputHealth) -> tuple[Pill, ...]:
+    """Returns the counts of bad elements of a tensor, or over all tensors of an output, without zero counts."""
+    return _count_pills(health, _BAD)
+
+
+def _count_pills(health: TensorHealth | OutputHealth, kinds: Sequence[tuple[str, str, str]]) -> tuple[Pill, ...]:
+    return tuple(Pill(kind, f"{count:,} {text}") for kind, name, text in kinds if (count := getattr(health, name)))
 
 
 def facts(health: TensorHealth) -> tuple[Pill, ...]:
@@ -143,7 +153,7 @@ def shares(health: TensorHealth) -> tuple[Share, ...]:
     total = sum(count or 0 for _, count in counts)
     if not total or any(count is None for _, count in counts):
         return ()
-    widths = [(kind, max(100 * count / total, _LEAST_SHARE)) for kind, count in counts if count]
+    widths = [(kind, max(100 * count / total, _LEAST_PERCENT)) for kind, count in counts if count]
     scale = 100 / sum(width for _, width in widths)
     shares, start = [], 0.0
     for kind, width in widths:

@@ -16,17 +16,18 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from tfdbg_arrow.errors import TfdbgArrowError
 from tfdbg_arrow.query import Diff, LayerDifferences, Logdir, diff, layer_differences, open_logdir
-from tfdbg_arrow.storage.location import RemoteLocation, parse_location
+from tfdbg_arrow.storage.location import parse_location
 from tfdbg_arrow.viewer.page import NoAnswerError, TookTooLongError
 from tfdbg_arrow.viewer.source_text import Excerpt, read_excerpt
 
 _running = threading.Lock()
 """Allows one comparison at a time, because each may use a gigabyte of memory."""
 _PARENT_POLL_S = 0.5
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,34 +79,29 @@ class Compared:
     source_b: Excerpt | None
 
 
-def comparison_of(
-    logdir: Logdir,
-    *,
-    run_a: str,
-    run_b: str,
-    other_path: str | None = None,
-    known: str | None = None,
-    last_step: int | None = None,
-    positions: tuple[int | None, int | None] = (None, None),
-) -> Comparison:
-    """Returns the request to compare a run of an open logdir with another run."""
-    path = logdir.path.url if isinstance(logdir.path, RemoteLocation) else str(logdir.path)
-    return Comparison(
-        path=path,
-        storage_options=logdir.storage_options,
-        run_a=run_a,
-        run_b=run_b,
-        other_path=other_path,
-        known=known,
-        last_step=last_step,
-        positions=positions,
+def compare_ops(a: Logdir, b: Logdir, asked: Comparison) -> Compared:
+    """Compares the ops of two runs, as `tfdbg_arrow.query.diff` does."""
+    answer = diff(a, b, run_a=asked.run_a, run_b=asked.run_b, known=asked.known, last_step=asked.last_step)
+    divergence = answer.divergence
+    return Compared(
+        diff=answer,
+        source_a=None if divergence is None else read_excerpt(a, divergence.a.source, run_id=answer.run_a),
+        source_b=None if divergence is None else read_excerpt(b, divergence.b.source, run_id=answer.run_b),
     )
 
 
-def compare(asked: Comparison, *, timeout_s: float) -> Compared:
-    """Compares the ops of two runs, as `tfdbg_arrow.query.diff` does.
+def compare_layers(a: Logdir, b: Logdir, asked: Comparison) -> LayerDifferences | None:
+    """Compares the layers of two runs, as `tfdbg_arrow.query.layer_differences` does."""
+    return layer_differences(a, b, run_a=asked.run_a, run_b=asked.run_b, positions=asked.positions)
+
+
+def answer_of(
+    compare: Callable[[Logdir, Logdir, Comparison], _Result], asked: Comparison, *, timeout_s: float
+) -> _Result:
+    """Returns what a function of this module finds, which runs in a separate process.
 
     Args:
+        compare: The function.
         asked: The request.
         timeout_s: Time limit in seconds.
 
@@ -115,22 +111,6 @@ def compare(asked: Comparison, *, timeout_s: float) -> Compared:
         NoAnswerError: The process ended without an answer.
         TfdbgArrowError: The comparison raised this error.
     """
-    compared = _answer("ops", asked, timeout_s=timeout_s)
-    assert isinstance(compared, Compared)
-    return compared
-
-
-def compare_layers(asked: Comparison, *, timeout_s: float) -> LayerDifferences | None:
-    """Compares the layers of two runs, as `tfdbg_arrow.query.layer_differences` does.
-
-    The arguments and errors are the same as for `compare`.
-    """
-    differences = _answer("layers", asked, timeout_s=timeout_s)
-    assert differences is None or isinstance(differences, LayerDifferences)
-    return differences
-
-
-def _answer(what: str, asked: Comparison, *, timeout_s: float) -> object:
     instead = f"compare only the first training steps (last_step=20 in the address), or run: {asked.command}"
     if not _running.acquire(timeout=timeout_s):
         raise TookTooLongError(f"another comparison is still running; try again, {instead}")
@@ -139,7 +119,7 @@ def _answer(what: str, asked: Comparison, *, timeout_s: float) -> object:
         with tempfile.TemporaryDirectory(prefix="tfdbg_arrow_view_diff_") as directory:
             done = subprocess.run(
                 [sys.executable, "-P", "-c", "from tfdbg_arrow.viewer.comparison import main; main()"],
-                input=pickle.dumps((what, asked, os.getpid())),
+                input=pickle.dumps((compare, asked, os.getpid())),
                 stdout=subprocess.PIPE,
                 env={
                     **os.environ,
@@ -159,30 +139,10 @@ def _answer(what: str, asked: Comparison, *, timeout_s: float) -> object:
         raise NoAnswerError(
             f"the comparison ended without an answer (exit code {done.returncode}; see its log); {instead}"
         )
-    answer: object = pickle.loads(done.stdout)  # safe: written by a process that we started
+    answer: _Result = pickle.loads(done.stdout)  # safe: written by a process that we started
     if isinstance(answer, TfdbgArrowError):
         raise answer
     return answer
-
-
-def _compare_ops(a: Logdir, b: Logdir, asked: Comparison) -> Compared:
-    answer = diff(a, b, run_a=asked.run_a, run_b=asked.run_b, known=asked.known, last_step=asked.last_step)
-    divergence = answer.divergence
-    return Compared(
-        diff=answer,
-        source_a=None if divergence is None else read_excerpt(a, divergence.a.source, run_id=answer.run_a),
-        source_b=None if divergence is None else read_excerpt(b, divergence.b.source, run_id=answer.run_b),
-    )
-
-
-def _compare_layers(a: Logdir, b: Logdir, asked: Comparison) -> LayerDifferences | None:
-    return layer_differences(a, b, run_a=asked.run_a, run_b=asked.run_b, positions=asked.positions)
-
-
-_COMPARE: Mapping[str, Callable[[Logdir, Logdir, Comparison], object]] = {
-    "ops": _compare_ops,
-    "layers": _compare_layers,
-}
 
 
 def end_with(parent: int) -> None:
@@ -203,19 +163,18 @@ def end_with(parent: int) -> None:
 def main() -> None:
     """Reads a request from stdin, and writes the answer to stdout.
 
-    The request is a tuple: a key of `_COMPARE`, a Comparison, and the process ID of the server. If the comparison
+    The request is a tuple: a function of this module, a Comparison, and the process ID of the server. If the comparison
     raises a TfdbgArrowError, the answer is this error.
     """
-    what, asked, parent = pickle.load(sys.stdin.buffer)
+    compare, asked, parent = pickle.load(sys.stdin.buffer)
     end_with(parent)
-    answer: object
     try:
         with open_logdir(asked.path, storage_options=asked.storage_options) as a:
             if asked.other_path is None:
-                answer = _COMPARE[what](a, a, asked)
+                answer = compare(a, a, asked)
             else:
                 with open_logdir(asked.other_path) as b:
-                    answer = _COMPARE[what](a, b, asked)
+                    answer = compare(a, b, asked)
     except TfdbgArrowError as error:
         answer = error
     try:

@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tfdbg_arrow.query.display.graph_borders import Border, CalledGraph, Caller, Iterations
-from tfdbg_arrow.query.display.graph_ops import OpOutput, OutputHealth
+from tfdbg_arrow.query.display.graph_ops import OpOutput
 from tfdbg_arrow.query.display.graph_runs import GraphRun
 from tfdbg_arrow.query.display.graph_scopes import GRADIENT, ROOT, OpenScope, ScopeGraph, ScopeHealth, ScopeNode
 from tfdbg_arrow.query.display.neighbourhood import MAX_DEPTH, Neighbourhood, OpEdge, OpNode
 from tfdbg_arrow.safe_text import number_of, parse_json, printable
-from tfdbg_arrow.viewer.charts import Pill
+from tfdbg_arrow.viewer.charts import bad_pills
 from tfdbg_arrow.viewer.links import Links, Url
 from tfdbg_arrow.viewer.pages.graph import DEFAULT_DEPTH, GraphView
 
@@ -68,10 +68,10 @@ class Box:
     title: str
     label: str
     href: Url | None
-    into: Url | None
-    is_focus: bool
-    level: int
-    num_hidden: int
+    into: Url | None = None
+    is_focus: bool = False
+    level: int = 0
+    num_hidden: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,8 +82,8 @@ class Line:
     target: int
     text: str
     title: str
-    is_control: bool
-    is_bad: bool
+    is_control: bool = False
+    is_bad: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,7 +173,6 @@ def draw_model(model: ScopeGraph, links: GraphLinks) -> ModelDrawing:
                     f"{number_of(edge.num_tensors, 'tensor')} of the graph"
                     + (f", {edge.num_bad:,} of them bad" if edge.num_bad else "")
                 ),
-                is_control=False,
                 is_bad=edge.num_bad > 0,
             )
             for edge in model.edges
@@ -188,10 +187,7 @@ def _scope_box(node: ScopeNode, model: ScopeGraph, links: GraphLinks, *, outer: 
     if health.num_bad:
         extra.append(f"✕ {health.num_bad:,} bad")
     extra += [_part(call) for call in node.calls[:2]]
-    num_bad_inside = sum(call.num_bad for call in node.calls)
-    if num_bad_inside:
-        extra.append(f"✕ {num_bad_inside:,} bad inside")
-    inner = next((call for call in node.calls if call.attribute == "body"), node.calls[0] if node.calls else None)
+    extra += _bad_inside(node.calls)
     title = scope_title(node)
     names = [_shortened(node.op_type or title), *([_shortened(node.name)] if node.kind == "op" else [])]
     hrefs = {
@@ -208,16 +204,13 @@ def _scope_box(node: ScopeNode, model: ScopeGraph, links: GraphLinks, *, outer: 
         title=_cut(f"{node.op_name or title}: {scope_health_text(node)}"),
         label=_cut("; ".join([" ".join(names), *extra, *_whole_name(node.op_name, names), _tensors_text(health)])),
         href=hrefs[node.kind],
-        into=None if inner is None else links.callee(inner),
-        is_focus=False,
-        level=0,
-        num_hidden=0,
+        into=_into(node.calls, links),
         scope_id=node.scope_id if is_scope else None,
         outer=outer,
     )
 
 
-def scope_title(scope: ScopeNode | OpenScope) -> str:
+def scope_title(scope: OpenScope) -> str:
     """Returns the title of a scope, such as `gradient of digits` for the gradient side of an outermost layer."""
     if scope.outer_id != ROOT:
         return scope.name
@@ -226,7 +219,7 @@ def scope_title(scope: ScopeNode | OpenScope) -> str:
     return f"{scope.name} outside layers" if scope.name in ("forward", GRADIENT) else scope.name
 
 
-def scope_health_text(scope: ScopeNode | OpenScope) -> str:
+def scope_health_text(scope: OpenScope) -> str:
     """Returns the number of ops and tensors of a scope in words."""
     return f"{number_of(scope.num_ops, 'op')}, {_tensors_text(scope.health)}"
 
@@ -296,8 +289,6 @@ def draw(around: Neighbourhood, links: GraphLinks) -> Drawing:
                 target=there if is_result else here,
                 text="" if slot is None or not is_labelled else f":{slot}",
                 title=_cut(border_text(border)),
-                is_control=False,
-                is_bad=False,
             )
         )
     return Drawing(boxes=tuple(boxes), lines=tuple(lines))
@@ -308,16 +299,13 @@ def _box(node: OpNode, links: GraphLinks, *, is_focus: bool, num_hidden: int) ->
     extra = [_part(call) for call in node.calls[:3]]
     extra += [f"and {len(node.calls) - 3} more"] if len(node.calls) > 3 else []
     extra += [iterations_text(call.iterations) for call in node.calls if call.iterations is not None]
-    num_bad_inside = sum(call.num_bad for call in node.calls)
-    if num_bad_inside:
-        extra.append(f"✕ {num_bad_inside:,} bad inside")
+    extra += _bad_inside(node.calls)
     if node.state in ("absorbed", "not recorded", "not computed", "unknown"):
         extra.append("not in the recording" if node.state == "unknown" else node.state)
     ran_as = [name for name in node.executed_types or () if name != node.op_type and name != "_Arg"]
     extra += [f"ran as {', '.join(ran_as)}"] if ran_as else []
     extra = [_shortened(text) for text in extra]
     about = [f":{output.output_slot} {output_text(output)}, {health_text(output)}" for output in node.outputs[:8]]
-    inner = next((call for call in node.calls if call.attribute == "body"), node.calls[0] if node.calls else None)
     return Box(
         kind="call" if node.calls else "op",
         state=node.state,
@@ -327,7 +315,7 @@ def _box(node: OpNode, links: GraphLinks, *, is_focus: bool, num_hidden: int) ->
         title="\n".join(_cut(text) for text in (f"{node.op_type or '?'} {node.op_name}", *about, *extra)),
         label=_cut("; ".join([" ".join(names), *extra, *_whole_name(node.op_name, names), node.state, *about[:2]])),
         href=None if node.op_type is None else links.op(node.op_name),
-        into=None if inner is None else links.callee(inner),
+        into=_into(node.calls, links),
         is_focus=is_focus,
         level=node.level,
         num_hidden=num_hidden,
@@ -354,11 +342,20 @@ def _border_box(border: Border, links: GraphLinks, *, level: int) -> Box:
         title=_cut(f"{words}: {name} {where}"),
         label=_cut("; ".join([head, *lines, words])),
         href=links.border(border),
-        into=None,
-        is_focus=False,
         level=level,
-        num_hidden=0,
     )
+
+
+def _bad_inside(calls: Sequence[CalledGraph]) -> list[str]:
+    """Returns a text about the bad tensors in called graphs if there are any."""
+    number = sum(call.num_bad for call in calls)
+    return [f"✕ {number:,} bad inside"] if number else []
+
+
+def _into(calls: Sequence[CalledGraph], links: GraphLinks) -> Url | None:
+    """Returns the link into a called graph: into the body of a loop, or else into the first graph."""
+    first = min(calls, key=lambda call: call.attribute != "body", default=None)
+    return None if first is None else links.callee(first)
 
 
 def _part(call: CalledGraph) -> str:
@@ -514,20 +511,10 @@ def health_text(output: OpOutput) -> str:
         if output.is_recorded is False:
             return f"not recorded ({output.not_recorded_reason or 'reason unknown'})"
         return "never computed" if output.is_recorded else "no tensor was recorded"
-    counts = ", ".join(pill.text for pill in count_pills(health))
+    counts = ", ".join(pill.text for pill in bad_pills(health))
     if health.num_bad:
         return f"{health.num_bad:,} of {health.num_tensors:,} bad" + (f": {counts}" if counts else "")
     return f"{health.num_tensors:,} recorded, " + ("none bad" if health.num_measured else "health not measured")
-
-
-def count_pills(health: OutputHealth) -> tuple[Pill, ...]:
-    """Returns the counts of bad elements over all tensors of an output, without zero counts."""
-    counts = (("nan", health.num_nan, "NaN"), ("neg-inf", health.num_neg_inf, "-Inf"))
-    return tuple(
-        Pill(kind, f"{count:,} {text}")
-        for kind, count, text in (*counts, ("pos-inf", health.num_pos_inf, "+Inf"))
-        if count
-    )
 
 
 def part_text(call: CalledGraph) -> str:

@@ -55,11 +55,9 @@ class ReportLinks:
         tensors: The element IDs of the included tensors, by (run, event_index).
     """
 
-    def __init__(
-        self, sources: Mapping[tuple[str, str], str] | None = None, tensors: Mapping[tuple[str, int], str] | None = None
-    ) -> None:
-        self._sources = dict(sources or {})
-        self._tensors = dict(tensors or {})
+    def __init__(self, sources: Mapping[tuple[str, str], str], tensors: Mapping[tuple[str, int], str]) -> None:
+        self._sources = sources
+        self._tensors = tensors
 
     def page(self, name: str, /, **parameters: object) -> Url | None:
         """Returns the fragment of a page; None if the report does not include the page."""

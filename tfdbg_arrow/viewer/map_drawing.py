@@ -15,7 +15,7 @@ from markupsafe import Markup
 from tfdbg_arrow.query.model_health import LayerDifferences, LayerMap, Measure
 from tfdbg_arrow.safe_text import number_of, printable_line
 from tfdbg_arrow.viewer.colours import BAD, ZERO, colour_class, paint
-from tfdbg_arrow.viewer.map_rows import MapRow, map_rows
+from tfdbg_arrow.viewer.map_rows import MapRow, map_rows, mark_numbers
 from tfdbg_arrow.viewer.map_scale import ColourScale, colour_scale, shown_measure
 from tfdbg_arrow.viewer.svg import (
     Columns,
@@ -286,10 +286,7 @@ def _cells(layers: LayerMap, measure: Measure, scale: ColourScale | None, row: i
 
 def _marks(layers: LayerMap, rows: Sequence[MapRow]) -> tuple[dict[int, int], dict[int, int]]:
     """Returns the numbers of the marks by row, and the smallest number inside each row. The outlined cell is 1."""
-    if layers.origin is None:
-        return {}, {}
-    way = dict.fromkeys((layers.origin.row, *layers.path))
-    numbers = {index: number for number, index in enumerate(way, start=1)}
+    numbers = mark_numbers(layers)
     inside: dict[int, int] = {}
     for row in rows:
         for side in ("forward", "gradient"):

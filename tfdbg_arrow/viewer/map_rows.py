@@ -39,6 +39,12 @@ class MapRow:
     gradient: int | None
 
 
+def mark_numbers(layers: LayerMap) -> dict[int, int]:
+    """Returns the numbers of the marks on the way of the bad value, by row. The outlined cell is 1."""
+    way = () if layers.origin is None else dict.fromkeys((layers.origin.row, *layers.path))
+    return {index: number for number, index in enumerate(way, start=1)}
+
+
 def map_rows(health: LayerMap) -> tuple[MapRow, ...]:
     """Returns the rows of a drawn map. If there are many rows, deep rows are folded, except on the origin's path."""
     sides: dict[tuple[str, str], dict[str, int]] = {}

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from itertools import groupby
 from typing import Protocol
 
+from tfdbg_arrow import safe_text
 from tfdbg_arrow.query import Alert, Run
 from tfdbg_arrow.query.nonfinite_tensor import FunctionCall
 from tfdbg_arrow.query.present import tensors
+from tfdbg_arrow.query.present.runs import command_words
 from tfdbg_arrow.query.stacks import file_name
 from tfdbg_arrow.query.user_places import CallSite
-from tfdbg_arrow.safe_text import parse_json, printable
+from tfdbg_arrow.safe_text import printable
 
 BORDERS = {
     "graph": "taken directly",
@@ -85,7 +86,7 @@ def short_function_name(op_type: str) -> str:
 def time_text(wall_time_ns: int) -> str:
     """Returns a time as `2026-11-20 16:30:00 UTC`."""
     try:
-        return f"{datetime.fromtimestamp(wall_time_ns // 1_000_000_000, tz=UTC):%Y-%m-%d %H:%M:%S} UTC"
+        return f"{safe_text.time_text(wall_time_ns)} UTC"
     except (OverflowError, ValueError, OSError):
         return f"{wall_time_ns} ns"
 
@@ -116,17 +117,6 @@ def device_text(device_name: str) -> str:
     return device_name.rpartition("/device:")[2] or device_name
 
 
-def command_text(command_line: str | None) -> str | None:
-    """Returns a recorded command line as text; None if it is not known."""
-    if command_line is None:
-        return None
-    try:
-        words = parse_json(command_line)
-    except ValueError:
-        return command_line
-    return " ".join(map(str, words)) if isinstance(words, list) else command_line
-
-
 def moment_text(step: int | None, call: FunctionCall | None) -> str | None:
     """Returns the name of a moment, such as `step 20` or `call 10 of train_step`; None if it has no name."""
     if step is not None:
@@ -155,11 +145,7 @@ def run_title(run: Run) -> str:
 
 def program_name(command_line: str | None) -> str | None:
     """Returns the name of the script or module in a recorded command line; None if it is not known."""
-    try:
-        words = parse_json(command_line or "[]")
-    except ValueError:
-        return None
-    words = [str(word) for word in words[1:]] if isinstance(words, list) else []
+    words = (command_words(command_line or "[]") or [])[1:]
     script = next((word for word in words if word.endswith((".py", ".ipynb"))), None)
     if script is not None:
         return file_name(script)

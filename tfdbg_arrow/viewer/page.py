@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
-from tfdbg_arrow.errors import BrokenPartError, LogdirError, QueryError, TfdbgArrowError
+from tfdbg_arrow.errors import BrokenPartError, QueryError, TfdbgArrowError
 from tfdbg_arrow.query import AboutRuns, Logdir, Run
 from tfdbg_arrow.query.asked_runs import ALL_RUNS, asked_runs, find_run, runs_by_first_bad
 from tfdbg_arrow.query.bad_runs import BadRuns
+from tfdbg_arrow.query.display.tensor_window import TensorRow, read_tensor
 from tfdbg_arrow.query.recorded import KINDS
 from tfdbg_arrow.query.sql_sandbox import SandboxBusyError
 from tfdbg_arrow.viewer.background import Background
@@ -95,19 +96,13 @@ class NoAnswerError(TfdbgArrowError):
     """A helper process of a page ended without an answer."""
 
 
-_STATUSES: tuple[tuple[type[Exception], int], ...] = (
-    (NoSuchPageError, 404),
-    (TookTooLongError, 503),
-    (SandboxBusyError, 503),
-    (QueryError, 400),
-    (BrokenPartError, 500),
-    (LogdirError, 500),
-)
-
-
 def status_of(error: Exception) -> int:
     """Returns the HTTP status for an error of the package."""
-    return next((status for kind, status in _STATUSES if isinstance(error, kind)), 500)
+    if isinstance(error, NoSuchPageError):
+        return 404
+    if isinstance(error, (TookTooLongError, SandboxBusyError)):
+        return 503
+    return 400 if isinstance(error, QueryError) else 500
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -257,12 +252,55 @@ def needed_run(logdir: Logdir, parameters: Parameters) -> str:
     return run_id
 
 
+def needed_tensor(logdir: Logdir, event_index: int, *, run_id: str) -> TensorRow:
+    """Returns a recorded tensor of a run.
+
+    Raises:
+        NoSuchPageError: The run has no such tensor.
+    """
+    tensor = read_tensor(logdir, event_index, run_id=run_id)
+    if tensor is None:
+        raise NoSuchPageError(f"event {event_index} of run {run_id} is not a recorded tensor.")
+    return tensor
+
+
 @dataclass(frozen=True, kw_only=True)
 class GraphChoice:
     """A graph to choose from."""
 
     graph_id: int
     graph_name: str
+
+
+_Row = TypeVar("_Row")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowsPage(Generic[_Row]):
+    """A window of the rows of a run that match a filter. Rows are tensors or executions.
+
+    Attributes:
+        run_id: The run; None if the logdir has no run.
+        rows: The window, by event_index or execution_index.
+        num_matching: Number of rows that match the filter.
+        num_before: Number of matching rows before the window.
+        limit: Maximum number of rows in a window.
+        op_types: Op types and functions to choose from.
+        graphs: Graphs to choose from.
+    """
+
+    run_id: str | None
+    rows: tuple[_Row, ...] = ()
+    num_matching: int = 0
+    num_before: int = 0
+    limit: int
+    op_types: tuple[str, ...] = ()
+    graphs: tuple[GraphChoice, ...] = ()
+
+    @property
+    def num_after(self) -> int:
+        """Number of matching rows after the window."""
+        return self.num_matching - self.num_before - len(self.rows)
 
 
 def read_graph_choices(logdir: Logdir, run_id: str | None) -> tuple[GraphChoice, ...]:

@@ -64,7 +64,7 @@ class Reader:
         self._is_closed = False
         self.background = Background(self.read, self.state)
         # Open the logdir now, so that errors are raised before the server starts.
-        self._idle: list[tuple[Logdir, Hashable]] = [(self._open(), self._state())]
+        self._idle: list[tuple[Logdir, Hashable]] = [(self._open(), state_of(self.path))]
 
     def close(self) -> None:
         """Closes the logdir. Requests that are still running end with an error."""
@@ -85,7 +85,7 @@ class Reader:
         Raises:
             TookTooLongError: The function took longer than the timeout, or no connection became free in that time.
         """
-        state = self._state()
+        state = state_of(self.path)
         with self._lock:
             if state != self._cached_state:
                 self._cache.clear()
@@ -105,7 +105,7 @@ class Reader:
 
     def state(self) -> str:
         """Returns a hash of the logdir's current state; it changes when the logdir changes."""
-        return hashlib.sha256(repr(self._state()).encode()).hexdigest()[:16]
+        return hashlib.sha256(repr(state_of(self.path)).encode()).hexdigest()[:16]
 
     def find_run(self, run: str) -> str:
         """Returns the ID of a run, given its ID or its name; returns "all" for "all".
@@ -145,9 +145,6 @@ class Reader:
             skip_broken=self._skip_broken,
             memory_limit=self._memory_limit,
         )
-
-    def _state(self) -> Hashable:
-        return state_of(self.path)
 
 
 def state_of(path: str | Path) -> Hashable:

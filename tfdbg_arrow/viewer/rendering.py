@@ -20,7 +20,7 @@ from tfdbg_arrow.query.model_health.sentences import parting_texts
 from tfdbg_arrow.query.present import runs
 from tfdbg_arrow.safe_text import number_of, printable, printable_line, to_json
 from tfdbg_arrow.viewer import naming
-from tfdbg_arrow.viewer.charts import bars, facts, histogram_text, pills, shares
+from tfdbg_arrow.viewer.charts import bad_pills, bars, facts, histogram_text, pills, shares
 from tfdbg_arrow.viewer.colours import BAD, paint, style_sheet
 from tfdbg_arrow.viewer.distribution_drawing import distribution_drawing, level_shares
 from tfdbg_arrow.viewer.graph_drawing import (
@@ -28,7 +28,6 @@ from tfdbg_arrow.viewer.graph_drawing import (
     GraphLinks,
     attribute_items,
     border_text,
-    count_pills,
     draw,
     draw_model,
     health_text,
@@ -91,7 +90,7 @@ def _environment() -> Environment:
         duration=naming.duration_text,
         offset=naming.offset_text,
         device=naming.device_text,
-        command=naming.command_text,
+        command=lambda line: "" if line is None else runs.command_text(line),
         run_title=naming.run_title,
         file_name=stacks.file_name,
         short_place=stacks.short_place,
@@ -117,7 +116,7 @@ def _environment() -> Environment:
         highlighted=highlighted,
         filter_parameters=filter_parameters,
         execution_filter_parameters=execution_filter_parameters,
-        count_pills=count_pills,
+        bad_pills=bad_pills,
         health_text=health_text,
         output_text=output_text,
         part_text=part_text,

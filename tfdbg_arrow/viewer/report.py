@@ -13,7 +13,7 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from markupsafe import Markup
 
@@ -23,7 +23,7 @@ from tfdbg_arrow.safe_text import number_of
 from tfdbg_arrow.storage.disk import written_whole
 from tfdbg_arrow.viewer.links import ReportLinks
 from tfdbg_arrow.viewer.page import Shell, make_shell
-from tfdbg_arrow.viewer.pages.alerts import AlertsPage, page_of_rules, run_rules
+from tfdbg_arrow.viewer.pages.alerts import AlertsPage, AlertsView, page_of_rules, run_rules
 from tfdbg_arrow.viewer.pages.model import ModelPage, read_model
 from tfdbg_arrow.viewer.pages.overview import OverviewPage, read_overview
 from tfdbg_arrow.viewer.pages.source import SourcePage, read_source
@@ -45,20 +45,15 @@ _GLANCE_RULES_S = 2.0
 _SHOWN_BYTES = 1_000_000
 
 
-@dataclass(frozen=True, kw_only=True)
-class SourceSection:
-    """A source file in a report: the ID of its element, and the page."""
-
-    id: str
-    page: SourcePage
+_Page = TypeVar("_Page", SourcePage, TensorPage)
 
 
 @dataclass(frozen=True, kw_only=True)
-class TensorSection:
-    """A tensor in a report: the ID of its element, and the page."""
+class Section(Generic[_Page]):
+    """A source file or a tensor in a report: the ID of its element, and the page."""
 
     id: str
-    page: TensorPage
+    page: _Page
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,8 +74,8 @@ class Report:
     overview: OverviewPage
     model: ModelPage | None
     alerts: AlertsPage
-    tensors: tuple[TensorSection, ...]
-    sources: tuple[SourceSection, ...]
+    tensors: tuple[Section[TensorPage], ...]
+    sources: tuple[Section[SourcePage], ...]
     left_out: tuple[str, ...]
 
 
@@ -134,7 +129,7 @@ def read_report(logdir: Logdir, *, run_id: str | None = None, rules_budget_s: fl
     model = None
     if overview.training is not None and overview.training.is_finished:
         model = read_model(logdir, run_id=overview.training.run_id, columns=_MAP_COLUMNS)
-    alerts = page_of_rules(rules, run_id=run_id, limit=_NUM_ALERTS)
+    alerts = page_of_rules(rules, AlertsView(run_id=run_id, limit=_NUM_ALERTS))
     left_out = [f"the rule {rule}: it took too long or used too much memory" for rule in alerts.unfinished_rules]
     num_findings = sum(group.num_findings for group in alerts.groups)
     shown = sum(len(group.findings) for group in alerts.groups)
@@ -144,7 +139,7 @@ def read_report(logdir: Logdir, *, run_id: str | None = None, rules_budget_s: fl
         )
     wanted = list(dict.fromkeys(_tensors(overview, alerts)))
     tensors = tuple(
-        TensorSection(
+        Section(
             id=f"tensor-{number}",
             page=read_tensor_page(logdir, event_index, run_id=run, num_rows=_NUM_ROWS),
         )
@@ -160,7 +155,7 @@ def read_report(logdir: Logdir, *, run_id: str | None = None, rules_budget_s: fl
     for number, (run, file_path) in enumerate(dict.fromkeys(_files(overview, alerts, tensors))):
         page = read_source(logdir, run_id=run, file_path=file_path)
         if page.has_text:
-            sources.append(SourceSection(id=f"source-{number}", page=page))
+            sources.append(Section(id=f"source-{number}", page=page))
     return Report(
         shell=shell,
         overview=overview,
@@ -203,8 +198,8 @@ def render_report(
 
 def _render(
     report: Report,
-    tensors: list[TensorSection],
-    sources: list[SourceSection],
+    tensors: list[Section[TensorPage]],
+    sources: list[Section[SourcePage]],
     left_out: tuple[str, ...],
     *,
     has_data: bool,
@@ -258,7 +253,9 @@ def _tensors(overview: OverviewPage, alerts: AlertsPage) -> Iterator[tuple[str, 
                 yield finding.run_id, finding.first_event_index
 
 
-def _files(overview: OverviewPage, alerts: AlertsPage, tensors: tuple[TensorSection, ...]) -> Iterator[tuple[str, str]]:
+def _files(
+    overview: OverviewPage, alerts: AlertsPage, tensors: tuple[Section[TensorPage], ...]
+) -> Iterator[tuple[str, str]]:
     """Yields (run, path) of the user's files that the other parts refer to, most relevant first."""
     frames: list[tuple[str, Frame | None]] = []
     if overview.origin is not None:
@@ -280,7 +277,7 @@ def glance(logdir: Logdir) -> str:
         shell=make_shell(logdir, run_id=None),
         overview=read_overview(logdir, rules=rules, budget_s=_GLANCE_RULES_S),
         model=None,
-        alerts=page_of_rules(rules, run_id=None, limit=_GLANCE_ALERTS),
+        alerts=page_of_rules(rules, AlertsView(limit=_GLANCE_ALERTS)),
         tensors=(),
         sources=(),
         left_out=(_NOT_IN_GLANCE,),

@@ -12,9 +12,7 @@ import contextlib
 import hmac
 import html
 import ipaddress
-import os
 import secrets
-import shutil
 import socket
 import tempfile
 from collections.abc import Callable, Sequence
@@ -255,12 +253,7 @@ class Guard:
         # The path begins with exactly one slash (_is_plain), so it cannot lead to another host.
         url = scope["path"] + (f"?{urlencode(query)}" if query else "")
         if is_outside:
-            quoted = html.escape(url)
-            text = (
-                '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>tfdbg-arrow</title>'
-                f'<link rel="icon" href="/static/icon.svg"><meta http-equiv="refresh" content="0; url={quoted}"></head>'
-                f'<body><p><a href="{quoted}">Open the viewer</a></p></body></html>\n'
-            )
+            text = _leading_to(url, head='<title>tfdbg-arrow</title><link rel="icon" href="/static/icon.svg">')
             response = response_of(Answer.of_text(text, subtype="html"))
         else:
             response = RedirectResponse(url, status_code=303)
@@ -332,7 +325,7 @@ class RedirectFile(contextlib.AbstractContextManager["RedirectFile"]):
     """
 
     def __init__(self) -> None:
-        self._directory: str | None = None
+        self._directory: tempfile.TemporaryDirectory[str] | None = None
 
     def write(self, url: str) -> str:
         """Writes the file.
@@ -347,24 +340,28 @@ class RedirectFile(contextlib.AbstractContextManager["RedirectFile"]):
             OSError: The file cannot be written.
         """
         # Only the owner can enter the directory.
-        self._directory = tempfile.mkdtemp(prefix="tfdbg-arrow-view-")
-        path = Path(self._directory) / "open.html"
-        quoted = html.escape(url)
-        text = (
-            '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>tfdbg-arrow view</title>'
-            f'<meta http-equiv="refresh" content="0; url={quoted}"></head>'
-            f'<body><p><a href="{quoted}">Open the viewer</a></p></body></html>\n'
-        )
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-            file.write(text)
+        self._directory = tempfile.TemporaryDirectory(prefix="tfdbg-arrow-view-", ignore_cleanup_errors=True)
+        path = Path(self._directory.name) / "open.html"
+        path.touch(0o600, exist_ok=False)
+        path.write_text(_leading_to(url, head="<title>tfdbg-arrow view</title>"), encoding="utf-8")
         return path.as_uri()
 
     def remove(self) -> None:
         """Removes the file and its directory. May be called at any time and from any thread."""
         if self._directory is not None:
-            shutil.rmtree(self._directory, ignore_errors=True)
+            self._directory.cleanup()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.remove()
+
+
+def _leading_to(url: str, *, head: str) -> str:
+    """Returns an HTML page that opens an address."""
+    quoted = html.escape(url)
+    return (
+        f'<!DOCTYPE html><html lang="en"><head><meta charset="utf-8">{head}'
+        f'<meta http-equiv="refresh" content="0; url={quoted}"></head>'
+        f'<body><p><a href="{quoted}">Open the viewer</a></p></body></html>\n'
+    )

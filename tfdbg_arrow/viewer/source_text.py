@@ -16,6 +16,8 @@ from tfdbg_arrow.safe_text import printable
 
 _MAX_CHARACTERS = 1_000_000
 _MAX_LINE = 2000
+_CONTEXT = 7
+"""Number of lines before and after the highlighted line of an excerpt."""
 _CLASSES: tuple[tuple[_TokenType, str], ...] = (
     (Comment, "c"),
     (String.Doc, "c"),
@@ -47,11 +49,11 @@ class Excerpt:
     is_withheld: bool = False
 
 
-def read_excerpt(logdir: Logdir, frame: Frame | None, *, run_id: str, context: int = 7) -> Excerpt | None:
+def read_excerpt(logdir: Logdir, frame: Frame | None, *, run_id: str) -> Excerpt | None:
     """Returns the lines around a frame; None if `frame` is None."""
     if frame is None:
         return None
-    lines = source_lines(logdir, frame, run_id=run_id, context=context)
+    lines = source_lines(logdir, frame, run_id=run_id, context=_CONTEXT)
     is_withheld = not lines and withholds_source(logdir, run_id=run_id)
     return Excerpt(run_id=run_id, frame=frame, lines=lines, is_withheld=is_withheld)
 
@@ -65,15 +67,9 @@ def highlighted(lines: Sequence[SourceLine], frame: Frame | None = None) -> list
         lines: The lines.
         frame: A frame. In its line, the part that the frame executes is marked.
     """
-    span_of = {} if frame is None else {frame.lineno: frame}
-    spans = [executed_span(span_of[line.lineno], line.text) if line.lineno in span_of else None for line in lines]
-    return _highlighted([line.text for line in lines], spans)
-
-
-def _highlighted(lines: Sequence[str], spans: Sequence[tuple[int, int] | None]) -> list[Markup]:
-    if sum(map(len, lines)) > _MAX_CHARACTERS or any(len(line) > _MAX_LINE for line in lines):
-        return [_cut(line) for line in lines]
-    tokens = PythonLexer(stripnl=False, ensurenl=False).get_tokens("\n".join(lines))
+    if sum(len(line.text) for line in lines) > _MAX_CHARACTERS or any(len(line.text) > _MAX_LINE for line in lines):
+        return [_cut(line.text) for line in lines]
+    tokens = PythonLexer(stripnl=False, ensurenl=False).get_tokens("\n".join(line.text for line in lines))
     line_pieces: list[list[tuple[_TokenType, str]]] = [[]]
     for kind, text in tokens:
         for number, piece in enumerate(text.split("\n")):
@@ -82,8 +78,11 @@ def _highlighted(lines: Sequence[str], spans: Sequence[tuple[int, int] | None]) 
             if piece:
                 line_pieces[-1].append((kind, piece))
     if len(line_pieces) != len(lines):  # if the lexer dropped or added lines, line numbers would be wrong
-        return [_cut(line) for line in lines]
-    return [_marked(pieces, span) for pieces, span in zip(line_pieces, spans, strict=True)]
+        return [_cut(line.text) for line in lines]
+    return [
+        _marked(pieces, None if frame is None or frame.lineno != line.lineno else executed_span(frame, line.text))
+        for pieces, line in zip(line_pieces, lines, strict=True)
+    ]
 
 
 def _marked(pieces: Sequence[tuple[_TokenType, str]], span: tuple[int, int] | None) -> Markup:

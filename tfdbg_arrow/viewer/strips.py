@@ -15,7 +15,7 @@ _NUM_BUCKETS = 120
 _NUM_ALIGNED_BUCKETS = 100
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Bucket:
     """One stretch of a run.
 
@@ -76,18 +76,16 @@ def read_strip(logdir: Logdir, *, run_id: str) -> Strip | None:
         "FROM tensor_health WHERE run_id = ? GROUP BY 1 ORDER BY 1",
         [low, num_buckets, high - low + 1, run_id],
     )
-    names = ("bucket", "first_event_index", "first_step", "last_step", "num_tensors", "num_bad")
-    buckets = tuple(Bucket(**dict(zip(names, row, strict=True))) for row in rows)
     return Strip(
         run_id=run_id,
         num_buckets=num_buckets,
-        buckets=buckets,
+        buckets=tuple(Bucket(*row) for row in rows),
         first_bad_event_index=first_bad,
         first_bad_step=None if first_bad is None else first_bad_step,
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class ExecutionBucket:
     """One stretch of a run.
 
@@ -155,19 +153,8 @@ def read_execution_strip(logdir: Logdir, *, run_id: str) -> ExecutionStrip | Non
         "count(graph_id) FROM execution WHERE run_id = ? GROUP BY 1 ORDER BY 1",
         [*cut, run_id],
     )
-    buckets = tuple(
-        ExecutionBucket(
-            bucket=number,
-            first_execution_index=first,
-            last_execution_index=last,
-            first_step=first_step,
-            last_step=last_step,
-            num_executions=num_executions,
-            num_calls=num_calls,
-            num_bad=min(bad.get(number, 0), num_executions),
-        )
-        for number, first, last, first_step, last_step, num_executions, num_calls in rows
-    )
+    rows_with_bad = [(*row, min(bad.get(row[0], 0), row[5])) for row in rows]
+    buckets = tuple(ExecutionBucket(*row) for row in rows_with_bad)
     return ExecutionStrip(
         num_buckets=num_buckets,
         buckets=buckets,

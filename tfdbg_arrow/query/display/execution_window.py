@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Unpack
 
 from tfdbg_arrow.query.display.row_window import (
     Matching,
     Window,
+    WindowStart,
     find_window,
     first_matching,
     given_conditions,
@@ -139,10 +140,7 @@ def execution_window(
     filter_: ExecutionFilter,
     *,
     run_id: str,
-    first: int = 0,
-    before: int | None = None,
-    place: int | None = None,
-    limit: int = 100,
+    **start: Unpack[WindowStart],
 ) -> ExecutionWindow:
     """Returns a window of a run's executions.
 
@@ -150,19 +148,14 @@ def execution_window(
         logdir: The logdir.
         filter_: Selects the executions.
         run_id: The run.
-        first: The window starts at the first execution with at least this execution_index.
-        before: The window ends directly before this execution_index instead; None makes it start at `first`.
-        place: The window starts after this many matching executions instead.
-        limit: Maximum number of executions.
+        **start: Where the window starts, by execution_index, and its number of executions.
 
     Raises:
         QueryError: The limit is below 1.
         BrokenPartError: A part cannot be read.
     """
     matching = _matching(filter_, run_id=run_id)
-    window = find_window(
-        logdir, matching, index="e.execution_index", first=first, before=before, place=place, limit=limit
-    )
+    window = find_window(logdir, matching, index="e.execution_index", **start)
     rows: tuple[ExecutionRow, ...] = ()
     if window.num_rows:
         condition, parameters = _condition(filter_, window.low, window.end, run_id=run_id)

@@ -14,6 +14,7 @@ from tfdbg_arrow.query.flow.data_flow import DataFlow
 _MAX_ROWS = 2000
 _MAX_CALLERS = 3
 """Maximum number of callers that are returned for each argument and result."""
+_MAX_LISTED_CALLERS = 50
 _SHIFTED = "c.attribute IN ('then_branch', 'else_branch', 'branches')"
 """The SQL condition for calls by If and Case. The first input of these ops is the predicate."""
 
@@ -134,12 +135,12 @@ def called_graphs(
     return {op_name: tuple(calls) for op_name, calls in calls_of_op.items()}
 
 
-def callers(logdir: Engine, graph_id: int, *, run_id: str, limit: int = 50) -> tuple[Caller, ...]:
-    """Returns the ops that call a graph."""
+def callers(logdir: Engine, graph_id: int, *, run_id: str) -> tuple[Caller, ...]:
+    """Returns the first ops that call a graph."""
     rows = logdir.rows(
         "SELECT c.graph_id, g.graph_name, c.op_name, c.attribute FROM graph_call AS c LEFT JOIN graph AS g "
         "ON g.run_id = c.run_id AND g.graph_id = c.graph_id WHERE c.run_id = ? AND c.callee_graph_id = ? "
-        f"ORDER BY c.graph_id, c.op_name, c.attribute LIMIT {int(limit)}",
+        f"ORDER BY c.graph_id, c.op_name, c.attribute LIMIT {_MAX_LISTED_CALLERS}",
         [run_id, graph_id],
     )
     return tuple(Caller(*row) for row in rows)

@@ -74,50 +74,40 @@ def context_condition(context: Context | None) -> tuple[str, list[object]]:
     return text, [getattr(context, name) for name in names]
 
 
-def output_health(
+def op_outputs(
     logdir: Engine, op_names: Sequence[str], *, run_id: str, graph_id: int, context: Context | None = None
-) -> dict[tuple[str, int], OutputHealth]:
-    """Returns the health of outputs of some ops, by (op name, output slot). Outputs that were not recorded are omitted.
+) -> dict[str, tuple[OpOutput, ...]]:
+    """Returns the outputs of some ops in order of slots, by op name.
 
     Args:
         logdir: The logdir.
         op_names: The ops.
         run_id: The run.
         graph_id: Their graph.
-        context: Only this run of the graph; None means the whole run.
+        context: The run of the graph whose health to read; None means the whole run.
     """
     if not op_names:
         return {}
     where, parameters = context_condition(context)
-    rows = logdir.rows(
+    of_ops = f"run_id = ? AND graph_id = ? AND op_name IN ({', '.join('?' * len(op_names))})"
+    health_rows = logdir.rows(
         "SELECT op_name, output_slot, count(*), count(has_inf_or_nan), count(CASE WHEN has_inf_or_nan THEN 1 END), "
         "min(event_index), min(CASE WHEN has_inf_or_nan THEN event_index END), CAST(sum(num_neg_inf) AS BIGINT), "
         "CAST(sum(num_pos_inf) AS BIGINT), CAST(sum(num_nan) AS BIGINT), min(min_finite), max(max_finite), "
-        "max(max_abs_finite) FROM tensor_health WHERE run_id = ? AND graph_id = ? AND scope = 'graph' "
-        f"AND output_slot IS NOT NULL AND op_name IN ({', '.join('?' * len(op_names))}){where} "
+        f"max(max_abs_finite) FROM tensor_health WHERE {of_ops} AND scope = 'graph' AND output_slot IS NOT NULL{where} "
         "GROUP BY op_name, output_slot",
         [run_id, graph_id, *op_names, *parameters],
     )
-    return {(op_name, slot): OutputHealth(*health) for op_name, slot, *health in rows}
-
-
-def op_outputs(
-    logdir: Engine, op_names: Sequence[str], *, run_id: str, graph_id: int, context: Context | None = None
-) -> dict[str, tuple[OpOutput, ...]]:
-    """Returns the outputs of some ops in order of slots, by op name. The arguments are those of `output_health`."""
-    if not op_names:
-        return {}
-    health = output_health(logdir, op_names, run_id=run_id, graph_id=graph_id, context=context)
+    health_of = {(op_name, slot): OutputHealth(*health) for op_name, slot, *health in health_rows}
     rows = logdir.rows(
         "SELECT op_name, output_slot, dtype, static_shape, is_recorded, not_recorded_reason FROM graph_op_output "
-        f"WHERE run_id = ? AND graph_id = ? AND op_name IN ({', '.join('?' * len(op_names))}) "
-        "ORDER BY op_name, output_slot",
+        f"WHERE {of_ops} ORDER BY op_name, output_slot",
         [run_id, graph_id, *op_names],
     )
     outputs_of_op: dict[str, list[OpOutput]] = {}
     for name, slot, dtype, shape, is_recorded, reason in rows:
         static_shape = None if shape is None else tuple(shape)
-        output = OpOutput(slot, dtype, static_shape, is_recorded, reason, health.get((name, slot)))
+        output = OpOutput(slot, dtype, static_shape, is_recorded, reason, health_of.get((name, slot)))
         outputs_of_op.setdefault(name, []).append(output)
     return {name: tuple(outputs) for name, outputs in outputs_of_op.items()}
 

@@ -8,7 +8,8 @@ contains their name scopes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from tfdbg_arrow.query.display.graph_borders import CalledGraph, called_graphs
 from tfdbg_arrow.query.engine import Engine
@@ -27,7 +28,7 @@ _MAX_DEPTH = 24
 """Maximum number of layers that contain an op, and of name scopes below the layers. Deeper scopes are left out."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class ScopeHealth:
     """The health of some ops over the run.
 
@@ -52,39 +53,18 @@ class ScopeHealth:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScopeNode:
-    """A node: a folded scope, an op, or the ops of a scope for which there is no room.
+class OpenScope:
+    """An unfolded scope.
 
     Attributes:
-        kind: `scope`, `op` or `rest`.
-        scope_id: The number of the scope. For `rest`, the scope of the ops; for `op`, None.
+        scope_id: The number of the scope.
         name: The name without the names of the outer scopes.
         side: `gradient` for a scope of gradient ops, otherwise the role of an outermost scope; None if it is not known.
         is_layer: Whether the scope is a layer or contains layers.
-        outer_id: The unfolded scope that contains the node; ROOT for an outermost node.
+        outer_id: The unfolded scope that contains it; ROOT for an outermost scope.
         num_ops: Number of its ops.
         health: The health of its ops.
-        op_name: The name of the op.
-        op_type: The type of the op.
-        calls: The graphs that the op calls.
     """
-
-    kind: str
-    scope_id: int | None
-    name: str
-    side: str | None
-    is_layer: bool
-    outer_id: int
-    num_ops: int
-    health: ScopeHealth
-    op_name: str | None = None
-    op_type: str | None = None
-    calls: tuple[CalledGraph, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class OpenScope:
-    """An unfolded scope. The attributes are those of ScopeNode."""
 
     scope_id: int
     name: str
@@ -93,6 +73,25 @@ class OpenScope:
     outer_id: int
     num_ops: int
     health: ScopeHealth
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScopeNode(OpenScope):
+    """A node: a folded scope, an op, or the ops of a scope for which there is no room. It looks like an OpenScope.
+
+    Attributes:
+        kind: `scope`, `op` or `rest`.
+        scope_id: For `rest`, the scope of the ops; for `op`, None.
+        op_name: The name of the op.
+        op_type: The type of the op.
+        calls: The graphs that the op calls.
+    """
+
+    kind: str
+    scope_id: int | None  # type: ignore[assignment]
+    op_name: str | None = None
+    op_type: str | None = None
+    calls: tuple[CalledGraph, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -160,15 +159,11 @@ def scope_graph(
     return ScopeGraph(
         graph_id=graph_id,
         num_ops=len(tree.ops),
-        nodes=tuple(_with_calls(node, calls.get(node.op_name or "", ())) for node in nodes),
+        nodes=tuple(replace(node, calls=calls.get(node.op_name or "", ())) for node in nodes),
         open_scopes=tuple(open_scopes),
         edges=_edges(tree, node_of),
         no_room=tuple(tree.scopes[number].name for number in no_room),
     )
-
-
-def _with_calls(node: ScopeNode, calls: tuple[CalledGraph, ...]) -> ScopeNode:
-    return node if not calls else ScopeNode(**{**vars(node), "calls": calls})
 
 
 @dataclass(frozen=True)
@@ -264,20 +259,10 @@ class _Tree:
         while unvisited:
             scope = unvisited.pop()
             if scope.number != ROOT:
-                open_scopes.append(
-                    OpenScope(
-                        scope_id=scope.number,
-                        name=scope.name,
-                        side=scope.side,
-                        is_layer=scope.is_layer,
-                        outer_id=scope.outer,
-                        num_ops=len(scope.all_ops),
-                        health=self._health(scope.all_ops),
-                    )
-                )
+                open_scopes.append(OpenScope(**self._facts(scope)))
             for inner in scope.scopes.values():
                 if inner.number not in is_open:
-                    add(self._folded(inner), inner.all_ops)
+                    add(ScopeNode(kind="scope", **self._facts(inner)), inner.all_ops)
             unvisited += [inner for inner in reversed(scope.scopes.values()) if inner.number in is_open]
             alone, rest = self._divided(scope)
             for position in alone:
@@ -301,17 +286,17 @@ class _Tree:
                 add(self._rest(scope, rest), rest)
         return nodes, open_scopes, node_of
 
-    def _folded(self, scope: _Scope) -> ScopeNode:
-        return ScopeNode(
-            kind="scope",
-            scope_id=scope.number,
-            name=scope.name,
-            side=scope.side,
-            is_layer=scope.is_layer,
-            outer_id=scope.outer,
-            num_ops=len(scope.all_ops),
-            health=self._health(scope.all_ops),
-        )
+    def _facts(self, scope: _Scope) -> dict[str, Any]:
+        """Returns the attributes of an OpenScope."""
+        return {
+            "scope_id": scope.number,
+            "name": scope.name,
+            "side": scope.side,
+            "is_layer": scope.is_layer,
+            "outer_id": scope.outer,
+            "num_ops": len(scope.all_ops),
+            "health": self._health(scope.all_ops),
+        }
 
     def _rest(self, scope: _Scope, ops: Sequence[int]) -> ScopeNode:
         return ScopeNode(
@@ -336,14 +321,17 @@ class _Tree:
         return sorted(first), sorted(set(scope.ops) - set(first))
 
     def _health(self, ops: Iterable[int]) -> ScopeHealth:
-        healths = [self.ops[op].health for op in ops]
-        bad = [health.first_bad_event_index for health in healths if health.first_bad_event_index is not None]
-        return ScopeHealth(
-            num_tensors=sum(health.num_tensors for health in healths),
-            num_measured=sum(health.num_measured for health in healths),
-            num_bad=sum(health.num_bad for health in healths),
-            first_bad_event_index=min(bad, default=None),
-        )
+        return _total([self.ops[op].health for op in ops])
+
+
+def _total(healths: Sequence[ScopeHealth]) -> ScopeHealth:
+    bad = [health.first_bad_event_index for health in healths if health.first_bad_event_index is not None]
+    return ScopeHealth(
+        num_tensors=sum(health.num_tensors for health in healths),
+        num_measured=sum(health.num_measured for health in healths),
+        num_bad=sum(health.num_bad for health in healths),
+        first_bad_event_index=min(bad, default=None),
+    )
 
 
 def _num_inside(scope: _Scope) -> int:
@@ -370,7 +358,7 @@ def _read_tree(logdir: Engine, *, run_id: str, graph_id: int) -> _Tree:
         of_graph,
     )
     outputs = {
-        (op_name, slot): health
+        (op_name, slot): ScopeHealth(*health)
         for op_name, slot, *health in logdir.rows(
             "SELECT op_name, output_slot, count(*), count(has_inf_or_nan), "
             "count(CASE WHEN has_inf_or_nan THEN 1 END), min(CASE WHEN has_inf_or_nan THEN event_index END) "
@@ -378,10 +366,10 @@ def _read_tree(logdir: Engine, *, run_id: str, graph_id: int) -> _Tree:
             of_graph,
         )
     }
-    of_op: dict[str, list[list[int | None]]] = {}
+    of_op: dict[str, list[ScopeHealth]] = {}
     for (op_name, _), health in outputs.items():
         of_op.setdefault(op_name, []).append(health)
-    ops = tuple(_Op(name, op_type, _op_health(of_op.get(name, ()))) for name, op_type, _, _ in rows)
+    ops = tuple(_Op(name, op_type, _total(of_op.get(name, ()))) for name, op_type, _, _ in rows)
     root = _Scope("", None, False)
     for position, (name, _, layer, role) in enumerate(rows):
         scope = root
@@ -399,6 +387,7 @@ def _read_tree(logdir: Engine, *, run_id: str, graph_id: int) -> _Tree:
     scopes: list[_Scope] = []
     _number(root, scopes)
     position_of_op = {name: position for position, (name, *_) in enumerate(rows)}
+    bad_outputs = {output for output, health in outputs.items() if health.num_bad}
     edges = logdir.rows(
         "SELECT source_op_name, source_output_slot, op_name FROM graph_op_input "
         "WHERE run_id = ? AND graph_id = ? AND NOT is_control",
@@ -408,20 +397,10 @@ def _read_tree(logdir: Engine, *, run_id: str, graph_id: int) -> _Tree:
         scopes=tuple(scopes),
         ops=ops,
         edges=tuple(
-            (position_of_op[source], slot, position_of_op[target], bool(outputs.get((source, slot), (0, 0, 0))[2]))
+            (position_of_op[source], slot, position_of_op[target], (source, slot) in bad_outputs)
             for source, slot, target in edges
             if source in position_of_op and target in position_of_op
         ),
-    )
-
-
-def _op_health(outputs: Iterable[Sequence[int | None]]) -> ScopeHealth:
-    given = list(outputs)
-    return ScopeHealth(
-        num_tensors=sum(row[0] or 0 for row in given),
-        num_measured=sum(row[1] or 0 for row in given),
-        num_bad=sum(row[2] or 0 for row in given),
-        first_bad_event_index=min((row[3] for row in given if row[3] is not None), default=None),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, TypedDict, TypeVar
 
 from tfdbg_arrow.errors import QueryError
 from tfdbg_arrow.query.engine import Engine
@@ -38,6 +38,15 @@ class Window(Generic[Row]):
     rows: tuple[Row, ...]
     num_matching: int
     num_before: int
+
+
+class WindowStart(TypedDict, total=False):
+    """Where a window starts and its number of rows, as in the arguments of `find_window`."""
+
+    first: int
+    before: int | None
+    place: int | None
+    limit: int
 
 
 @dataclass(frozen=True, kw_only=True)

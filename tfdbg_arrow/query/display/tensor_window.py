@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Unpack
 
 from tfdbg_arrow.errors import QueryError
-from tfdbg_arrow.query.display.row_window import Window, find_window, given_conditions
+from tfdbg_arrow.query.display.row_window import Window, WindowStart, find_window, given_conditions
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.model_health.cells import row_condition
 from tfdbg_arrow.query.recorded import HEALTH_COLUMNS, TensorHealth
@@ -119,10 +120,7 @@ def tensor_window(
     filter_: TensorFilter,
     *,
     run_id: str,
-    first: int = 0,
-    before: int | None = None,
-    place: int | None = None,
-    limit: int = 100,
+    **start: Unpack[WindowStart],
 ) -> TensorWindow:
     """Returns a window of a run's tensors.
 
@@ -130,10 +128,7 @@ def tensor_window(
         logdir: The logdir.
         filter_: Selects the tensors.
         run_id: The run.
-        first: The window starts at the first tensor with at least this event_index.
-        before: The window ends directly before this event_index instead; None makes it start at `first`.
-        place: The window starts after this many matching tensors instead.
-        limit: Maximum number of tensors.
+        **start: Where the window starts, by event_index, and its number of tensors.
 
     Raises:
         QueryError: The limit is below 1.
@@ -144,7 +139,7 @@ def tensor_window(
     def matching(low: int, end: int) -> tuple[str, list[object]]:
         return f"tensor_health AS h WHERE {condition} AND {_IN_RANGE}", [*parameters, low, end]
 
-    window = find_window(logdir, matching, index="h.event_index", first=first, before=before, place=place, limit=limit)
+    window = find_window(logdir, matching, index="h.event_index", **start)
     rows: tuple[TensorRow, ...] = ()
     if window.num_rows:
         in_range = f"{condition} AND {_IN_RANGE}"

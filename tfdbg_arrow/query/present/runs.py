@@ -122,12 +122,22 @@ def setting_text(name: str, value: str | None) -> str:
     """Returns the value of a setting in a run as text."""
     if value is None:
         return "none"
-    if name == "command_line":
-        try:
-            return " ".join(map(str, parse_json(value)))
-        except ValueError:
-            return value
-    return value
+    return command_text(value) if name == "command_line" else value
+
+
+def command_text(command_line: str) -> str:
+    """Returns a recorded command line as text."""
+    words = command_words(command_line)
+    return command_line if words is None else " ".join(words)
+
+
+def command_words(command_line: str) -> list[str] | None:
+    """Returns the words of a recorded command line, which is a JSON list; None if it is something else."""
+    try:
+        words = parse_json(command_line)
+    except ValueError:
+        return None
+    return list(map(str, words)) if isinstance(words, list) else None
 
 
 def _divergence(divergence: Divergence) -> Iterator[Line]:

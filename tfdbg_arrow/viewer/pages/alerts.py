@@ -25,37 +25,62 @@ _LEAST_S = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
-class RuleAlerts:
-    """The result of one rule.
-
-    Attributes:
-        kind: The rule.
-        severity: `error`, `warning` or `info`.
-        doc: Description of one alert of the rule.
-        num_found: Number of all alerts.
-        num_findings: Number of findings that group these alerts.
-        findings: The first findings.
-        alerts: The first alerts.
-    """
+class RuleSummary:
+    """The result of one alert rule: name, severity, number of alerts, number of findings, and the first findings."""
 
     kind: str
     severity: str
-    doc: str
     num_found: int
     num_findings: int
     findings: tuple[AlertFinding, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RuleAlerts(RuleSummary):
+    """The result of one rule with its alerts.
+
+    Attributes:
+        doc: Description of one alert of the rule.
+        alerts: The first alerts.
+    """
+
+    doc: str
     alerts: tuple[Alert, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class AlertsPage:
+class AlertsView:
+    """The alerts that a request asks for.
+
+    Attributes:
+        run_id: The run, or "all". None means the newest run, with the other processes of its program.
+        rule: The rule; None means all.
+        severity: The severity of the rules; None means any.
+        limit: Maximum number of findings and alerts for each rule. Pages with equal limits share the answers.
+    """
+
+    run_id: str | None = None
+    rule: str | None = None
+    severity: str | None = None
+    limit: int = DEFAULT_LIMIT
+
+    @property
+    def kinds(self) -> list[str]:
+        """The names of the rules in the order in which they run."""
+        rules = [
+            rule
+            for rule in builtin_rules()
+            if self.rule in (None, rule.kind) and self.severity in (None, rule.severity)
+        ]
+        rules.sort(key=lambda rule: (rule.kind not in _FIRST, SEVERITIES.index(rule.severity)))
+        return [rule.kind for rule in rules]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlertsPage(AlertsView):
     """The data of the alerts page.
 
     Attributes:
-        run_id: The selected run; None means all.
-        rule: The selected rule; None means all.
-        severity: The selected severity; None means any.
-        limit: Maximum number of findings and alerts for each rule.
         groups: The results of the rules that found something, the most severe first.
         num_found: Number of alerts of these rules.
         known_rules: The names of all rules.
@@ -65,10 +90,6 @@ class AlertsPage:
         pending_rules: The selected rules that still run.
     """
 
-    run_id: str | None
-    rule: str | None
-    severity: str | None
-    limit: int
     groups: tuple[RuleAlerts, ...]
     num_found: int
     known_rules: tuple[str, ...]
@@ -78,78 +99,37 @@ class AlertsPage:
     pending_rules: tuple[str, ...] = ()
 
 
-def read_alerts(
-    logdir: Logdir,
-    *,
-    run_id: str | None = None,
-    rule: str | None = None,
-    severity: str | None = None,
-    limit: int = DEFAULT_LIMIT,
-    budget_s: float = BUDGET_S,
-) -> AlertsPage:
+def read_alerts(logdir: Logdir, view: AlertsView, *, budget_s: float = BUDGET_S) -> AlertsPage:
     """Returns the alerts, by rule.
 
     Args:
         logdir: The logdir.
-        run_id: The run to read, or "all". None means the newest run, with the other processes of its program.
-        rule: The rule to run; None means all.
-        severity: The severity of the rules to run; None means any.
-        limit: Maximum number of findings and alerts for each rule; values above MAX_LIMIT are reduced to it.
+        view: The alerts to read.
         budget_s: Time limit for all rules together, in seconds.
     """
-    asked = _asked(rule, severity)
-    limit = max(1, min(limit, MAX_LIMIT))
-    rule_runs = run_rules(logdir, asked, run_id=run_id, limit=limit, budget_s=budget_s)
-    return page_of_rules(rule_runs, run_id=run_id, rule=rule, severity=severity, limit=limit)
+    rule_runs = run_rules(logdir, view.kinds, run_id=view.run_id, limit=view.limit, budget_s=budget_s)
+    return page_of_rules(rule_runs, view)
 
 
-def read_known_alerts(
-    background: Background,
-    *,
-    run_id: str | None = None,
-    rule: str | None = None,
-    severity: str | None = None,
-    limit: int = DEFAULT_LIMIT,
-    budget_s: float = BUDGET_S,
-    wait_s: float,
-) -> AlertsPage:
+def read_known_alerts(background: Background, view: AlertsView, *, wait_s: float) -> AlertsPage:
     """Returns the alerts of the rules that have finished, and runs the other rules in the background.
 
     Args:
         background: Runs the rules.
-        run_id: The run to read, or "all". None means the newest run, with the other processes of its program.
-        rule: The rule to run; None means all.
-        severity: The severity of the rules to run; None means any.
-        limit: Maximum number of findings and alerts for each rule; values above MAX_LIMIT are reduced to it.
-        budget_s: Time limit for each rule, in seconds.
+        view: The alerts to read.
         wait_s: Maximum time to wait for rules that have not finished, in seconds.
     """
-    limit = max(1, min(limit, MAX_LIMIT))
-    wanted = wanted_rules(_asked(rule, severity), run_id=run_id, limit=limit, budget_s=budget_s)
-    rule_runs, pending = known_rules(background.known(wanted, wait_s=wait_s))
-    return page_of_rules(rule_runs, run_id=run_id, rule=rule, severity=severity, limit=limit, pending=pending)
+    rule_runs, pending = known_rules(background.known(wanted_rules(view), wait_s=wait_s))
+    return page_of_rules(rule_runs, view, pending=pending)
 
 
-def wanted_rules(
-    kinds: Iterable[str] | None = None,
-    *,
-    run_id: str | None,
-    limit: int = DEFAULT_LIMIT,
-    budget_s: float = BUDGET_S,
-) -> dict[Hashable, Callable[[Logdir], RuleRuns]]:
-    """Returns the computations by which the background runs rules, in the order in which the rules run.
-
-    Args:
-        kinds: The rules to run; None means all.
-        run_id: The run to read, or "all". None means the newest run, with the other processes of its program.
-        limit: Maximum number of alerts for each rule. Pages with equal limits share the answers.
-        budget_s: Time limit for each rule, in seconds.
-    """
+def wanted_rules(view: AlertsView) -> dict[Hashable, Callable[[Logdir], RuleRuns]]:
+    """Returns the computations by which the background runs rules, in the order in which the rules run."""
 
     def run(kind: str) -> Callable[[Logdir], RuleRuns]:
-        return lambda logdir: run_rules(logdir, [kind], run_id=run_id, limit=limit, budget_s=budget_s)
+        return lambda logdir: run_rules(logdir, [kind], run_id=view.run_id, limit=view.limit, budget_s=BUDGET_S)
 
-    return {_RuleKey(kind, run_id, limit): run(kind) for kind in (_asked(None, None) if kinds is None else kinds)}
+    return {_RuleKey(kind, view.run_id, view.limit): run(kind) for kind in view.kinds}
 
 
 def known_rules(ready: Known[Any]) -> tuple[RuleRuns, tuple[str, ...]]:
@@ -174,38 +154,18 @@ class _RuleKey:
     limit: int
 
 
-def _asked(kind: str | None, severity: str | None) -> list[str]:
-    """Returns the selected rules in the order in which they run."""
-    rules = [rule for rule in builtin_rules() if kind in (None, rule.kind) and severity in (None, rule.severity)]
-    rules.sort(key=lambda rule: (rule.kind not in _FIRST, SEVERITIES.index(rule.severity)))
-    return [rule.kind for rule in rules]
+def page_of_rules(rule_runs: RuleRuns, view: AlertsView, *, pending: tuple[str, ...] = ()) -> AlertsPage:
+    """Returns the page with the results of rules.
 
-
-def page_of_rules(
-    rule_runs: RuleRuns,
-    *,
-    run_id: str | None,
-    rule: str | None = None,
-    severity: str | None = None,
-    limit: int,
-    pending: tuple[str, ...] = (),
-) -> AlertsPage:
-    """Returns the page with the results of rules; see `AlertsPage` for the other arguments."""
+    Args:
+        rule_runs: The results.
+        view: The alerts that were asked for.
+        pending: The rules that still run.
+    """
     return AlertsPage(
-        run_id=run_id,
-        rule=rule,
-        severity=severity,
-        limit=limit,
+        **vars(view),
         groups=tuple(
-            RuleAlerts(
-                kind=run.rule.kind,
-                severity=run.rule.severity,
-                doc=run.rule.doc,
-                num_found=run.num_found,
-                num_findings=len(run.findings),
-                findings=run.findings[:limit],
-                alerts=run.alerts,
-            )
+            RuleAlerts(**run.summary(limit=view.limit), doc=run.rule.doc, alerts=run.alerts)
             for run in rule_runs.runs
             if run.alerts
         ),
@@ -234,6 +194,16 @@ class RuleRun:
     findings: tuple[AlertFinding, ...]
     alerts: tuple[Alert, ...]
 
+    def summary(self, *, limit: int) -> dict[str, Any]:
+        """Returns the attributes of a RuleSummary with at most `limit` findings."""
+        return {
+            "kind": self.rule.kind,
+            "severity": self.rule.severity,
+            "num_found": self.num_found,
+            "num_findings": len(self.findings),
+            "findings": self.findings[:limit],
+        }
+
 
 @dataclass(frozen=True, kw_only=True)
 class RuleRuns:
@@ -260,12 +230,10 @@ def run_rules(
         limit: Maximum number of alerts for each rule.
         budget_s: Time limit for all rules together, in seconds.
     """
-    wanted = None if kinds is None else set(kinds)
-    rules = [rule for rule in builtin_rules() if wanted is None or rule.kind in wanted]
-    rules.sort(key=lambda rule: (rule.kind not in _FIRST, SEVERITIES.index(rule.severity)))
+    rules = {rule.kind: rule for rule in builtin_rules()}
     end = time.monotonic() + budget_s
     runs, unfinished = [], []
-    for rule in rules:
+    for rule in (rules[kind] for kind in (AlertsView().kinds if kinds is None else kinds)):
         left_s = end - time.monotonic()
         try:
             if left_s < _LEAST_S:
@@ -288,20 +256,21 @@ def _worst_first(runs: Iterable[RuleRun]) -> tuple[RuleRun, ...]:
     return tuple(sorted(runs, key=lambda run: SEVERITIES.index(run.rule.severity)))
 
 
-def _given(parameters: Parameters) -> dict[str, Any]:
-    return {
-        "rule": parameters.choice("rule", (rule.kind for rule in builtin_rules())),
-        "severity": parameters.choice("severity", SEVERITIES),
-        "limit": parameters.integer("limit") or DEFAULT_LIMIT,
-    }
+def _view(run_id: str | None, parameters: Parameters) -> AlertsView:
+    return AlertsView(
+        run_id=run_id,
+        rule=parameters.choice("rule", (rule.kind for rule in builtin_rules())),
+        severity=parameters.choice("severity", SEVERITIES),
+        limit=min(parameters.integer("limit") or DEFAULT_LIMIT, MAX_LIMIT),
+    )
 
 
 def _read(logdir: Logdir, parameters: Parameters) -> AlertsPage:
-    return read_alerts(logdir, run_id=chosen_run(logdir, parameters), **_given(parameters))
+    return read_alerts(logdir, _view(chosen_run(logdir, parameters), parameters))
 
 
 def _complete(background: Background, run_id: str | None, parameters: Parameters) -> AlertsPage:
-    return read_known_alerts(background, run_id=run_id, wait_s=WAIT_S, **_given(parameters))
+    return read_known_alerts(background, _view(run_id, parameters), wait_s=WAIT_S)
 
 
 PAGE = PageKind(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,9 @@ from tfdbg_arrow.query.model_health import MEASURES
 from tfdbg_arrow.query.model_health.differences import LARGEST_DIFFERENCE
 from tfdbg_arrow.query.present.runs import outcome_text
 from tfdbg_arrow.query.run_diff import check_pattern
+from tfdbg_arrow.storage.location import RemoteLocation
 from tfdbg_arrow.viewer.background import Background
-from tfdbg_arrow.viewer.comparison import Compared, Comparison, compare, compare_layers, comparison_of
+from tfdbg_arrow.viewer.comparison import Compared, Comparison, answer_of, compare_layers, compare_ops
 from tfdbg_arrow.viewer.map_scale import shown_measure
 from tfdbg_arrow.viewer.page import (
     Gradual,
@@ -66,20 +67,35 @@ class RunChoice:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DiffPage:
+class DiffView:
+    """The comparison that a request asks for.
+
+    Attributes:
+        run_a: Run A; None if none was chosen.
+        other: Run B, or the key of another logdir and a run in it; None if none was chosen.
+        known: Ops that are known to diverge: a regular expression that matches a whole name or type.
+        last_step: The last training step up to which ops are compared; None means all.
+        first: The first position of the map; None means from the start.
+        last: The last position of the map; None means to the end.
+    """
+
+    run_a: str | None
+    other: str | None
+    known: str | None
+    last_step: int | None
+    first: int | None
+    last: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiffPage(DiffView):
     """The data of the comparison page.
 
     Attributes:
         run_ids: The runs of this logdir to choose from, oldest first.
         others: The runs of other logdirs to choose from.
-        run_a: Run A; None if none was chosen.
         run_b: Run B; None if none was chosen.
-        other: The value of the parameter `other`.
         other_key: The key of B's logdir; None if B is in this logdir.
-        known: Ops that are known to diverge: a regular expression that matches a whole name or type.
-        last_step: The last training step up to which ops are compared; None means all.
-        first: The first position of the map; None means from the start.
-        last: The last position of the map; None means to the end.
         layers: The comparison of the layers; None unless both runs were chosen and have tensors.
         measure: The measure that the map shows; None if there is no map.
         diff: The comparison of the ops; None unless both runs were chosen.
@@ -94,14 +110,8 @@ class DiffPage:
 
     run_ids: tuple[str, ...]
     others: tuple[RunChoice, ...] = ()
-    run_a: str | None
     run_b: str | None
-    other: str | None = None
     other_key: str | None = None
-    known: str | None
-    last_step: int | None
-    first: int | None = None
-    last: int | None = None
     layers: LayerDifferences | None = None
     measure: Measure | None = None
     diff: Diff | None = None
@@ -162,48 +172,12 @@ class _Start:
     other_state: object
 
 
-def read_diff(
-    logdir: Logdir,
-    *,
-    run_a: str | None = None,
-    run_b: str | None = None,
-    known: str | None = None,
-    last_step: int | None = None,
-    timeout_s: float = TIMEOUT_S,
-) -> DiffPage:
-    """Returns the comparison of two runs of a logdir.
-
-    Args:
-        logdir: The logdir.
-        run_a: Run A.
-        run_b: Run B.
-        known: Ops that are known to diverge. The search continues past them.
-        last_step: The last training step up to which ops are compared; None means all.
-        timeout_s: Time limit for the comparison, in seconds.
-
-    Raises:
-        QueryError: Both are the same run, or nothing in them can be aligned.
-        TookTooLongError: The comparison of the layers takes longer than `timeout_s`.
-    """
-    start = _start(logdir, (), run_a=run_a, other=run_b, known=known, last_step=last_step)
-    return _read_all(start, measure=None, timeout_s=timeout_s)
-
-
-def _start(
-    logdir: Logdir,
-    others: Sequence[OtherLogdir],
-    *,
-    run_a: str | None,
-    other: str | None,
-    known: str | None = None,
-    last_step: int | None = None,
-    first: int | None = None,
-    last: int | None = None,
-) -> _Start:
+def _start(logdir: Logdir, others: Sequence[OtherLogdir], view: DiffView) -> _Start:
     """Returns the page without the comparisons.
 
     If the server shows other logdirs, and only two runs can be chosen, the page compares these runs.
     """
+    run_a, other = view.run_a, view.other
     run_ids = tuple(run.run_id for run in logdir.runs())
     choices = {
         f"{other_logdir.key}:{run_id}": (other_logdir, run_id)
@@ -219,19 +193,14 @@ def _start(
         raise NoSuchPageError(f"run {other!r} is not in {logdir.path}.")
     in_other, run_b = choices.get(other or "", (None, other))
     page = DiffPage(
+        **{**vars(view), "run_a": run_a, "other": other},
         run_ids=run_ids,
         others=tuple(
             RunChoice(value=value, text=f"{other_logdir.name}: {run_id}")
             for value, (other_logdir, run_id) in choices.items()
         ),
-        run_a=run_a,
         run_b=run_b,
-        other=other,
         other_key=None if in_other is None else in_other.key,
-        known=known,
-        last_step=last_step,
-        first=first,
-        last=last,
         headline="",
     )
     if run_a is None or run_b is None:
@@ -240,34 +209,19 @@ def _start(
         return _Start(replace(page, headline=text), None, None)
     if run_a == run_b and in_other is None:
         raise QueryError(f"run and other are both {run_a}; choose two runs.")
-    if known is not None:
-        check_pattern(known)
-    asked = comparison_of(
-        logdir,
+    if view.known is not None:
+        check_pattern(view.known)
+    asked = Comparison(
+        path=logdir.path.url if isinstance(logdir.path, RemoteLocation) else str(logdir.path),
+        storage_options=logdir.storage_options,
         run_a=run_a,
         run_b=run_b,
         other_path=None if in_other is None else str(in_other.path),
-        known=known,
-        last_step=last_step,
-        positions=(first, None if last is None else last + 1),
+        known=view.known,
+        last_step=view.last_step,
+        positions=(view.first, None if view.last is None else view.last + 1),
     )
     return _Start(replace(page, command=asked.command), asked, None if in_other is None else state_of(in_other.path))
-
-
-def _read_all(start: _Start, *, measure: str | None, timeout_s: float) -> DiffPage:
-    if start.asked is None:
-        return start.page
-    end = time.monotonic() + timeout_s
-    layers = compare_layers(start.asked, timeout_s=timeout_s)
-    ops: Compared | None = None
-    failures: list[str] = []
-    try:
-        ops = compare(start.asked, timeout_s=max(0.01, end - time.monotonic()))
-    except (TookTooLongError, NoAnswerError) as error:
-        if layers is None:
-            raise
-        failures.append(str(error))
-    return _page(start.page, layers, ops, measure=measure, failures=failures)
 
 
 @dataclass(frozen=True)
@@ -283,24 +237,23 @@ def _complete(background: Background, start: _Start, parameters: Parameters) -> 
     if asked is None:
         return start.page
 
-    def answer(compared: Callable[..., object], _: Logdir) -> object:
+    def answer(compare: Callable[..., object], _: Logdir) -> object:
         try:
-            return _Answer(compared(asked, timeout_s=TIMEOUT_S))
+            return answer_of(compare, asked, timeout_s=TIMEOUT_S)
         except TfdbgArrowError as error:
             return _Failure(str(error))
 
     prefix = ("diff", asked.run_a, asked.run_b, asked.other_path, start.other_state)
     keys = {"layers": (*prefix, "layers", asked.positions), "ops": (*prefix, "ops", asked.known, asked.last_step)}
-    ready = background.known(
-        {keys["layers"]: functools.partial(answer, compare_layers), keys["ops"]: functools.partial(answer, compare)},
-        wait_s=WAIT_S,
-    )
-    outcomes = {name: ready.answers.get(key) for name, key in keys.items()}
+    comparisons = {"layers": compare_layers, "ops": compare_ops}
+    wanted: dict[Hashable, Callable[[Logdir], object]] = {
+        keys[name]: functools.partial(answer, compare) for name, compare in comparisons.items()
+    }
+    ready = background.known(wanted, wait_s=WAIT_S)
+    outcomes: dict[str, Any] = {name: ready.answers.get(key) for name, key in keys.items()}
     failures = [outcome.text for outcome in outcomes.values() if isinstance(outcome, _Failure)]
     failures += ["the time was up before it could be compared" for key in keys.values() if key in ready.failed]
-    layers, ops = (
-        outcome.value if isinstance(outcome, _Answer) else None for outcome in (outcomes["layers"], outcomes["ops"])
-    )
+    layers, ops = (None if isinstance(outcome, _Failure) else outcome for outcome in outcomes.values())
     return _page(
         start.page,
         layers,
@@ -309,13 +262,6 @@ def _complete(background: Background, start: _Start, parameters: Parameters) -> 
         failures=failures,
         pending=[name for name, key in keys.items() if key in ready.pending],
     )
-
-
-@dataclass(frozen=True)
-class _Answer:
-    """A comparison that is ready; its value can be None."""
-
-    value: Any
 
 
 def _page(
@@ -371,9 +317,7 @@ def diff_page(others: Sequence[OtherLogdir] = ()) -> PageKind:
     def start(logdir: Logdir, parameters: Parameters) -> _Start:
         _measure(parameters)  # checks the parameter before the comparison starts
         run_a = chosen_run(logdir, parameters)
-        return _start(
-            logdir,
-            others,
+        view = DiffView(
             run_a=None if run_a == ALL_RUNS else run_a,
             other=parameters.text("other"),
             known=parameters.text("known"),
@@ -381,9 +325,23 @@ def diff_page(others: Sequence[OtherLogdir] = ()) -> PageKind:
             first=parameters.integer("first"),
             last=parameters.integer("last"),
         )
+        return _start(logdir, others, view)
 
     def read(logdir: Logdir, parameters: Parameters) -> DiffPage:
-        return _read_all(start(logdir, parameters), measure=_measure(parameters), timeout_s=TIMEOUT_S)
+        begun = start(logdir, parameters)
+        if begun.asked is None:
+            return begun.page
+        end = time.monotonic() + TIMEOUT_S
+        layers = answer_of(compare_layers, begun.asked, timeout_s=TIMEOUT_S)
+        ops: Compared | None = None
+        failures: list[str] = []
+        try:
+            ops = answer_of(compare_ops, begun.asked, timeout_s=max(0.01, end - time.monotonic()))
+        except (TookTooLongError, NoAnswerError) as error:
+            if layers is None:
+                raise
+            failures.append(str(error))
+        return _page(begun.page, layers, ops, measure=_measure(parameters), failures=failures)
 
     return PageKind(
         name="diff",

@@ -20,10 +20,10 @@ from tfdbg_arrow.query.keras_graphs import user_names
 from tfdbg_arrow.query.stacks import StackReader
 from tfdbg_arrow.viewer.page import (
     NUM_ABOVE,
-    GraphChoice,
     NoSuchPageError,
     PageKind,
     Parameters,
+    RowsPage,
     one_run,
     read_graph_choices,
     read_texts,
@@ -59,47 +59,28 @@ class ExecutionDetail:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExecutionsPage:
+class ExecutionsPage(RowsPage[ExecutionRow]):
     """A window of the executions of a run.
 
     Attributes:
-        run_id: The run; None if the logdir has no run.
         start_ns: Start time of the run, in nanoseconds since 1970-01-01T00:00:00Z.
         measures_health: Whether the run's mode distinguishes bad tensors from healthy ones.
         filter: The filter.
-        rows: The window, by execution_index.
-        num_matching: Number of executions that match the filter.
-        num_before: Number of matching executions before the window.
-        limit: Maximum number of executions in a window.
         next_bad_execution_index: The first bad execution after the window.
         previous_bad_execution_index: The last bad execution before the window.
         strip: The whole run, without the filter; None if it has no executions.
         focus: The execution to show in detail; None if the request names none.
-        op_types: Op types and functions to choose from.
-        graphs: Graphs to choose from.
         user_names: The user's names of the graphs that Keras created, by graph_id, as in `keras_graphs.user_names`.
     """
 
-    run_id: str | None
     start_ns: int = 0
     measures_health: bool = False
     filter: ExecutionFilter
-    rows: tuple[ExecutionRow, ...] = ()
-    num_matching: int = 0
-    num_before: int = 0
-    limit: int
     next_bad_execution_index: int | None = None
     previous_bad_execution_index: int | None = None
     strip: ExecutionStrip | None = None
     focus: ExecutionDetail | None = None
-    op_types: tuple[str, ...] = ()
-    graphs: tuple[GraphChoice, ...] = ()
     user_names: Mapping[int, str] = field(default_factory=dict)
-
-    @property
-    def num_after(self) -> int:
-        """Number of matching executions after the window."""
-        return self.num_matching - self.num_before - len(self.rows)
 
 
 def read_executions(
@@ -153,9 +134,7 @@ def read_executions(
         start_ns=run.wall_time_ns,
         measures_health=run.measures_health,
         filter=filter_,
-        rows=rows,
-        num_matching=window.num_matching,
-        num_before=window.num_before,
+        **vars(window),
         limit=limit,
         next_bad_execution_index=(
             next_execution(logdir, only_bad, rows[-1].execution_index, run_id=run_id) if rows else None

@@ -191,12 +191,11 @@ def _graph_facts(logdir: Engine, graph_id: int, *, run_id: str) -> GraphFacts:
     path = graph_path(logdir, graph_id, run_id=run_id)
     if not path:
         raise NoSuchPageError(f"run {run_id} has no graph {graph_id}; open the page without a graph to list them.")
-    ((num_executions,),) = logdir.rows(
-        "SELECT count(*) FROM execution WHERE run_id = ? AND graph_id = ?", [run_id, graph_id]
-    )
-    ((num_ops,),) = logdir.rows("SELECT count(*) FROM graph_op WHERE run_id = ? AND graph_id = ?", [run_id, graph_id])
-    ((stack_trace_id,),) = logdir.rows(
-        "SELECT max(stack_trace_id) FROM graph WHERE run_id = ? AND graph_id = ?", [run_id, graph_id]
+    ((num_executions, num_ops, stack_trace_id),) = logdir.rows(
+        "SELECT (SELECT count(*) FROM execution WHERE run_id = ? AND graph_id = ?), "
+        "(SELECT count(*) FROM graph_op WHERE run_id = ? AND graph_id = ?), "
+        "(SELECT max(stack_trace_id) FROM graph WHERE run_id = ? AND graph_id = ?)",
+        [run_id, graph_id] * 3,
     )
     return GraphFacts(
         graph_id=graph_id,

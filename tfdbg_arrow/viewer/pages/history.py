@@ -13,7 +13,6 @@ from tfdbg_arrow.query.display.tensor_window import (
     TensorSeries,
     TensorWindow,
     filter_condition,
-    read_tensor,
     tensor_series,
     tensor_window,
 )
@@ -21,7 +20,7 @@ from tfdbg_arrow.query.model_health.histograms import no_distribution_sentence, 
 from tfdbg_arrow.safe_text import number_of
 from tfdbg_arrow.viewer.distribution_drawing import DistributionPicture, distribution_picture
 from tfdbg_arrow.viewer.line_drawing import Line, Plot
-from tfdbg_arrow.viewer.page import NoSuchPageError, PageKind, Parameters, needed_run
+from tfdbg_arrow.viewer.page import NoSuchPageError, PageKind, Parameters, needed_run, needed_tensor
 from tfdbg_arrow.viewer.svg import Columns, number_text
 
 MAX_BAD = 50
@@ -34,20 +33,38 @@ MAGNITUDES = {"max_abs": "max |finite|", "mean_abs": "|mean|", "stddev": "stddev
 
 
 @dataclass(frozen=True, kw_only=True)
-class HistoryPage:
-    """The health of the tensors of one op over time.
+class HistoryView:
+    """The tensors that a request asks for. If it names no op, its event selects the op.
 
     Attributes:
         run_id: The run.
         graph_id: The graph of the op; None for an eager op.
-        graph_name: The graph's name.
         op_name: The op's name in the graph; None for an eager op.
         op_type: The op type; None if the op was not recorded.
         output_slot: The output; None means all.
         event_index: The tensor that the address names, which is marked in the plot.
-        axis: The axis of the plot, one of AXES.
+        axis: The axis of the plot, one of AXES. None selects `step` if the tensors have training steps, else `event`.
         first: The first event or step that is shown; None means from the start.
         last: The last event or step that is shown; None means to the end.
+    """
+
+    run_id: str
+    graph_id: int | None = None
+    op_name: str | None = None
+    op_type: str | None = None
+    output_slot: int | None = None
+    event_index: int | None = None
+    axis: str | None = None
+    first: int | None = None
+    last: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class HistoryPage(HistoryView):
+    """The health of the tensors of one op over time. The view has all facts about the op.
+
+    Attributes:
+        graph_name: The graph's name.
         mode: The run's tensor debug mode.
         series: The data of the plot.
         summary: The plot in words.
@@ -58,16 +75,8 @@ class HistoryPage:
             tensors.
     """
 
-    run_id: str
-    graph_id: int | None
-    graph_name: str | None
-    op_name: str | None
-    op_type: str | None
-    output_slot: int | None
-    event_index: int | None
     axis: str
-    first: int | None
-    last: int | None
+    graph_name: str | None
     mode: str | None
     series: TensorSeries
     summary: str
@@ -86,11 +95,6 @@ class HistoryPage:
     def whole(self) -> dict[str, object]:
         """The whole history along this axis, as URL parameters."""
         return {**self.place, "axis": self.axis}
-
-    @property
-    def part(self) -> dict[str, object]:
-        """The part that is shown, as URL parameters. The range applies only to this axis."""
-        return {**self.whole, f"first_{self.axis}": self.first, f"last_{self.axis}": self.last}
 
     @property
     def shares(self) -> dict[str, Measure]:
@@ -174,73 +178,41 @@ def _line(name: str, measure: Measure, *, is_share: bool) -> Line:
     return Line(name=name, greatest=greatest, least=least, texts=texts)
 
 
-def read_history(
-    logdir: Logdir,
-    *,
-    run_id: str,
-    graph_id: int | None = None,
-    op_name: str | None = None,
-    op_type: str | None = None,
-    output_slot: int | None = None,
-    event_index: int | None = None,
-    axis: str | None = None,
-    first: int | None = None,
-    last: int | None = None,
-) -> HistoryPage:
+def read_history(logdir: Logdir, view: HistoryView) -> HistoryPage:
     """Returns the health of the tensors of one op over time.
-
-    Args:
-        logdir: The logdir.
-        run_id: The run.
-        graph_id: The graph of the op.
-        op_name: The op's name in the graph.
-        op_type: The op type, for eager ops.
-        output_slot: The output; None means all.
-        event_index: A recorded tensor. It selects its op if no op is given.
-        axis: The axis, one of AXES. None selects `step` if the tensors have training steps, else `event`.
-        first: The first event or step to include.
-        last: The last event or step to include.
 
     Raises:
         NoSuchPageError: No op is given, or the event is not a tensor that an op computed.
     """
-    if op_name is None and op_type is None:
-        if event_index is None:
+    run_id = view.run_id
+    if view.op_name is None and view.op_type is None:
+        if view.event_index is None:
             raise NoSuchPageError("the address names no op; add graph and op, or op_type, or event.")
-        tensor = read_tensor(logdir, event_index, run_id=run_id)
-        if tensor is None:
-            raise NoSuchPageError(f"event {event_index} of run {run_id} is not a recorded tensor.")
+        tensor = needed_tensor(logdir, view.event_index, run_id=run_id)
         if tensor.op_type is None:
             raise NoSuchPageError(
-                f"event {event_index} of run {run_id} came from outside the program, so it has no history."
+                f"event {view.event_index} of run {run_id} came from outside the program, so it has no history."
             )
-        graph_id, op_name, op_type, output_slot = tensor.graph_id, tensor.op_name, tensor.op_type, tensor.output_slot
-    whole = TensorFilter(graph_id=graph_id, op_name=op_name, output_slot=output_slot)
-    if op_name is None:
-        whole = TensorFilter(op_type=op_type, scope="execution", output_slot=output_slot)
-    axis = axis or _default_axis(logdir, whole, run_id=run_id)
+        names = ("graph_id", "op_name", "op_type", "output_slot")
+        view = replace(view, **{name: getattr(tensor, name) for name in names})
+    whole = TensorFilter(graph_id=view.graph_id, op_name=view.op_name, output_slot=view.output_slot)
+    if view.op_name is None:
+        whole = TensorFilter(op_type=view.op_type, scope="execution", output_slot=view.output_slot)
+    axis = view.axis or _default_axis(logdir, whole, run_id=run_id)
     if axis == "step":
-        part = replace(whole, first_step=first, last_step=last)
+        part = replace(whole, first_step=view.first, last_step=view.last)
     else:
-        part = replace(whole, first_event=first, last_event=last)
+        part = replace(whole, first_event=view.first, last_event=view.last)
     series = tensor_series(logdir, part, run_id=run_id, axis=axis)
     bad = tensor_window(logdir, replace(part, is_bad=True), run_id=run_id, limit=MAX_BAD)
-    graph_name = None
-    if op_name is not None:
-        graph_name, op_type = _graph_op(logdir, graph_id, op_name, run_id=run_id) or (None, op_type)
-    distribution = _distribution(logdir, part, series, positions=(first, last), run_id=run_id)
+    graph_name, op_type = None, view.op_type
+    if view.op_name is not None:
+        graph_name, op_type = _graph_op(logdir, view.graph_id, view.op_name, run_id=run_id) or (None, op_type)
+    distribution = _distribution(logdir, part, series, positions=(view.first, view.last), run_id=run_id)
     mode = next((run.tensor_debug_mode for run in logdir.runs() if run.run_id == run_id), None)
     return HistoryPage(
-        run_id=run_id,
-        graph_id=graph_id,
+        **{**vars(view), "op_type": op_type, "axis": axis},
         graph_name=graph_name,
-        op_name=op_name,
-        op_type=op_type,
-        output_slot=output_slot,
-        event_index=event_index,
-        axis=axis,
-        first=first,
-        last=last,
         mode=mode,
         series=series,
         summary=_summary(series, bad),
@@ -346,8 +318,7 @@ def _read(logdir: Logdir, parameters: Parameters) -> HistoryPage:
     if axis is None:
         axis = next((axis_name for axis_name, (first, last) in ranges.items() if (first, last) != (None, None)), None)
     first, last = (None, None) if axis is None else ranges[axis]
-    return read_history(
-        logdir,
+    view = HistoryView(
         run_id=needed_run(logdir, parameters),
         graph_id=parameters.integer("graph"),
         op_name=parameters.text("op"),
@@ -358,6 +329,7 @@ def _read(logdir: Logdir, parameters: Parameters) -> HistoryPage:
         first=first,
         last=last,
     )
+    return read_history(logdir, view)
 
 
 PAGE = PageKind(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tfdbg_arrow.query import Logdir
 from tfdbg_arrow.query.model_health import MAX_COLUMNS, MEASURES, LayerHealth, Measure, layer_health
-from tfdbg_arrow.viewer.map_rows import MapRow, map_rows
+from tfdbg_arrow.viewer.map_rows import MapRow, map_rows, mark_numbers
 from tfdbg_arrow.viewer.map_scale import shown_measure
 from tfdbg_arrow.viewer.page import PageKind, Parameters, chosen_run
 
@@ -108,14 +108,8 @@ def read_model(
         rows=() if health is None else map_rows(health),
         worst=worst[:_NUM_WORST],
         num_more=max(0, len(worst) - _NUM_WORST),
-        headline=_headline(health),
+        headline="No tensors are recorded here yet." if health is None else health.sentence,
     )
-
-
-def _headline(health: LayerHealth | None) -> str:
-    if health is None:
-        return "No tensors are recorded here yet."
-    return health.sentence
 
 
 def _worst(health: LayerHealth, measure: Measure) -> tuple[WorstRow, ...]:
@@ -124,9 +118,7 @@ def _worst(health: LayerHealth, measure: Measure) -> tuple[WorstRow, ...]:
     If no row went bad, returns the innermost rows by the change of their measure; none if it is 0 in all of them.
     """
     worst_rows = []
-    origin = None if health.origin is None else health.origin.row
-    way = () if origin is None else dict.fromkeys((origin, *health.path))
-    numbers = {index: number for number, index in enumerate(way, start=1)}
+    numbers = mark_numbers(health)
     for index, row in enumerate(health.rows):
         if row.has_children and index not in numbers:
             continue

@@ -9,11 +9,19 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tfdbg_arrow.errors import BrokenPartError
-from tfdbg_arrow.query import AboutRuns, AlertFinding, BrokenPart, Coverage, Growth, Hop, Logdir, NonFinite, Run
+from tfdbg_arrow.query import AboutRuns, BrokenPart, Coverage, Growth, Hop, Logdir, NonFinite, Run
 from tfdbg_arrow.query.model_health import TrainingCurves, layers_and_curves
 from tfdbg_arrow.viewer.background import Background
 from tfdbg_arrow.viewer.page import Gradual, PageKind, Parameters, TookTooLongError, chosen_run
-from tfdbg_arrow.viewer.pages.alerts import BUDGET_S, RuleRuns, known_rules, run_rules, wanted_rules
+from tfdbg_arrow.viewer.pages.alerts import (
+    BUDGET_S,
+    AlertsView,
+    RuleRuns,
+    RuleSummary,
+    known_rules,
+    run_rules,
+    wanted_rules,
+)
 from tfdbg_arrow.viewer.reading import bounded
 from tfdbg_arrow.viewer.source_text import Excerpt, read_excerpt
 from tfdbg_arrow.viewer.strips import Strip, read_strip
@@ -53,17 +61,6 @@ class RunSummary:
     first_bad_wall_time_ns: int | None
     first_step: int | None
     last_step: int | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class RuleSummary:
-    """The result of one alert rule: name, severity, number of alerts, number of findings, and the first findings."""
-
-    kind: str
-    severity: str
-    num_found: int
-    num_findings: int
-    findings: tuple[AlertFinding, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,17 +227,7 @@ def _before(logdir: Logdir, summaries: Sequence[RunSummary], about: AboutRuns) -
 
 def _with_rules(page: OverviewPage, rule_runs: RuleRuns, pending: tuple[str, ...]) -> OverviewPage:
     """Returns the page with the results of alert rules, and with the names of the rules that still run."""
-    rules = tuple(
-        RuleSummary(
-            kind=run.rule.kind,
-            severity=run.rule.severity,
-            num_found=run.num_found,
-            num_findings=len(run.findings),
-            findings=run.findings[:_MAX_FINDINGS],
-        )
-        for run in rule_runs.runs
-        if run.alerts
-    )
+    rules = tuple(RuleSummary(**run.summary(limit=_MAX_FINDINGS)) for run in rule_runs.runs if run.alerts)
     return replace(page, rules=rules, unfinished_rules=rule_runs.unfinished, pending_rules=pending)
 
 
@@ -255,7 +242,7 @@ def complete_overview(
         run_id: The run to show, or "all". None means the newest run, with the other processes of its program.
         wait_s: Maximum time to wait for alerts and curves that are not known, in seconds.
     """
-    wanted: dict[Hashable, Callable[[Logdir], Any]] = {**wanted_rules(run_id=run_id)}
+    wanted: dict[Hashable, Callable[[Logdir], Any]] = {**wanted_rules(AlertsView(run_id=run_id))}
     key = None
     if page.training is not None:
         shown_run = page.training.run_id

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tfdbg_arrow.query import Growth, Logdir, Provenance
-from tfdbg_arrow.query.display.tensor_window import TensorRow, read_tensor
-from tfdbg_arrow.viewer.page import NoSuchPageError, PageKind, Parameters, needed_run
+from tfdbg_arrow.query.display.tensor_window import TensorRow
+from tfdbg_arrow.viewer.page import PageKind, Parameters, needed_run, needed_tensor
 
 DEFAULT_LIMIT = 10_000
 
@@ -46,9 +46,7 @@ def read_provenance(logdir: Logdir, event_index: int, *, run_id: str, limit: int
         NoSuchPageError: The run has no such tensor.
         QueryError: The tensor is not bad.
     """
-    tensor = read_tensor(logdir, event_index, run_id=run_id)
-    if tensor is None:
-        raise NoSuchPageError(f"event {event_index} of run {run_id} is not a recorded tensor.")
+    tensor = needed_tensor(logdir, event_index, run_id=run_id)
     provenance = logdir.provenance(event_index, run_id=run_id, limit=limit)
     why, repair = next(((hop.why, hop.repair) for hop in provenance.path if hop.why is not None), (None, None))
     return ProvenancePage(tensor=tensor, provenance=provenance, why=why, repair=repair)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
@@ -182,11 +183,6 @@ def read_runs(logdir: Logdir, *, order: str = "time", first: int = 0, limit: int
     )
 
 
-def run_name(summary: RunSummary) -> str:
-    """Returns the name of a run: the name that its user gave it, or else its worker, or else its ID."""
-    return summary.run.run_name or summary.run.worker or summary.run.run_id
-
-
 def _by_first_bad(summaries: tuple[RunSummary, ...]) -> tuple[RunSummary, ...]:
     """Returns the runs with a bad tensor. They are ordered by step if all of them have a step, then by time."""
     bad = [one for one in summaries if one.num_bad]
@@ -208,7 +204,8 @@ def _headline(bad: tuple[RunSummary, ...], num_runs: int, *, is_newest_clean: bo
     if is_newest_clean:
         first = ", the first" if len(bad) > 1 else ""
         return f"The newest run is not bad. {count}" + ("." if step is None else f"{first} from step {step:,} on.")
-    return f"{run_name(bad[0])} went bad first{'' if step is None else f', in step {step:,}'}; {count}."
+    name = bad[0].run.run_name or bad[0].run.worker or bad[0].run.run_id
+    return f"{name} went bad first{'' if step is None else f', in step {step:,}'}; {count}."
 
 
 def _verdict(summary: RunSummary, bad: tuple[RunSummary, ...]) -> str:
@@ -251,9 +248,9 @@ def _start(logdir: Logdir, parameters: Parameters) -> RunsPage:
 
 
 def _complete(background: Background, page: RunsPage, parameters: Parameters) -> RunsPage:
+    run_ids = [row.summary.run.run_id for row in page.rows]
     wanted: dict[Hashable, Callable[[Logdir], RunFacts]] = {
-        ("run facts", run_id): lambda logdir, run_id=run_id: read_run_facts(logdir, run_id)  # type: ignore[misc]
-        for run_id in (row.summary.run.run_id for row in page.rows)
+        ("run facts", run_id): functools.partial(read_run_facts, run_id=run_id) for run_id in run_ids
     }
     answers = background.known(wanted, wait_s=_WAIT_S)
     facts = {str(key[1]): of_run for key, of_run in answers.answers.items() if isinstance(key, tuple)}

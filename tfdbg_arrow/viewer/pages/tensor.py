@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from tfdbg_arrow.query import Frame, Growth, Hop, InputTensor, Logdir
 from tfdbg_arrow.query.bad_samples import BadSamples
-from tfdbg_arrow.query.display.tensor_window import TensorFilter, TensorRow, neighbours, next_bad, read_tensor
+from tfdbg_arrow.query.display.tensor_window import TensorFilter, TensorRow, neighbours, next_bad
 from tfdbg_arrow.query.nonfinite_search import tensor_context
 from tfdbg_arrow.query.user_places import CallSite, Forward
 from tfdbg_arrow.query.values import NUM_COLUMNS, NUM_ROWS, Histogram, TensorValues, read_histogram, read_values
-from tfdbg_arrow.viewer.page import NoSuchPageError, PageKind, Parameters, needed_run
+from tfdbg_arrow.viewer.page import PageKind, Parameters, needed_run, needed_tensor
 from tfdbg_arrow.viewer.source_text import Excerpt, read_excerpt
 
 _MAX_HOPS = 40
@@ -88,9 +88,7 @@ def read_tensor_page(
     Raises:
         NoSuchPageError: The run has no such tensor.
     """
-    tensor = read_tensor(logdir, event_index, run_id=run_id)
-    if tensor is None:
-        raise NoSuchPageError(f"event {event_index} of run {run_id} is not a recorded tensor.")
+    tensor = needed_tensor(logdir, event_index, run_id=run_id)
     everything = TensorFilter()
     before, after = neighbours(logdir, event_index, run_id=run_id)
     context = tensor_context(logdir, event_index, run_id=run_id)

@@ -15,56 +15,29 @@ from tfdbg_arrow.query.display.tensor_window import (
     tensor_window,
 )
 from tfdbg_arrow.query.wording import similar_text
-from tfdbg_arrow.viewer.page import (
-    NUM_ABOVE,
-    GraphChoice,
-    PageKind,
-    Parameters,
-    one_run,
-    read_graph_choices,
-    read_texts,
-)
+from tfdbg_arrow.viewer.page import NUM_ABOVE, PageKind, Parameters, RowsPage, one_run, read_graph_choices, read_texts
 
 DEFAULT_LIMIT = 100
 MAX_LIMIT = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
-class TensorsPage:
+class TensorsPage(RowsPage[TensorRow]):
     """A window of the recorded tensors of a run.
 
     Attributes:
-        run_id: The run; None if the logdir has no run.
         filter: The filter.
-        rows: The window, by event_index.
-        num_matching: Number of tensors that match the filter.
-        num_before: Number of matching tensors before the window.
-        limit: Maximum number of tensors in a window.
         next_bad_event_index: The first bad tensor after the window.
         previous_bad_event_index: The last bad tensor before the window.
-        op_types: Op types to choose from.
         dtypes: Dtypes to choose from.
-        graphs: Graphs to choose from.
         hint: If no tensor matches the filter, a text about names that are similar to the filter's layer or op type.
     """
 
-    run_id: str | None
     filter: TensorFilter
-    rows: tuple[TensorRow, ...]
-    num_matching: int
-    num_before: int
-    limit: int
-    next_bad_event_index: int | None
-    previous_bad_event_index: int | None
-    op_types: tuple[str, ...]
-    dtypes: tuple[str, ...]
-    graphs: tuple[GraphChoice, ...]
+    next_bad_event_index: int | None = None
+    previous_bad_event_index: int | None = None
+    dtypes: tuple[str, ...] = ()
     hint: str = ""
-
-    @property
-    def num_after(self) -> int:
-        """Number of matching tensors after the window."""
-        return self.num_matching - self.num_before - len(self.rows)
 
 
 def read_tensors(
@@ -93,41 +66,35 @@ def read_tensors(
     """
     filter_ = filter_ or TensorFilter()
     limit = max(1, min(limit, MAX_LIMIT))
-    rows: tuple[TensorRow, ...] = ()
-    num_matching = num_before = 0
+    if run_id is None:
+        return TensorsPage(run_id=None, filter=filter_, limit=limit)
+    if step is not None:
+        first, before = first_of_step(logdir, step, run_id=run_id) or 0, None
+    elif first is None and before is None and place is None:
+        first_bad = next_bad(logdir, filter_, -1, run_id=run_id)
+        if first_bad is not None:
+            here = tensor_window(logdir, filter_, run_id=run_id, first=first_bad, limit=1)
+            place = max(0, here.num_before - NUM_ABOVE)
+    window = tensor_window(logdir, filter_, run_id=run_id, first=first or 0, before=before, place=place, limit=limit)
     after_bad = before_bad = None
-    if run_id is not None:
-        if step is not None:
-            first, before = first_of_step(logdir, step, run_id=run_id) or 0, None
-        elif first is None and before is None and place is None:
-            first_bad = next_bad(logdir, filter_, -1, run_id=run_id)
-            if first_bad is not None:
-                here = tensor_window(logdir, filter_, run_id=run_id, first=first_bad, limit=1)
-                place = max(0, here.num_before - NUM_ABOVE)
-        window = tensor_window(
-            logdir, filter_, run_id=run_id, first=first or 0, before=before, place=place, limit=limit
-        )
-        rows, num_matching, num_before = window.rows, window.num_matching, window.num_before
-        if rows:
-            after_bad = next_bad(logdir, filter_, rows[-1].event_index, run_id=run_id)
-            before_bad = next_bad(logdir, filter_, rows[0].event_index, run_id=run_id, is_backwards=True)
+    if window.rows:
+        after_bad = next_bad(logdir, filter_, window.rows[-1].event_index, run_id=run_id)
+        before_bad = next_bad(logdir, filter_, window.rows[0].event_index, run_id=run_id, is_backwards=True)
     op_types = read_texts(
         logdir,
         "SELECT op_type FROM graph_op WHERE run_id = ? UNION SELECT op_type FROM execution WHERE run_id = ?",
         run_id,
     )
     hint = ""
-    if not num_matching and filter_.layer is not None:
+    if not window.num_matching and filter_.layer is not None:
         layers = read_texts(logdir, "SELECT DISTINCT layer FROM graph_op WHERE run_id = ?", run_id)
         hint = similar_text(filter_.layer, layers)
-    elif not num_matching and filter_.op_type is not None:
+    elif not window.num_matching and filter_.op_type is not None:
         hint = similar_text(filter_.op_type, op_types)
     return TensorsPage(
         run_id=run_id,
         filter=filter_,
-        rows=rows,
-        num_matching=num_matching,
-        num_before=num_before,
+        **vars(window),
         limit=limit,
         next_bad_event_index=after_bad,
         previous_bad_event_index=before_bad,

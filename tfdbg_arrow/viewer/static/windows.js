@@ -71,26 +71,16 @@
     const numRows = () => windows().reduce((sum, body) => sum + body.rows.length, 0);
     while (numRows() > MAX_ROWS && table.tBodies.length > 2) (fromTop ? table.tBodies[0] : windows().at(-1)).remove();
   };
-  const loadAfter = async () => {
-    const bottom = windows().at(-1);
-    if (end() >= matching()) return false;
-    const body = await fetchRows({ at: numberOf(bottom, "last") + 1 });
-    if (!body || windows().at(-1) !== bottom) return false;
+  const outermost = (isDown) => (isDown ? windows().at(-1) : table.tBodies[0]);
+  const load = async (isDown) => {
+    const edge = outermost(isDown);
+    if (isDown ? end() >= matching() : start() <= 0) return false;
+    const body = await fetchRows(isDown ? { at: numberOf(edge, "last") + 1 } : { before: numberOf(edge, "first") });
+    if (!body || outermost(isDown) !== edge) return false;
     keepingPlace(() => {
-      table.append(body);
-      letGo(true);
-    });
-    settle();
-    return true;
-  };
-  const loadBefore = async () => {
-    const top = table.tBodies[0];
-    if (start() <= 0) return false;
-    const body = await fetchRows({ before: numberOf(top, "first") });
-    if (!body || table.tBodies[0] !== top) return false;
-    keepingPlace(() => {
-      table.insertBefore(body, top);
-      letGo(false);
+      if (isDown) edge.after(body);
+      else edge.before(body);
+      letGo(isDown);
     });
     settle();
     return true;
@@ -123,8 +113,8 @@
   const placeOf = (row) => numberOf(row.parentElement, "before") + row.sectionRowIndex;
   const fill = () => {
     if (underWay) return;
-    if (pane.scrollHeight - pane.scrollTop - pane.clientHeight < NEAR && end() < matching()) loadAfter();
-    else if (pane.scrollTop < NEAR && start() > 0) loadBefore();
+    if (pane.scrollHeight - pane.scrollTop - pane.clientHeight < NEAR && end() < matching()) load(true);
+    else if (pane.scrollTop < NEAR && start() > 0) load(false);
   };
   const format = (number) => number.toLocaleString("en-US");
   let isHeld = false; // the user is dragging the slider, so scrolling must not move it
@@ -193,8 +183,8 @@
   document.addEventListener("past-items", async (event) => {
     if (!pane) return;
     const isDown = event.detail > 0;
-    const edge = isDown ? windows().at(-1) : table.tBodies[0];
-    if (!await (isDown ? loadAfter() : loadBefore())) return;
+    const edge = outermost(isDown);
+    if (!await load(isDown)) return;
     const next = isDown ? edge.nextElementSibling : edge.previousElementSibling;
     if (next && next.rows) focusIn(isDown ? next.rows[0] : next.rows[next.rows.length - 1], "[data-item]");
   });
