@@ -774,3 +774,22 @@ def test_the_arrays_of_train_on_batch_are_a_batch(tmp_path: Path) -> None:
         model.train_on_batch(features[40:60], np.arange(BATCH) % 3)
 
     assert texts(tmp_path, program) == [ONE_BAD, ("data", CLEAN)]
+
+
+@pytest.mark.parametrize("has_classes", [True, False])
+def test_an_argument_of_integers_shows_that_the_first_axis_is_the_batch(tmp_path: Path, has_classes: bool) -> None:
+    weight = tf.Variable(1.0)
+    classes = tf.constant(np.arange(40) % 5)  # too many elements for a row of their own
+    scales = np.ones(40, np.float32)
+    scales[7] = 0.0
+
+    @tf.function
+    def step(scale: tf.Tensor, classes: tf.Tensor) -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(weight * tf.math.log(scale) * tf.cast(classes, tf.float32))
+        weight.assign_sub(tape.gradient(loss, weight))
+
+    found = first(tmp_path, lambda: step(tf.constant(scales), classes if has_classes else classes[:1]))
+    assert found.samples is not None
+    whole = "the batch" if has_classes else "the argument scale of step"
+    assert (found.samples.first, found.samples.whole) == (7, whole)

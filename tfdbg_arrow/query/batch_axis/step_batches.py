@@ -34,6 +34,7 @@ class StepBatches:
         self._outside = OutsideTensors(flow)
         self.loops = DataSetLoops(flow, arrays)
         self._cached_arguments = lru_cache(maxsize=100)(self._read_arguments)
+        self._first_sizes_of_arguments = lru_cache(maxsize=100)(self._find_first_sizes_of_arguments)
 
     def is_batch_input(self, row: TensorEvent) -> bool:
         """Returns whether a tensor is an input of the step whose first axis is the batch axis."""
@@ -56,9 +57,30 @@ class StepBatches:
 
     def has_batch(self, call: int, size: int) -> bool:
         """Returns whether a call is a training step that takes several arguments with a first axis of this size."""
-        arguments = (argument for _, argument in self.arguments(call).values())
-        with_batch = [argument for argument in arguments if argument.shape and argument.shape[0] == size]
-        return len(with_batch) > 1 and self._has_gradient(call)
+        return self._first_sizes_of_arguments(call).count(size) > 1 and self._has_gradient(call)
+
+    def _find_first_sizes_of_arguments(self, call: int) -> list[int | None]:
+        """Returns the sizes of the first axes of the arguments of a call.
+
+        Arguments without a row, such as class labels, count if their graph has a fixed size for them.
+        """
+        execution = self._flow.events.execution(call)
+        if execution is None or execution.graph_id is None:
+            return []
+        fixed = dict(
+            self._logdir.rows(
+                "SELECT op_name, list_at(static_shape, 0) FROM graph_op_output WHERE run_id = ? AND graph_id = ? "
+                "AND NOT is_recorded AND list_at(static_shape, 0) > 0",
+                [self._run_id, execution.graph_id],
+            )
+        )
+        sizes: list[int | None] = []
+        for index, tensor_id in self._flow.events.execution_inputs(call).items():
+            placeholder = self._flow.graphs.placeholder(execution.op_type, index)
+            if placeholder is not None and self._outside.argument(execution, index) is not None:
+                row = self._flow.events.eager(tensor_id).event
+                sizes += [fixed.get(placeholder)] if row is None else (row.shape or ())[:1]
+        return sizes
 
     def _has_gradient(self, execution_index: int) -> bool:
         """Returns whether an execution ran gradient ops, as a training step does."""

@@ -87,6 +87,10 @@ def verdict(tensor: NonFinite, reasons: Reasons) -> Iterator[Line]:
         yield Line(f"Created at {short_place(tensor.made_at)}{code}")
     yield from _effect(tensor)
     yield from _samples(tensor)
+    yield from _also_bad(tensor)
+
+
+def _also_bad(tensor: NonFinite) -> Iterator[Line]:
     for line in tensor.also_bad:
         code = "" if line.code is None else f"{executed_code(line, None)} at "
         yield Line(f"Also bad in the same call, and may need a fix of its own: {code}{short_place(line)}.")
@@ -150,7 +154,7 @@ def provenance(answer: Provenance, start: NonFinite | None = None, *, tree: bool
         lines += _reason(origin.why, origin.repair)
         lines += [] if answer.growth is None else reason(answer.growth)
     lines += _effect(answer)
-    lines += [] if start is None else _samples(start)
+    lines += [] if start is None else [*_samples(start), *_also_bad(start)]
     yield from lines
     if lines:
         yield Line()
