@@ -462,9 +462,12 @@ class BadTensorReader:
                 how=trace.how,
             )
         op = self.flow.graphs.op(trace.place.graph_id, trace.place.op_name)
+        maker = None if trace.event is None else self.flow.program_ops.maker(trace.event)
+        if maker is not None and maker.is_output and maker.place.graph_id == trace.place.graph_id:
+            op = maker.op
         return Producer(
             op_type=None if op is None else op.op_type,
-            op_name=trace.place.op_name,
+            op_name=trace.place.op_name if op is None else op.op_name,
             graph_name=self.places.graph_name(trace.place.graph_id),
             output_slot=trace.place.output_slot,
             event_index=event_index,
