@@ -134,7 +134,7 @@ class ProgramOps:
         """Returns the ops of a node that come after the given op, in order; None if the ops are in several graphs."""
         if any((at.graph_id, at.context) != (place.graph_id, place.context) for at, _ in computed):
             return None
-        ops = {other.op_name: other for _, other in computed}
+        ops = {op.op_name: op} | {other.op_name: other for _, other in computed}
         before = set(
             breadth_first([op.op_name], lambda name: (source for source, _ in ops[name].inputs if source in ops))
         )
