@@ -61,9 +61,11 @@ class Surroundings(BadTensorFacts):
         """
 
         def near_and_large(row: TensorEvent) -> Iterator[TensorEvent]:
-            own, taken = self.event, self.inputs_of(row).values()
-            near = (t for t in taken if t.execution_index == own.execution_index or own.scope == t.scope == "execution")
-            return (t for t in near if t.op_type not in _BOUNDED and not self._is_small(t))
+            own = self.event
+            for source in self.inputs_of(row).values():
+                is_near = source.execution_index == own.execution_index or own.scope == source.scope == "execution"
+                if is_near and source.op_type not in _BOUNDED and not self._is_small(source):
+                    yield source
 
         for row in islice(rows_behind([self.event], near_and_large, limit=MAX_BEHIND), 1, None):
             forward = self.flow.labels.forward_op(self.flow.labels.of(row))
