@@ -422,3 +422,17 @@ def test_the_iteration_and_the_call_of_a_loop_over_a_data_set(tmp_path: Path) ->
     assert first is not None
     assert first.call is not None
     assert (first.call.function, first.call.number, first.iteration) == ("train", 2, 4)
+
+
+def test_a_bad_value_that_is_only_printed_is_not_the_cause_of_a_bad_gradient(tmp_path: Path) -> None:
+    x = tf.Variable([0.0, 4.0])
+    with tfdbg_arrow.capture(tmp_path):
+        with tf.GradientTape() as tape:
+            root = tf.sqrt(x)
+            loss = tf.reduce_sum(root)
+        print(tf.math.log(root))
+        x.assign_sub(tape.gradient(loss, x))
+
+    first = tfdbg_arrow.first_nonfinite(tmp_path)
+    assert first is not None
+    assert (first.op_type, first.effect) == ("SqrtGrad", "variable")

@@ -385,7 +385,7 @@ class Culprits:
     def _computed_eagerly_from(self, execution_index: int) -> list[TensorEvent]:
         """Returns the origins of bad values that eager ops of the forward pass computed from results of an execution.
 
-        Infinities that the program wrote are left out.
+        Infinities that the program wrote are left out, and ops whose gradient is finite or that have none.
         """
         events = self._flow.events
 
@@ -400,8 +400,8 @@ class Culprits:
             events.eager(made).event for made in breadth_first(results(execution_index), computed, limit=_MAX_BEHIND)
         )
         bad = {row.event_index: row for row in rows if row is not None and row.has_inf_or_nan}
-        roots = self._origins.roots(bad.values(), set())
-        return [root for root in roots if root.event_index in bad and not self._origins.is_literal(root)]
+        roots = [root for root in self._origins.roots(bad.values(), set()) if root.event_index in bad]
+        return [root for root in roots if self._gradients.is_bad_of(root) and not self._origins.is_literal(root)]
 
     def _find_forward_roots(self, execution_index: int) -> list[TensorEvent]:
         """Returns the origins of bad tensors in a call's forward pass, without infinities that the program wrote."""

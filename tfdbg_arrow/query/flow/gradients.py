@@ -76,6 +76,10 @@ class Gradients:
             rows = self._read(takes_same, [*before_root, self._run_id, root.graph_id, root.op_name])
         return [row for row in rows if not self.has_made(row)]
 
+    def is_bad_of(self, event: TensorEvent) -> bool:
+        """Returns whether the gradient of the eager op that made a tensor has a bad value."""
+        return event.scope == "execution" and event.execution_index in self._forward_executions
+
     def created_by(self, event: TensorEvent) -> list[TensorEvent]:
         """Returns the bad tensors that the gradient of a bad tensor's op created.
 
@@ -87,7 +91,7 @@ class Gradients:
             created = self._created_in_graphs(
                 event, [op for name in forward_ops for op in self._gradient_ops.get(name, ())]
             )
-        elif event.scope == "execution" and event.execution_index in self._forward_executions:
+        elif self.is_bad_of(event):
             created = self._read(
                 "scope = 'execution' AND execution_index IN "
                 "(SELECT execution_index FROM execution WHERE run_id = ? AND forward_execution_index = ?)",
