@@ -22,7 +22,7 @@ import tfdbg_arrow
 NUM, BAD, BATCH = 96, 37, 16
 SAMPLE = BAD % BATCH
 
-ON_TWO_DEVICES = ("under_a_strategy",)
+ON_TWO_DEVICES = ("fit_under_a_strategy", "under_a_strategy")
 
 pytestmark = pytest.mark.slow
 
@@ -383,6 +383,12 @@ def under_a_strategy() -> None:
 
     for batch in strategy.experimental_distribute_dataset(data):
         step(batch)
+
+
+@program(Expected(sample=2, whole="the batch of replica 1"))
+def fit_under_a_strategy() -> None:
+    with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
+        trained(keras.Sequential([LogLayer(), keras.layers.Dense(1)]), features(), labels(), batch_size=10)
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

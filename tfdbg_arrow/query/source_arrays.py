@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import NamedTuple
@@ -35,6 +36,11 @@ _MANY = 2**63
 """Stands for an unknown number of records, such as in files. It is so large that no record counts as a repetition."""
 _HANDING_ON = frozenset({"CacheDataset", "CacheDatasetV2", "ModelDataset", "OptionsDataset", "PrefetchDataset"})
 """Types of data sets that return the elements of their input unchanged."""
+_DISTRIBUTES = frozenset({"AutoShardDataset", "RebatchDataset", "RebatchDatasetV2"})
+"""Types of data sets with which a distribution strategy of one worker splits batches, in the order of the samples."""
+_TAKES_PART = re.compile(r"(?:.*/)?(?:IteratorGetNext(?:_(\d{1,4}))?|cond(?:_(\d{1,4}))?/OptionalGetValue)", re.DOTALL)
+"""Matches the name of the op with which a replica takes its part of a batch. The groups are the number of the replica,
+which is missing for replica 0. If a batch may be incomplete, a branch for each replica takes the part."""
 
 
 class _DataSet(NamedTuple):
@@ -142,6 +148,8 @@ class SourceArrays:
             sample: The sample.
             taken_in: The execution that took the batch from the data set.
         """
+        if (iterator_id := self._iterator_of_replicas(taken_in)) is not None:
+            return self._row_of_replica(source, sample, taken_in=taken_in, iterator_id=iterator_id)
         index, made = source.execution_index, self._maker(taken_in)
         records = self._records(taken_in)
         if index is None or made is None or records is None:
@@ -165,6 +173,59 @@ class SourceArrays:
             return None  # the first user made the iterator, and each other user must have taken batches
         row = num_taken - source.shape[0] + sample
         return SourceRow(row, records.are_rows, records.follow_skipped) if row < records.number else None
+
+    def _row_of_replica(self, source: TensorEvent, sample: int, *, taken_in: int, iterator_id: int) -> SourceRow | None:
+        """Returns the same as `row`, for a batch that a distribution strategy split among replicas in Keras's `fit`.
+
+        The replicas get the parts of each batch in turns.
+
+        Args:
+            source: A component of the batch of one replica.
+            sample: The sample.
+            taken_in: The execution that took the batch.
+            iterator_id: The iterator of all replicas.
+        """
+        uses = [use.execution for use in self._flow.events.uses(iterator_id)]
+        made = [execution.execution_index for execution in uses if execution.op_type == "MultiDeviceIteratorInit"]
+        calls = {execution.execution_index for execution in uses if execution.graph_id is not None}
+        own = _turn(source.execution_index, source.iteration, source.op_name)
+        if len(made) != 1 or own is None or not self._has_one_worker:
+            return None
+        dataset_id = self._flow.events.execution_inputs(made[0]).get(0)
+        path = [part for part in self._pipeline(dataset_id) if part[0] not in _HANDING_ON | _DISTRIBUTES]
+        first = next((index for index, (op_type, _) in enumerate(path) if op_type not in _MAPS), 0)
+        records = self._rows_of_keras(path[max(first - 1, 0) :])  # the strategy adds a Map
+        taken = {
+            turn: size
+            for execution, iteration, op_name, size in self._logdir.rows(
+                "SELECT execution_index, iteration, op_name, shape[1] FROM tensor_health WHERE run_id = ? "
+                "AND scope = 'graph' AND op_type = ? AND output_slot = ? AND execution_index BETWEEN ? AND ?",
+                [self._run_id, source.op_type, source.output_slot, made[0], taken_in],
+            )
+            if (turn := _turn(execution, iteration, op_name)) is not None
+        }
+        replicas = {turn[2] for turn in taken}
+        moments = {turn[:2] for turn in taken}
+        are_all = len(taken) == len(replicas) * len(moments) and replicas == set(range(len(replicas)))
+        is_known = {call for call, _ in moments} == {call for call in calls if call <= taken_in}
+        if records is None or not are_all or not is_known or None in taken.values():
+            return None
+        row = sum(size for turn, size in taken.items() if turn < own) + sample
+        return SourceRow(row, is_of_arrays=True, follows_skipped=False) if row < records.number else None
+
+    def _iterator_of_replicas(self, taken_in: int) -> int | None:
+        """Returns the iterator from which the replicas of a distribution strategy take their batches, or None."""
+        events = self._flow.events
+        iterators = [
+            tensor_id
+            for tensor_id in events.execution_inputs(taken_in).values()
+            if (events.eager(tensor_id).op_type or "").startswith("AnonymousMultiDeviceIterator")
+        ]
+        return iterators[0] if len(iterators) == 1 else None
+
+    @cached_property
+    def _has_one_worker(self) -> bool:
+        return bool(self._logdir.rows("SELECT 1 FROM run WHERE run_id = ? AND worker IS NULL", [self._run_id]))
 
     def row_in_loop(
         self, source: TensorEvent, sample: int, *, dataset_id: int, first_event: int, num_batches: int
@@ -289,7 +350,7 @@ class SourceArrays:
 
     def _pipeline(self, dataset_id: int | None) -> Iterator[tuple[str, int]]:
         """Yields the type and the execution of each data set, last first, back to one that has no input data set."""
-        following = _HANDING_ON | MAKES_BATCHES | _MAPS | _LIMITS | {_SKIPS}
+        following = _HANDING_ON | MAKES_BATCHES | _MAPS | _LIMITS | _DISTRIBUTES | {_SKIPS}
         while dataset_id is not None:
             made = self._flow.events.eager(dataset_id)
             if made.op_type is None or made.execution_index is None:
@@ -316,6 +377,14 @@ class SourceArrays:
     @cached_property
     def _has_arrays_of_keras(self) -> bool:
         return set(_ARRAYS_OF_KERAS) <= set(self._flow.graphs.names.values())
+
+
+def _turn(execution_index: int | None, iteration: int | None, op_name: str | None) -> tuple[int, int, int] | None:
+    """Returns (execution, iteration, replica) of an op that takes the part of a batch for a replica, or None."""
+    match = _TAKES_PART.fullmatch(op_name or "")
+    if execution_index is None or match is None:
+        return None
+    return execution_index, iteration or 0, int(match[1] or match[2] or 0)
 
 
 def _paths(text: str | None) -> tuple[tuple[int | str, ...], ...]:
