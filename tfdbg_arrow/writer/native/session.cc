@@ -331,26 +331,36 @@ void keep_step_input(Session& session, const Record& where, const HostTensor& in
 
 void StepComponents::clear() {
   std::lock_guard<std::mutex> lock(mutex_);
-  for (auto& [node, held] : by_node_) {
-    if (held.tensor != nullptr) tf_api().TF_DeleteTensor(held.tensor);
+  for (auto& [node, runs] : by_node_) {
+    for (Held& held : runs) release(&held);
   }
   by_node_.clear();
 }
 
+void StepComponents::release(Held* held) {
+  if (held->tensor != nullptr) tf_api().TF_DeleteTensor(held->tensor);
+  held->tensor = nullptr;
+}
+
 void StepComponents::hold(Session& session, const Record& where, TF_Tensor* tensor) {
   std::lock_guard<std::mutex> lock(mutex_);
-  Held& held = by_node_[where.node];
-  if (held.tensor != nullptr) tf_api().TF_DeleteTensor(held.tensor);
-  held = {where, tensor};
+  std::deque<Held>& runs = by_node_[where.node];
+  while (!runs.empty() && (runs.front().where.step_id != where.step_id || runs.size() == kMaxRuns)) {
+    release(&runs.front());
+    runs.pop_front();
+  }
+  runs.push_back({where, tensor});
   for (const BadStep& bad : bad_steps_) {
-    if (bad.step_id == where.step_id) return keep(session, &held, bad.bad_node);
+    if (bad.step_id == where.step_id) return keep(session, &runs.back(), bad.bad_node);
   }
 }
 
 void StepComponents::keep(Session& session, int64_t step_id, int32_t bad_node) {
   std::lock_guard<std::mutex> lock(mutex_);
-  for (auto& [node, held] : by_node_) {
-    if (held.where.step_id == step_id) keep(session, &held, bad_node);
+  for (auto& [node, runs] : by_node_) {
+    for (Held& held : runs) {
+      if (held.where.step_id == step_id) keep(session, &held, bad_node);
+    }
   }
   const auto is_same = [=](const BadStep& bad) { return bad.step_id == step_id; };
   if (std::any_of(bad_steps_.begin(), bad_steps_.end(), is_same)) return;
@@ -361,8 +371,7 @@ void StepComponents::keep(Session& session, int64_t step_id, int32_t bad_node) {
 void StepComponents::keep(Session& session, Held* held, int32_t bad_node) {
   if (held->tensor == nullptr) return;  // it was kept before
   keep_step_input(session, held->where, host_tensor(held->tensor), bad_node);
-  tf_api().TF_DeleteTensor(held->tensor);
-  held->tensor = nullptr;
+  release(held);
 }
 
 namespace {

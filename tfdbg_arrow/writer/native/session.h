@@ -172,8 +172,8 @@ class InputBudget {
 
 struct Session;
 
-// The components of data sets' elements that graphs took: for each node, the tensor of its last run. They are kept if a
-// bad value comes up in the same step.
+// The components of data sets' elements that graphs took: for each node, the tensors of its last runs in a step. They are
+// kept if a bad value comes up in the same step.
 class StepComponents {
  public:
   StepComponents() = default;
@@ -181,7 +181,7 @@ class StepComponents {
   StepComponents(const StepComponents&) = delete;
   StepComponents& operator=(const StepComponents&) = delete;
 
-  // Holds a tensor, in place of the last tensor of the same node. Takes the tensor over.
+  // Holds a tensor, in place of those that the same node made in other steps. Takes the tensor over.
   void hold(Session& session, const Record& where, TF_Tensor* tensor);
   // Keeps the tensors of a step in which an op, given by its node, made a bad value.
   void keep(Session& session, int64_t step_id, int32_t bad_node);
@@ -198,11 +198,15 @@ class StepComponents {
     int32_t bad_node;
   };
   static constexpr size_t kMaxBadSteps = 64;  // steps that may still run
+  // TensorFlow takes elements for later iterations of a loop before it has computed everything from the element of an
+  // earlier one. It runs at most ten iterations at once, and rarely more than two.
+  static constexpr size_t kMaxRuns = 4;
 
   static void keep(Session& session, Held* held, int32_t bad_node);
+  static void release(Held* held);
 
   std::mutex mutex_;
-  std::map<int32_t, Held> by_node_;
+  std::map<int32_t, std::deque<Held>> by_node_;
   std::deque<BadStep> bad_steps_;
 };
 
