@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import importlib
 import io
 import sys
@@ -43,9 +42,6 @@ GROUPS = {
     },
 }
 """The commands by what they are for, in the order of the help, with the module and the name of each."""
-_OBJECTS_PER_COLLECTION = 50_000
-"""Number of new objects after which Python collects garbage. With its default of some hundred, it scans the imported
-modules and the rows of an answer so often that this takes a twentieth of a short command."""
 _PLACES = {name: place for commands in GROUPS.values() for name, place in commands.items()}
 
 
@@ -108,8 +104,7 @@ def app(debug: bool) -> None:
 
 def main() -> None:
     """Runs the command line and exits: 0 clean, 1 something was found, 2 an error, 3 a bug of tfdbg-arrow."""
-    if sys.argv[1:2] != ["run"]:  # `run` leaves the process as it is: the recorded program prints and allocates
-        gc.set_threshold(_OBJECTS_PER_COLLECTION)
+    if sys.argv[1:2] != ["run"]:  # `run` leaves the streams as they are: the recorded program prints
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(errors="backslashreplace")

@@ -91,12 +91,12 @@ class Background:
                 self._thread.start()
             while any(self._is_missing(key, state) for key in wanted) and (left_s := end - time.monotonic()) > 0:
                 self._condition.wait(left_s)
-            kept = {key: self._answers[key] for key in wanted if key in self._answers}
+            computed = {key: self._answers[key] for key in wanted if key in self._answers}
             pending = tuple(key for key in wanted if self._is_missing(key, state))
         return Known(
-            answers={key: one.answer for key, one in kept.items() if not one.has_failed},  # type: ignore[misc]
+            answers={key: one.answer for key, one in computed.items() if not one.has_failed},  # type: ignore[misc]
             pending=pending,
-            failed=tuple(key for key, one in kept.items() if one.has_failed and key not in pending),
+            failed=tuple(key for key, one in computed.items() if one.has_failed and key not in pending),
         )
 
     def _is_missing(self, key: Hashable, state: str) -> bool:

@@ -40,7 +40,7 @@ NO_EPSILON = (
     "Do not add an epsilon to the difference: TensorFlow's optimizer can add it to a larger term, where it is rounded "
     "away."
 )
-"""Follows a fix for a difference that is 0."""
+"""A sentence to add to the fix for a difference that is 0."""
 _LARGER_EPSILON = {
     "float16": "Add a larger epsilon, such as 1e-3: float16 rounds a number below 3e-08 to 0, and 1 / x is infinite "
     "below 1.5e-05.",

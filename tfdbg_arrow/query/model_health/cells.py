@@ -406,8 +406,8 @@ def read_groups(logdir: Engine, axis: Axis, labels: Labels) -> list[Group]:
         key = RowKey(kind, path, bool(is_gradient))
         group = groups.get((key, role))
         if group is None:
-            place = (wall_time_ns, graph_id, op_index)
-            group = groups[key, role] = Group(key, role, num_outputs, place, Sums(axis.num_columns))
+            first_op = (wall_time_ns, graph_id, op_index)
+            group = groups[key, role] = Group(key, role, num_outputs, first_op, Sums(axis.num_columns))
         group.sums.set(column, _QUANTITIES, values)
     return list(groups.values())
 

@@ -1,4 +1,4 @@
-"""Sums: sums over tensors, one number for each column, and what is computed from them."""
+"""Sums over tensors, with one number for each column, and the means and ratios that are computed from them."""
 
 from __future__ import annotations
 
