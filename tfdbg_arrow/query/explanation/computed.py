@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Container, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import isinf
-from typing import TypeVar
+from typing import Never, TypeVar
 
 from tfdbg_arrow.query.displayed import Displayed
 from tfdbg_arrow.query.flow.extremes import largest_of
@@ -57,68 +57,42 @@ class VariableWrite:
         return f"still holds its initial value, from {self.line}" if self.is_initial else f"{self.line} wrote last"
 
 
-def _nothing(event: TensorEvent) -> Inputs:
+def _no(*about: object) -> bool:
+    return False
+
+
+def _unknown(*about: object) -> None:
+    return None
+
+
+def _empty(*about: object) -> frozenset[Never]:
+    return frozenset()
+
+
+def _no_inputs(event: TensorEvent) -> Inputs:
     return {}
 
 
-def _nowhere() -> Iterable[Computed]:
-    return ()
-
-
-def _no(event: TensorEvent) -> bool:
-    return False
-
-
-def _never() -> bool:
-    return False
-
-
-def _no_write(event: TensorEvent) -> VariableWrite | None:
-    return None
-
-
-def _no_code(event: TensorEvent) -> str | None:
-    return None
-
-
-def _nowhere_known(event: TensorEvent) -> str:
+def _no_place(event: TensorEvent) -> str:
     return ""
-
-
-def _none() -> TensorEvent | None:
-    return None
-
-
-def _no_text() -> str | None:
-    return None
-
-
-def _no_number(index: int) -> str | None:
-    return None
 
 
 def _type_that_ran(event: TensorEvent) -> str | None:
     return event.op_type
 
 
-def _no_takers() -> frozenset[tuple[str, ...]]:
-    return frozenset()
-
-
-def _no_functions() -> frozenset[tuple[str, str]]:
-    return frozenset()
-
-
 @dataclass(frozen=True, kw_only=True)
 class Computed:
     """An output of one op, and its recorded inputs.
+
+    Each attribute that is not listed is a method of the same name. `BadTensorFacts`, `Surroundings`, `Uses`,
+    `ForwardPass` and `Training` have these methods and describe them. By default, they know nothing.
 
     Attributes:
         output: An output of the op.
         inputs: The recorded inputs of the op.
         is_complete: Whether no input outside `inputs` can hold an infinity or a NaN.
         made_from: Returns the recorded inputs of the op that made a tensor.
-        made_by: Returns the type of the program's op that made a tensor; None if unknown.
         forward_type: For an op of a gradient, the type of the op whose gradient it computes; None if unknown.
         program_ops: The types of the program's ops that TensorFlow ran as this op; empty if it ran the op itself.
         makers: The types in `program_ops` of the ops that may have made the bad elements, the most likely op first.
@@ -126,50 +100,8 @@ class Computed:
         is_optimizer: Whether the op belongs to an optimizer.
         is_in_loss: Whether the op belongs to the loss of a library.
         is_loss: Whether the output is a scalar of the loss, and counts as an origin although an input may be infinite.
-        behind: Returns the ops that the inputs were computed from in the same call, the nearest first.
-        takers: Returns the types of the forward ops that take the output. Each type is returned alone, such as
-            `(Sum,)`, and with the type of each op that takes the result, such as `(Sum, Log)`. An op that adds a
-            constant has the type PLUS_CONSTANT.
-        is_p_log_p: Returns whether the op, or the op whose gradient it computes, is a logarithm that the program uses
-            only to multiply it by its argument.
-        has_log_of_complement: Returns whether the program computes log(x) and log(1 - x), and the op, or the op whose
-            gradient it computes, is one of the two logarithms.
-        divides_by_argument: Returns whether the op, or the op whose gradient it computes, is a logarithm, and the
-            program also divides by its argument.
-        has_moved_constant: Returns whether the program adds a constant to make a tensor, and TensorFlow added the
-            constant to a part of the other term.
-        adds_rounded_to_0: Returns whether the dtype rounds a constant to 0 that the program adds to make a tensor, or
-            to make the argument of a root if the tensor is the root.
-        last_write: Returns the last write to the variable from which a tensor was read, perhaps cast. Returns None for
-            another tensor, for a write of a computed value in a function, and if the write is not known.
-        constant: Returns the code of a constant of the program, in backquotes, if a tensor is a constant; an empty text
-            if no part of the line stands for the constant alone; None for another tensor.
-        squares_of: Returns the dtype of integers if a tensor was cast from a sum of their squares, perhaps after it was
-            scaled; None for another tensor.
-        is_norm_of_gradient: Returns whether the op computes a part of the norm of a gradient.
-        bad_gradient_of_masked: Returns a bad tensor of the gradient if a `tf.where` replaces the output in the forward
-            pass, so that all other tensors of the forward pass stay finite.
-        line_of_select: Returns the line of that `tf.where`; None if it is not known.
         is_literal: Returns whether all bad elements of a tensor are infinities that the program wrote itself, such as a
             mask.
-        pool_of_nan: Returns the finite result of an op that returned the lowest number where the output is NaN, or
-            None.
-        masking_product: Returns the line that multiplies the output by a tensor that looks like a mask of its NaN, or
-            None.
-        softmax_of_mask: Returns the first tensor with NaN that a softmax made from the -Inf of the output, or None.
-        added_number: Returns the number that the program adds last to make an input, as the code writes the number.
-        stored_in: Returns the owner of the variable to which the output was written, such as `of the layer bn`, or
-            None.
-        outside_name: Returns words for a tensor from outside, such as `the argument x of train_step`, or None.
-        has_gradients: Returns whether the program computes gradients, or may compute gradients.
-        is_differentiated: Returns whether the program computes the gradient of the op that made a tensor.
-        is_before_training: Returns whether the op ran in the first call of its function, before any update of weights.
-        shows_root: Returns whether the user's line of the op, or of the op whose gradient it computes, names a root.
-        is_summed_for_division: Returns whether the output is a quotient, and the program divides by the sum of it and
-            other quotients.
-        divides_by_result: Returns whether the program divides by the output, or takes its logarithm, perhaps after ops
-            that return 0 where the output is 0.
-        place_of: Returns the layer in which a tensor was computed, or its line; an empty text if neither is known.
         library_functions: Returns the names of the module and the function for each library function that called the
             op, or the op whose gradient it computes.
     """
@@ -177,8 +109,8 @@ class Computed:
     output: TensorEvent
     inputs: Inputs
     is_complete: bool = True
-    made_from: Callable[[TensorEvent], Inputs] = field(default=_nothing)
-    made_by: Callable[[TensorEvent], str | None] = field(default=_type_that_ran)
+    made_from: Callable[[TensorEvent], Inputs] = _no_inputs
+    made_by: Callable[[TensorEvent], str | None] = _type_that_ran
     forward_type: str | None = None
     program_ops: tuple[str, ...] = ()
     makers: tuple[str, ...] = ()
@@ -186,34 +118,34 @@ class Computed:
     is_optimizer: bool = False
     is_in_loss: bool = False
     is_loss: bool = False
-    behind: Callable[[], Iterable[Computed]] = _nowhere
-    takers: Callable[[], frozenset[tuple[str, ...]]] = _no_takers
-    is_p_log_p: Callable[[], bool] = _never
-    has_log_of_complement: Callable[[], bool] = _never
-    divides_by_argument: Callable[[], bool] = _never
+    behind: Callable[[], Iterable[Computed]] = _empty
+    takers: Callable[[], frozenset[tuple[str, ...]]] = _empty
+    is_p_log_p: Callable[[], bool] = _no
+    has_log_of_complement: Callable[[], bool] = _no
+    divides_by_argument: Callable[[], bool] = _no
     has_moved_constant: Callable[[TensorEvent], bool] = _no
     adds_rounded_to_0: Callable[[TensorEvent], bool] = _no
-    last_write: Callable[[TensorEvent], VariableWrite | None] = _no_write
-    constant: Callable[[TensorEvent], str | None] = _no_code
-    squares_of: Callable[[TensorEvent], str | None] = _no_code
-    is_norm_of_gradient: Callable[[], bool] = _never
-    bad_gradient_of_masked: Callable[[], TensorEvent | None] = _none
-    line_of_select: Callable[[], str | None] = _no_text
+    last_write: Callable[[TensorEvent], VariableWrite | None] = _unknown
+    constant: Callable[[TensorEvent], str | None] = _unknown
+    squares_of: Callable[[TensorEvent], str | None] = _unknown
+    is_norm_of_gradient: Callable[[], bool] = _no
+    bad_gradient_of_masked: Callable[[], TensorEvent | None] = _unknown
+    line_of_select: Callable[[], str | None] = _unknown
     is_literal: Callable[[TensorEvent], bool] = _no
-    pool_of_nan: Callable[[], TensorEvent | None] = _none
-    masking_product: Callable[[], str | None] = _no_text
-    softmax_of_mask: Callable[[], TensorEvent | None] = _none
-    added_number: Callable[[int], str | None] = _no_number
-    stored_in: Callable[[], str | None] = _no_text
-    outside_name: Callable[[], str | None] = _no_text
-    has_gradients: Callable[[], bool] = _never
+    pool_of_nan: Callable[[], TensorEvent | None] = _unknown
+    masking_product: Callable[[], str | None] = _unknown
+    softmax_of_mask: Callable[[], TensorEvent | None] = _unknown
+    added_number: Callable[[int], str | None] = _unknown
+    stored_in: Callable[[], str | None] = _unknown
+    outside_name: Callable[[], str | None] = _unknown
+    has_gradients: Callable[[], bool] = _no
     is_differentiated: Callable[[TensorEvent], bool] = _no
-    is_before_training: Callable[[], bool] = _never
-    shows_root: Callable[[], bool] = _never
-    divides_by_result: Callable[[], bool] = _never
-    is_summed_for_division: Callable[[], bool] = _never
-    place_of: Callable[[TensorEvent], str] = _nowhere_known
-    library_functions: Callable[[], frozenset[tuple[str, str]]] = _no_functions
+    is_before_training: Callable[[], bool] = _no
+    shows_root: Callable[[], bool] = _no
+    divides_by_result: Callable[[], bool] = _no
+    is_summed_for_division: Callable[[], bool] = _no
+    place_of: Callable[[TensorEvent], str] = _no_place
+    library_functions: Callable[[], frozenset[tuple[str, str]]] = _empty
 
     @property
     def op(self) -> str:

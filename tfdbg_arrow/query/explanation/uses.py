@@ -7,9 +7,7 @@ from functools import cached_property
 from tfdbg_arrow.query.explanation.facts import BadTensorFacts
 from tfdbg_arrow.query.explanation.kinds import ADDS, PLUS_CONSTANT
 from tfdbg_arrow.query.explanation.program_results import ProgramResults
-from tfdbg_arrow.query.recorded import (
-    TensorEvent,
-)
+from tfdbg_arrow.query.recorded import TensorEvent
 
 _NORM_STEPS = frozenset({
     "AddN", "AddV2", "Cast", "ConcatV2", "ExpandDims", "Identity", "Mul", "Pack", "Reshape", "Select", "SelectV2",
@@ -23,7 +21,11 @@ class Uses(BadTensorFacts):
     """The facts about the ops that take a bad tensor."""
 
     def takers(self) -> frozenset[tuple[str, ...]]:
-        """Returns the types of the forward ops that take the tensor, alone and with each op that takes the result."""
+        """Returns the types of the forward ops that take the tensor.
+
+        Each type is returned alone, such as `(Sum,)`, and with the type of each op that takes the result, such as
+        `(Sum, Log)`. An op that adds a constant has the type PLUS_CONSTANT.
+        """
         types: set[tuple[str, ...]] = set()
         own_key = self.own_key()
         if isinstance(own_key, str) and self._type_of(self.event.graph_id, own_key) != self.event.op_type:
@@ -76,7 +78,10 @@ class Uses(BadTensorFacts):
         return log is not None and self._results.divides_by_argument(log)
 
     def divides_by_result(self) -> bool:
-        """Returns whether the program divides by the tensor, or takes its logarithm, perhaps after other ops."""
+        """Returns whether the program divides by the tensor, or takes its logarithm.
+
+        Ops that return 0 where the tensor is 0 may come between.
+        """
         maker = self.flow.program_ops.maker(self.event)
         result = self._results.forward_result(self.event, self.own_key() if maker is None else maker.op.op_name)
         return result is not None and self._results.is_divided_by(result)
