@@ -7,12 +7,8 @@ from dataclasses import dataclass
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.explanation.computed import Inputs
 from tfdbg_arrow.query.flow.data_flow import DataFlow
-from tfdbg_arrow.query.recorded import (
-    TensorEvent,
-)
-from tfdbg_arrow.query.stacks import (
-    Frame,
-)
+from tfdbg_arrow.query.recorded import TensorEvent
+from tfdbg_arrow.query.stacks import Frame
 
 MAX_BEHIND = 300
 """The maximum number of tensors that are examined in the search back from an op."""

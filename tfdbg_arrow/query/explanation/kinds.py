@@ -135,15 +135,9 @@ _MAX_STEPS = 20
 """The maximum number of tensors examined in the search for the source of a divisor's zeros."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class FirstOf:
-    """Applies several rules and returns the first explanation."""
-
-    rules: tuple[Rule, ...]
-
-    def __call__(self, computed: Computed) -> Explanation | None:
-        """Returns the explanation, or None if the counts prove nothing."""
-        return next((explanation for rule in self.rules if (explanation := rule(computed)) is not None), None)
+def first_of(*rules: Rule) -> Rule:
+    """Returns a rule that gives the first explanation of several rules."""
+    return lambda computed: next((reason for rule in rules if (reason := rule(computed)) is not None), None)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,7 +32,7 @@ from tfdbg_arrow.query.flow.extremes import largest_of
 from tfdbg_arrow.query.recorded import TensorEvent
 from tfdbg_arrow.safe_text import number_of
 
-_ORIGIN_OF_INFINITY = "Look for the op that made the infinities: tfdbg-arrow first-nonfinite --kinds inf."
+ORIGIN_OF_INFINITY = "Look for the op that made the infinities: tfdbg-arrow first-nonfinite --kinds inf."
 _WRITTEN_INFINITY = (
     "The program wrote the infinities itself: use a large number such as 1e9 in their place, or replace infinite "
     "operands before this op, for example with tf.where(tf.math.is_finite(x), x, 0.0)."
@@ -127,10 +127,10 @@ class Sums:
         infinite = [event for event in computed.inputs.values() if infs(event)]
         is_written = all(map(computed.is_literal, infinite))
         if any(event.num_pos_inf for event in infinite):
-            return _WRITTEN_INFINITY if is_written else _ORIGIN_OF_INFINITY
+            return _WRITTEN_INFINITY if is_written else ORIGIN_OF_INFINITY
         if _is_in_logsumexp(computed):
             return _LOGSUMEXP_OF_MASK
-        return _FINITE_MASK if is_written else f"{_FINITE_MASK} If no mask is -Inf: {_ORIGIN_OF_INFINITY}"
+        return _FINITE_MASK if is_written else f"{_FINITE_MASK} If no mask is -Inf: {ORIGIN_OF_INFINITY}"
 
 
 def _is_in_logsumexp(computed: Computed) -> bool:
@@ -189,7 +189,7 @@ class Division:
             return None
         if is_of_infs:
             sentence = f"Inf / Inf: the dividend holds {num_infs(x)} and the divisor {num_infs(y)}; Inf / Inf is NaN."
-            return Explanation(sentence, _ORIGIN_OF_INFINITY)
+            return Explanation(sentence, ORIGIN_OF_INFINITY)
         where = "In a gradient, 0 / 0" if computed.is_gradient else "0 / 0"
         sentence = f"{where}: the divisor has {_zeros(y)}, the dividend {_zeros(x)}, and 0 / 0 is NaN."
         if infs(computed.output) and y.num_zero and is_finite(x):
@@ -304,7 +304,7 @@ def remainder(computed: Computed) -> Explanation | None:
     if infs(x):
         return Explanation(
             f"{computed.op} of an infinity: the dividend holds {num_infs(x)}, and an infinity has no remainder.",
-            _ORIGIN_OF_INFINITY,
+            ORIGIN_OF_INFINITY,
         )
     sentence = f"{computed.op} by 0: the divisor has {_zeros(y)}, and a division by 0 has no remainder."
     return Explanation(sentence, "Replace a divisor of 0 with 1 before the division, and mask the result.")
@@ -408,7 +408,7 @@ def rows_of_logits(computed: Computed, logits: TensorEvent) -> Explanation | Non
     may_be_masked = not logits.shape or (logits.num_neg_inf or 0) >= logits.shape[-1]
     if logits.num_pos_inf and not (logits.num_neg_inf and may_be_masked):
         held = f"{elements_are(logits.num_pos_inf, logits)} +Inf"
-        return Explanation(f"{computed.op} of +Inf: {held} in the logits, and Inf - Inf is NaN.", _ORIGIN_OF_INFINITY)
+        return Explanation(f"{computed.op} of +Inf: {held} in the logits, and Inf - Inf is NaN.", ORIGIN_OF_INFINITY)
     if not logits.num_pos_inf and logits.num_neg_inf and may_be_masked:
         return Explanation(f"{computed.op} of -Inf alone: {_masked_rows(computed.output, logits)}", ROW_OF_MASK)
     return None

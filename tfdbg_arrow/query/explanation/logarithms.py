@@ -11,8 +11,8 @@ from tfdbg_arrow.query.explanation.kinds import (
     NO_EPSILON,
     RESHAPES,
     Domain,
-    FirstOf,
     Pole,
+    first_of,
     is_finite_exponential,
 )
 from tfdbg_arrow.query.explanation.library import IN_LOGSUMEXP
@@ -83,15 +83,9 @@ _MAX_MOVES = 5
 _SUMS = ("Mean", "Sum")
 _PRODUCTS = ("Mul", "RealDiv")
 _MAX_FACTORS = 20
-_LOG = FirstOf(
-    rules=(
-        Pole(
-            value="the logarithm of 0 is -Inf",
-            kind="neg_inf",
-            repair=_ABOVE_0,
-        ),
-        Domain(of="a negative number", where="below 0", repair=POSITIVE),
-    )
+_LOG = first_of(
+    Pole(value="the logarithm of 0 is -Inf", kind="neg_inf", repair=_ABOVE_0),
+    Domain(of="a negative number", where="below 0", repair=POSITIVE),
 )
 
 

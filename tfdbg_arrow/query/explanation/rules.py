@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import isinf, log
 
 from tfdbg_arrow.query.explanation.computed import (
@@ -31,16 +31,17 @@ from tfdbg_arrow.query.explanation.kinds import (
     SOFTMAX_OF_AXIS,
     Domain,
     FiniteGives,
-    FirstOf,
     GradientOfFunction,
     Overflow,
     Pole,
     Product,
     Reduction,
+    first_of,
     with_mask,
     within_dtype,
 )
 from tfdbg_arrow.query.explanation.linear import (
+    ORIGIN_OF_INFINITY,
     ROW_OF_MASK,
     CrossEntropy,
     Division,
@@ -148,13 +149,10 @@ _MAX_OPS_TO_RELU = 12
 _SQUARES = frozenset({"Mul", "Pow", "Square"})
 _SCALES = ("Mul", "RealDiv")
 """Types of ops that scale a tensor. If the other input has no zeros, the result is 0 only where the tensor is 0."""
-_SUMS_OF_TWO = frozenset({"Add", "AddV2"})
 _FINITE_NUMBER = "Use a number that {} can hold, such as 1e4 or -1e4. For a mask, tf.where with a boolean works, too."
-_LOG1P = FirstOf(
-    rules=(
-        Domain(of="-1", where="-1", kind="neg_inf", repair=_ABOVE_MINUS_1),
-        Domain(of="a number below -1", where="below -1", repair=_ABOVE_MINUS_1),
-    )
+_LOG1P = first_of(
+    Domain(of="-1", where="-1", kind="neg_inf", repair=_ABOVE_MINUS_1),
+    Domain(of="a number below -1", where="below -1", repair=_ABOVE_MINUS_1),
 )
 _OF_CAST = Overflow(repair="Cast to a dtype with a larger range, such as bfloat16 or float32, or scale the values.")
 
@@ -271,7 +269,7 @@ def _is_difference_of_moments(computed: Computed, x: TensorEvent) -> bool:
 
 def _differences(computed: Computed, x: TensorEvent) -> Iterator[tuple[TensorEvent, TensorEvent]]:
     """Yields the tensors a and b for which a tensor is a - b, or a - b plus a number."""
-    summands = list(computed.made_from(x).values()) if computed.made_by(x) in _SUMS_OF_TWO else []
+    summands = list(computed.made_from(x).values()) if computed.made_by(x) in ADDS else []
     for difference in (x, *summands):
         terms = computed.made_from(difference)
         if computed.made_by(difference) == "Sub" and terms.keys() == {0, 1}:
@@ -323,23 +321,17 @@ def _relu_of_zeros(computed: Computed, x: TensorEvent) -> TensorEvent | None:
     return None
 
 
-@dataclass(frozen=True)
-class _Singular:
-    """The rule for a matrix op whose result is bad if the matrix is singular.
+def _singular(rule: Rule) -> Rule:
+    """Returns a rule for a matrix op, given the rule for a matrix that is not a variable with its initial value."""
 
-    Attributes:
-        rule: The rule for a matrix that is not a variable with its initial value.
-    """
-
-    rule: Rule
-
-    def __call__(self, computed: Computed) -> Explanation | None:
-        """Returns the explanation, or None if the counts prove nothing."""
-        explanation, matrix = self.rule(computed), computed.inputs.get(0)
+    def applied(computed: Computed) -> Explanation | None:
+        explanation, matrix = rule(computed), computed.inputs.get(0)
         write = None if explanation is None or matrix is None else computed.last_write(matrix)
         if explanation is None or write is None or not write.is_initial:
             return explanation
         return Explanation(f"{explanation.sentence} The matrix is a variable that {write}.", _INVERTIBLE)
+
+    return applied
 
 
 def _lgamma(computed: Computed) -> Explanation | None:
@@ -393,10 +385,7 @@ def _cumulative_logsumexp(computed: Computed) -> Explanation | None:
     counted = computed.counted(0)
     if counted is not None and computed.output.num_nan and counted[0].num_pos_inf and not counted[0].num_nan:
         held = elements_are(counted[0].num_pos_inf, counted[0])
-        return Explanation(
-            f"CumulativeLogsumexp of +Inf: {held} +Inf, and Inf - Inf is NaN.",
-            "Look for the op that made the infinities: tfdbg-arrow first-nonfinite --kinds inf.",
-        )
+        return Explanation(f"CumulativeLogsumexp of +Inf: {held} +Inf, and Inf - Inf is NaN.", ORIGIN_OF_INFINITY)
     return _OVER(computed)
 
 
@@ -482,14 +471,14 @@ RULES: dict[str, Rule] = {
     "Log": logarithm,
     "Log1p": _log1p,
     "Sqrt": _root_of_negative,
-    "Rsqrt": FirstOf(rules=(inverse_root_of_power, _inverse_root)),
+    "Rsqrt": first_of(inverse_root_of_power, _inverse_root),
     **_all("Reciprocal Inv", Pole(value="1 / 0 is infinite", repair=_DIVISOR)),
     "Acosh": Domain(of="a number below 1", where="below 1", repair=_ABOVE_1),
     **_all("Acos Asin", _OUTSIDE_UNIT),
-    "Atanh": FirstOf(rules=(_OUTSIDE_UNIT, _AT_UNIT)),
-    "Erfinv": FirstOf(rules=(replace(_OUTSIDE_UNIT, where="outside [-1, 1], not only by rounding"), _AT_UNIT)),
-    "Ndtri": FirstOf(
-        rules=(_OUTSIDE_01, Domain(of="0 or 1", where="0 or 1, up to rounding", kind="inf", repair=_PROBABILITY))
+    "Atanh": first_of(_OUTSIDE_UNIT, _AT_UNIT),
+    "Erfinv": first_of(replace(_OUTSIDE_UNIT, where="outside [-1, 1], not only by rounding"), _AT_UNIT),
+    "Ndtri": first_of(
+        _OUTSIDE_01, Domain(of="0 or 1", where="0 or 1, up to rounding", kind="inf", repair=_PROBABILITY)
     ),
     **_all("Sin Cos Tan", _ANGLE),
     "Lgamma": _with_relu(_lgamma),
@@ -555,7 +544,7 @@ RULES: dict[str, Rule] = {
     "SoftmaxCrossEntropyWithLogits": CrossEntropy(is_sparse=False),
     "SparseSoftmaxCrossEntropyWithLogits": CrossEntropy(is_sparse=True),
     "Cholesky": _cholesky,
-    "LogMatrixDeterminant": _Singular(
+    "LogMatrixDeterminant": _singular(
         FiniteGives(
             kind="inf",
             slot=1,
@@ -587,7 +576,7 @@ RULES: dict[str, Rule] = {
     ),
     **_all(
         "MatrixInverse MatrixSolve MatrixTriangularSolve",
-        _Singular(
+        _singular(
             FiniteGives(
                 kind="any",
                 reason="the matrix is singular, or so near to it that its inverse overflows.",
