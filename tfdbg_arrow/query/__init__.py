@@ -67,7 +67,8 @@ if TYPE_CHECKING:
     from tfdbg_arrow.query.nonfinite_tensor import FunctionCall, InputTensor, NonFinite, Producer
     from tfdbg_arrow.query.recorded import TensorHealth
     from tfdbg_arrow.query.results import to_arrow, to_pandas, to_polars
-    from tfdbg_arrow.query.run_diff import (
+    from tfdbg_arrow.query.run_diff import diff
+    from tfdbg_arrow.query.run_diff.answer import (
         Diff,
         DiffInput,
         DiffTensor,
@@ -77,7 +78,6 @@ if TYPE_CHECKING:
         Unaligned,
         UnalignedOp,
         WorstElement,
-        diff,
     )
     from tfdbg_arrow.query.stacks import Frame, SourceLine, source_lines, user_source
     from tfdbg_arrow.query.step_inputs import SampleInput
@@ -127,7 +127,8 @@ _NAMES_OF = {
     "tfdbg_arrow.query.nonfinite_search": ["first_nan", "first_nonfinite", "nonfinite"],
     "tfdbg_arrow.query.recorded": ["TensorHealth"],
     "tfdbg_arrow.query.results": ["to_arrow", "to_pandas", "to_polars"],
-    "tfdbg_arrow.query.run_diff": [
+    "tfdbg_arrow.query.run_diff": ["diff"],
+    "tfdbg_arrow.query.run_diff.answer": [
         "Diff",
         "DiffInput",
         "DiffTensor",
@@ -137,7 +138,6 @@ _NAMES_OF = {
         "Unaligned",
         "UnalignedOp",
         "WorstElement",
-        "diff",
     ],
     "tfdbg_arrow.query.user_places": ["CallSite", "Forward"],
     "tfdbg_arrow.query.stacks": ["Frame", "SourceLine", "source_lines", "user_source"],

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tfdbg_arrow.query.integrity.verification import Verification
     from tfdbg_arrow.query.model_health import Distributions, LayerDifferences, LayerHealth, TrainingCurves
     from tfdbg_arrow.query.nonfinite_tensor import NonFinite
-    from tfdbg_arrow.query.run_diff import Diff
+    from tfdbg_arrow.query.run_diff.answer import Diff
     from tfdbg_arrow.query.tensor_history import HistoryRow
     from tfdbg_arrow.query.trace_back import Provenance
     from tfdbg_arrow.query.trace_forward import Spread

@@ -19,36 +19,13 @@ from tfdbg_arrow.query.integrity.damage import damage_told
 from tfdbg_arrow.query.logdir.open_logdir import OpenLogdir
 from tfdbg_arrow.query.run_diff.aligned_graphs import GraphPair, OpAligner
 from tfdbg_arrow.query.run_diff.alignment import AlignedExecutions, StackKeys, align_executions
-from tfdbg_arrow.query.run_diff.answer import (
-    Diff,
-    DiffInput,
-    DiffTensor,
-    Divergence,
-    DtypeChange,
-    Setting,
-    Unaligned,
-    UnalignedOp,
-    WorstElement,
-)
+from tfdbg_arrow.query.run_diff.answer import Diff, DtypeChange, Setting, Unaligned, UnalignedOp
 from tfdbg_arrow.query.run_diff.comparing import DEFAULT_GROWTH, Tolerance, compare, compare_elements
 from tfdbg_arrow.query.run_diff.describing import describe_divergence
 from tfdbg_arrow.query.run_diff.pairing import pair_tensors
 from tfdbg_arrow.query.run_diff.roots import Roots, find_candidates
 from tfdbg_arrow.query.run_diff.workspace import SIDES, Side, Sides, Workspace
 from tfdbg_arrow.safe_text import parse_json
-
-__all__ = [
-    "Diff",
-    "DiffInput",
-    "DiffTensor",
-    "Divergence",
-    "DtypeChange",
-    "Setting",
-    "Unaligned",
-    "UnalignedOp",
-    "WorstElement",
-    "diff",
-]
 
 _IDENTITY = frozenset({"run_id", "wall_time_ns", "wall_time", "end_wall_time_ns", "pid", "settings"})
 """Columns of the table run that always differ, and `settings`, whose entries are compared one by one."""

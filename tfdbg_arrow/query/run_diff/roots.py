@@ -17,12 +17,13 @@ compared with the difference that the same tensor had before, and `Roots` follow
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, islice
 
 from tfdbg_arrow.query.flow.data_flow import DataFlow, Sources
 from tfdbg_arrow.query.flow.origins import ProgramOrder
+from tfdbg_arrow.query.flow.search import breadth_first
 from tfdbg_arrow.query.recorded import TensorEvent
 from tfdbg_arrow.query.run_diff.comparing import HARD, Tolerance
 from tfdbg_arrow.query.run_diff.workspace import Workspace
@@ -275,7 +276,7 @@ class Roots:
             unvisited += apart
             if self._is_root(event, [pair for _, pair in pairs if pair is not None]):
                 roots[event.event_index] = event
-        first = [root for index, root in roots.items() if not _reaches(above, index, roots)]
+        first = [root for index, root in roots.items() if roots.keys().isdisjoint(_ancestors(index, above))]
         return min(first or roots.values(), key=self._order, default=None)
 
     def _is_root(self, event: TensorEvent, inputs: list[Pair]) -> bool:
@@ -333,16 +334,6 @@ class Roots:
         self._pairs.update((row[0], Pair(*row)) for row in rows)
 
 
-def _reaches(above: dict[int, tuple[int, ...]], start: int, roots: dict[int, TensorEvent]) -> bool:
-    """Returns whether another root is among the ancestors of a root."""
-    seen = {start}
-    unvisited = list(above.get(start, ()))
-    while unvisited:
-        index = unvisited.pop()
-        if index in seen:
-            continue
-        if index in roots:
-            return True
-        seen.add(index)
-        unvisited += above.get(index, ())
-    return False
+def _ancestors(start: int, above: Mapping[int, tuple[int, ...]]) -> Iterator[int]:
+    """Yields the tensors that a tensor was computed from, without the tensor itself, the nearest first."""
+    return islice(breadth_first([start], lambda index: above.get(index, ())), 1, None)
