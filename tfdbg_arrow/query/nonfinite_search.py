@@ -13,7 +13,7 @@ from tfdbg_arrow.query.asked_runs import AskedRuns, asking, runs_by_first_bad
 from tfdbg_arrow.query.bad_tensor import BadTensorReader
 from tfdbg_arrow.query.displayed import Rows
 from tfdbg_arrow.query.engine import Engine
-from tfdbg_arrow.query.flow.culprits import Culprit
+from tfdbg_arrow.query.flow.culprits import Culprit, Culprits
 from tfdbg_arrow.query.flow.effects import Effect
 from tfdbg_arrow.query.logdir.opening import opened
 from tfdbg_arrow.query.nonfinite_tensor import NonFinite, TensorContext
@@ -78,9 +78,12 @@ def first_nonfinite(
 
 def _search(logdir: Engine, asked: AskedRuns, kinds: tuple[str, ...], is_allowed: IsAllowed | None) -> NonFinite | None:
     runs = runs_by_first_bad(logdir, kinds, asked)
-    search_of = lru_cache(maxsize=None)(lambda run: _RunSearch(logdir, run_id=run, kinds=kinds, is_allowed=is_allowed))
-    first = _best((search_of(run).harmful() for run in runs), _Candidate.harmful_rank, (0, False))
-    first = first or _best((search_of(run).harmless() for run in runs), _Candidate.harmless_rank, (False, False))
+    reader_of = lru_cache(maxsize=None)(lambda run: _reader(logdir, run, kinds, is_allowed))
+    harmful = _candidates(map(reader_of, runs), Culprits.harmful)
+    first = _best(harmful, _Candidate.harmful_rank, (0, False))
+    if first is None:
+        harmless = _candidates(map(reader_of, runs), Culprits.harmless)
+        first = _best(harmless, _Candidate.harmless_rank, (False, False))
     return None if first is None else first.describe()
 
 
@@ -118,43 +121,41 @@ class _Candidate:
         return self.reader.describe(self.culprit.event, effect=self.culprit.effect, rivals=self.culprit.rivals)
 
 
-class _RunSearch:
-    """The search for the culprit in one run."""
+def _reader(logdir: Engine, run_id: str, kinds: tuple[str, ...], is_allowed: IsAllowed | None) -> BadTensorReader:
+    if is_allowed is None:
+        return BadTensorReader(logdir, run_id=run_id, kinds=kinds)
 
-    def __init__(self, logdir: Engine, *, run_id: str, kinds: tuple[str, ...], is_allowed: IsAllowed | None) -> None:
-        def is_allowed_tensor(event: TensorEvent) -> bool:
-            assert is_allowed is not None
-            maker = self._reader.flow.program_ops.maker(event)
-            if maker is not None and is_allowed(maker.op.op_type, maker.op.op_name):
-                return True
-            written = self._reader.flow.as_written(event)
-            return is_allowed(event.op_type, event.op_name) or is_allowed(written.op_type, written.op_name)
+    def is_allowed_tensor(event: TensorEvent) -> bool:
+        maker = reader.flow.program_ops.maker(event)
+        if maker is not None and is_allowed(maker.op.op_type, maker.op.op_name):
+            return True
+        written = reader.flow.as_written(event)
+        return is_allowed(event.op_type, event.op_name) or is_allowed(written.op_type, written.op_name)
 
-        self._reader = BadTensorReader(
-            logdir, run_id=run_id, kinds=kinds, is_allowed=None if is_allowed is None else is_allowed_tensor
-        )
+    reader = BadTensorReader(logdir, run_id=run_id, kinds=kinds, is_allowed=is_allowed_tensor)
+    return reader
 
-    def harmful(self) -> _Candidate | None:
-        with self._reader.flow.lock:
-            return self._candidate(self._reader.culprits.harmful())
 
-    def harmless(self) -> _Candidate | None:
-        with self._reader.flow.lock:
-            return self._candidate(self._reader.culprits.harmless())
-
-    def _candidate(self, culprit: Culprit | None) -> _Candidate | None:
-        return None if culprit is None else _Candidate(culprit, self._reader)
+def _candidates(
+    readers: Iterable[BadTensorReader], culprit_of: Callable[[Culprits], Culprit | None]
+) -> Iterator[_Candidate]:
+    """Yields the culprit of each run that has one."""
+    for reader in readers:
+        with reader.flow.lock:
+            culprit = culprit_of(reader.culprits)
+        if culprit is not None:
+            yield _Candidate(culprit, reader)
 
 
 def _best(
-    candidates: Iterable[_Candidate | None], rank: Callable[[_Candidate], tuple[int, bool]], least: tuple[int, bool]
+    candidates: Iterable[_Candidate], rank: Callable[[_Candidate], tuple[int, bool]], least: tuple[int, bool]
 ) -> _Candidate | None:
     """Returns the first culprit of the lowest rank. The search ends early at a culprit of the lowest possible rank."""
     best: _Candidate | None = None
     for candidate in candidates:
-        if candidate is not None and (best is None or rank(candidate) < rank(best)):
+        if best is None or rank(candidate) < rank(best):
             best = candidate
-        if best is not None and rank(best) == least:
+        if rank(best) == least:
             break
     return best
 
@@ -276,15 +277,11 @@ def nonfinite(
         for run in runs_by_first_bad(open_, wanted, asked):
             reader = BadTensorReader(open_, run_id=run, kinds=wanted)
             left = None if limit is None else limit - len(described)
-            described.extend(_described(reader, wanted, limit=left))
+            rows = reader.flow.events.bad_events(wanted, limit=left)
+            described.extend(reader.describe(row, effect=reader.own_effect(row)) for row in rows)
             if limit is not None and len(described) >= limit:
                 break
     return described
-
-
-def _described(reader: BadTensorReader, kinds: tuple[str, ...], *, limit: int | None) -> Iterator[NonFinite]:
-    for event in reader.flow.events.bad_events(kinds, limit=limit):
-        yield reader.describe(event, effect=reader.own_effect(event))
 
 
 def _check_kinds(kinds: Iterable[str]) -> tuple[str, ...]:
