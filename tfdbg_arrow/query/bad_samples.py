@@ -13,14 +13,7 @@ from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.input_names import InputNames, Names, component_name, short_name
 from tfdbg_arrow.query.ragged_batches import RaggedBatch, RaggedBatches
-from tfdbg_arrow.query.recorded import (
-    EagerValue,
-    GraphTensor,
-    TensorEvent,
-    TensorHealth,
-    health_facts,
-    read_events,
-)
+from tfdbg_arrow.query.recorded import EagerValue, GraphTensor, TensorEvent, TensorHealth, health_of, read_events
 from tfdbg_arrow.query.source_arrays import GETS_ELEMENT, SourceArrays, SourceRow
 from tfdbg_arrow.query.step_inputs import KeptInput, SampleInput, StepInputs
 
@@ -76,11 +69,11 @@ class BadSamples:
     num_samples: int
     whole: str
     unit: str
-    name: str | None
-    inputs: tuple[StepInput, ...]
-    row: int | None
-    is_row_of_arrays: bool
-    follows_skipped: bool
+    name: str | None = None
+    inputs: tuple[StepInput, ...] = ()
+    row: int | None = None
+    is_row_of_arrays: bool = False
+    follows_skipped: bool = False
     first_sample: tuple[SampleInput, ...] = ()
     numbers: tuple[int, ...] = ()
 
@@ -163,11 +156,6 @@ class SampleFinder:
             num_samples=num_samples,
             whole=self._whole(event, is_batch=True),
             unit="sample",
-            name=None,
-            inputs=(),
-            row=None,
-            is_row_of_arrays=False,
-            follows_skipped=False,
             first_sample=(self._step_inputs.sample(batch.values, start, name=name, num_values=end - start), *others),
             numbers=numbers if len(numbers) > 1 else (),
         )
@@ -294,7 +282,7 @@ class SampleFinder:
     def _inputs_beside(self, source: TensorEvent, execution_index: int | None) -> dict[int, StepInput]:
         """Returns all recorded inputs of the step that takes a source, by event_index."""
         arguments = {
-            index: StepInput(name=name, health=_health(row))
+            index: StepInput(name=name, health=health_of(row))
             for index, (name, row) in self._batches.arguments(execution_index).items()
         }
         execution = self._flow.events.execution(execution_index)
@@ -307,7 +295,7 @@ class SampleFinder:
             components = self._flow.loop_bodies.components(source.graph_id)
             return {
                 row.event_index: StepInput(
-                    name=f"{self._component_of_loop(row, components)} of the batch", health=_health(row)
+                    name=f"{self._component_of_loop(row, components)} of the batch", health=health_of(row)
                 )
                 for row in self._batches.siblings(source)
             }
@@ -317,7 +305,7 @@ class SampleFinder:
         return {
             row.event_index: StepInput(
                 name=f"{self._component(row.execution_index, row.output_slot, names)} of the batch",
-                health=_health(row),
+                health=health_of(row),
             )
             for row in self._batches.siblings(source)
         }
@@ -383,7 +371,3 @@ class SampleFinder:
         if own is not None:
             return int(own[1])
         return 0 if any(map(_REPLICA.search, self._flow.graphs.graph(event.graph_id).ops)) else None
-
-
-def _health(row: TensorEvent) -> TensorHealth:
-    return TensorHealth(**health_facts(row))

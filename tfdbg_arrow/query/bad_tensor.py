@@ -32,8 +32,8 @@ from tfdbg_arrow.query.recorded import (
     GraphTensor,
     Op,
     TensorEvent,
-    TensorHealth,
     health_facts,
+    health_of,
     read_events,
 )
 from tfdbg_arrow.query.stacks import Frame, executed_span, source_text
@@ -214,19 +214,12 @@ class BadTensorReader:
 
     def context(self, event: TensorEvent) -> TensorContext:
         """Returns the inputs of the op of a tensor, the stack that made or ran the op, and the op's purpose."""
-        place = self.places.place(event)
         maker = self.flow.program_ops.maker(event)
         return TensorContext(
+            **vars(self.places.place(event)),
             inputs=self._inputs(event) if maker is None or maker.ran_as is None else self._program_inputs(maker, event),
-            stack=place.stack,
-            source=place.source,
-            forward=place.forward,
-            called_from=place.called_from,
-            layer=place.layer,
-            made_at=place.made_at,
             role=self.flow.label_of_maker(event).role,
             ran_as=None if maker is None else maker.ran_as,
-            equal_lines=place.equal_lines,
             samples=self._samples_of(event),
         )
 
@@ -418,15 +411,15 @@ class BadTensorReader:
             health, producer = healths.get(index), self._producer(Input(index, trace, None))
             if producer is not None and health != trace.health:
                 producer = replace(producer, event_index=None)
-            inputs.append(InputTensor(index, None if health is None else _health(health), producer))
+            inputs.append(InputTensor(index, None if health is None else health_of(health), producer))
         return tuple(inputs)
 
     def _input(self, input_: Input) -> InputTensor:
         trace = input_.trace
         if trace.dtype == "resource":
             return self._resource_input(input_)
-        health = trace.health
-        return InputTensor(input_.index, None if health is None else _health(health), self._producer(input_))
+        health = None if trace.health is None else health_of(trace.health)
+        return InputTensor(input_.index, health, self._producer(input_))
 
     def _resource_input(self, input_: Input) -> InputTensor:
         write = input_.write
@@ -445,7 +438,7 @@ class BadTensorReader:
             execution_index=write.execution_index,
             how="variable",
         )
-        return InputTensor(input_.index, None if health is None else _health(health), producer)
+        return InputTensor(input_.index, None if health is None else health_of(health), producer)
 
     def _producer(self, input_: Input) -> Producer | None:
         trace = input_.trace
@@ -474,10 +467,6 @@ class BadTensorReader:
             execution_index=trace.place.context.execution_index,
             how=trace.how,
         )
-
-
-def _health(event: TensorEvent) -> TensorHealth:
-    return TensorHealth(**health_facts(event))
 
 
 def run_and_row(logdir: Engine, tensor: NonFinite | int, run_id: str | None) -> tuple[str, int]:

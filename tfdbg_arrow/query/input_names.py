@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.outside_tensors import OutsideTensors, users_of
 from tfdbg_arrow.query.recorded import Execution, TensorEvent
+from tfdbg_arrow.query.stacks import library_function_names
 
 Path = tuple[int | str, ...]
 """The indexes and keys that lead to a tensor in an element of a data set."""
@@ -40,7 +41,7 @@ class InputNames:
         """Returns the library functions that called the execution of a tensor."""
         execution = self._flow.events.execution(event.execution_index)
         stack = () if execution is None else self._stacks.stack(execution.stack_trace_id)
-        return {frame.func.rpartition(".")[2] for frame in stack if not frame.is_user}
+        return library_function_names(stack)
 
     def of_components(self, element: TensorEvent, num_components: int) -> Names:
         """Returns the names of the components of an element: those of Keras, or of the model's own `train_step`.
@@ -90,14 +91,10 @@ class InputNames:
         inputs = self._flow.events.execution_inputs(execution.execution_index)
         by_index = ((index, self._outside.argument_name(execution, index)) for index in inputs)
         names = {index: name for index, name in by_index if name is not None}
-        if list(names.values()) == ["data"] and self._is_in_predict(execution):
-            return dict.fromkeys(names, "x")
+        is_data = list(names.values()) == ["data"]
+        if is_data and "predict" in library_function_names(self._stacks.stack(execution.stack_trace_id)):
+            return dict.fromkeys(names, "x")  # a user calls the data of a Keras model's `predict` x
         return self.on_batch(execution) or names
-
-    def _is_in_predict(self, execution: Execution) -> bool:
-        """Returns whether a Keras model's `predict` called a function, whose `data` is what the user calls x."""
-        frames = self._stacks.stack(execution.stack_trace_id)
-        return any(not frame.is_user and frame.func.rpartition(".")[2] == "predict" for frame in frames)
 
     def on_batch(self, execution: Execution) -> dict[int, str]:
         """Returns the parameters of Keras's `train_on_batch` or a similar method that a call takes, by input_index.

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from tfdbg_arrow.query.bad_samples import BadSamples
 from tfdbg_arrow.query.recorded import FLAT, TensorHealth
 from tfdbg_arrow.query.stacks import Frame
-from tfdbg_arrow.query.user_places import CallSite, Forward
+from tfdbg_arrow.query.user_places import CallSite, Forward, UserPlace
 
 
 @dataclass(frozen=True)
@@ -72,19 +72,12 @@ class FunctionCall:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TensorContext:
+class TensorContext(UserPlace):
     """Where and for what purpose a tensor, bad or not, was computed. The attributes are those of NonFinite."""
 
     inputs: tuple[InputTensor, ...]
-    stack: tuple[Frame, ...]
-    source: Frame | None
-    forward: Forward | None
-    called_from: tuple[CallSite, ...]
-    layer: str | None
-    made_at: Frame | None
     role: str | None
     ran_as: str | None
-    equal_lines: tuple[Frame, ...]
     samples: BadSamples | None
 
 

@@ -94,6 +94,11 @@ def health_facts(tensor: TensorHealth) -> dict[str, Any]:
     return {name: getattr(tensor, name) for name in HEALTH_COLUMNS}
 
 
+def health_of(tensor: TensorHealth) -> TensorHealth:
+    """Returns the health attributes of an answer or a row, without its other attributes."""
+    return TensorHealth(**health_facts(tensor))
+
+
 @dataclass(frozen=True, slots=True)
 class TensorEvent(TensorHealth):
     """One row of tensor_health. The attributes are its columns, with None for NULL."""

@@ -148,7 +148,8 @@ class SourceArrays:
             sample: The sample.
             taken_in: The execution that took the batch from the data set.
         """
-        if (iterator_id := self._iterator_of_replicas(taken_in)) is not None:
+        # The replicas of a distribution strategy take their batches from one iterator.
+        if (iterator_id := self._iterator(taken_in, "AnonymousMultiDeviceIterator")) is not None:
             return self._row_of_replica(source, sample, taken_in=taken_in, iterator_id=iterator_id)
         index, made = source.execution_index, self._maker(taken_in)
         records = self._records(taken_in)
@@ -213,13 +214,13 @@ class SourceArrays:
         row = sum(size for turn, size in taken.items() if turn < own) + sample
         return SourceRow(row, is_of_arrays=True, follows_skipped=False) if row < records.number else None
 
-    def _iterator_of_replicas(self, taken_in: int) -> int | None:
-        """Returns the iterator from which the replicas of a distribution strategy take their batches, or None."""
+    def _iterator(self, taken_in: int, made_by: str) -> int | None:
+        """Returns the iterator that an execution takes, made by an op of a type; None if it takes none or several."""
         events = self._flow.events
         iterators = [
             tensor_id
             for tensor_id in events.execution_inputs(taken_in).values()
-            if (events.eager(tensor_id).op_type or "").startswith("AnonymousMultiDeviceIterator")
+            if (events.eager(tensor_id).op_type or "").startswith(made_by)
         ]
         return iterators[0] if len(iterators) == 1 else None
 
@@ -262,14 +263,9 @@ class SourceArrays:
 
     def _users(self, taken_in: int) -> list[Execution]:
         """Returns the executions before a given one that used the same iterator; empty if it used none or several."""
-        events = self._flow.events
-        inputs = events.execution_inputs(taken_in).values()
-        iterators = [
-            tensor_id for tensor_id in inputs if (events.eager(tensor_id).op_type or "").startswith("AnonymousIterator")
-        ]
-        if len(iterators) != 1:
-            return []
-        return [use.execution for use in events.uses(iterators[0]) if use.execution.execution_index < taken_in]
+        iterator_id = self._iterator(taken_in, "AnonymousIterator")
+        uses = [] if iterator_id is None else self._flow.events.uses(iterator_id)
+        return [use.execution for use in uses if use.execution.execution_index < taken_in]
 
     def _records(self, taken_in: int) -> _Records | None:
         """Returns the records of the data set that an execution used; None if they or their order are not known."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -121,20 +121,23 @@ class StackReader:
         """Reads the stacks that were not read before, in one query."""
         if len(self._stacks) > _MAX_KEPT:
             self._stacks.clear()
-        unread = sorted(set(stack_trace_ids) - self._stacks.keys())
-        for start in range(0, len(unread), _MAX_AT_ONCE):
-            some = unread[start : start + _MAX_AT_ONCE]
-            frames: dict[int, list[Frame]] = {stack_trace_id: [] for stack_trace_id in some}
+        unread = set(stack_trace_ids) - self._stacks.keys()
+        frames: dict[int, list[Frame]] = {stack_trace_id: [] for stack_trace_id in unread}
+        for stack_trace_id, frame in self._frames(unread):
+            frames[stack_trace_id].append(frame)
+        self._stacks.update((stack_trace_id, tuple(stack)) for stack_trace_id, stack in frames.items())
+
+    def _frames(self, stack_trace_ids: Iterable[int], condition: str = "true") -> Iterator[tuple[int, Frame]]:
+        """Yields (stack, frame) of the frames that meet a condition, by stack, innermost first."""
+        ids = sorted(set(stack_trace_ids))
+        for start in range(0, len(ids), _MAX_AT_ONCE):
+            some = ids[start : start + _MAX_AT_ONCE]
             rows = self._logdir.rows(
-                f"SELECT stack_trace_id, {_FRAME} FROM stack WHERE run_id = ? "
+                f"SELECT stack_trace_id, {_FRAME} FROM stack WHERE run_id = ? AND {condition} "
                 f"AND stack_trace_id IN ({', '.join('?' * len(some))}) ORDER BY stack_trace_id, depth",
                 [self._run_id, *some],
             )
-            for stack_trace_id, *frame in rows:
-                frames[stack_trace_id].append(Frame(*frame))
-            self._stacks.update(
-                (stack_trace_id, tuple(stack_frames)) for stack_trace_id, stack_frames in frames.items()
-            )
+            yield from ((stack_trace_id, Frame(*frame)) for stack_trace_id, *frame in rows)
 
     def user_lines(self, function: str, *, execution_index: int | None) -> list[tuple[str, int]]:
         """Returns (file, line) of each line of the user's functions and methods of a name that made ops.
@@ -161,24 +164,20 @@ class StackReader:
 
     def user_sources(self, stack_trace_ids: Iterable[int]) -> dict[int, Frame]:
         """Returns the user's innermost frame of each stack that has one. All stacks are read in one query."""
-        ids = sorted(set(stack_trace_ids))
         sources: dict[int, Frame] = {}
-        for start in range(0, len(ids), _MAX_AT_ONCE):
-            some = ids[start : start + _MAX_AT_ONCE]
-            rows = self._logdir.rows(
-                f"SELECT stack_trace_id, {_FRAME} FROM stack WHERE run_id = ? "
-                f"AND owner = 'user' AND stack_trace_id IN ({', '.join('?' * len(some))}) "
-                "ORDER BY stack_trace_id, depth",
-                [self._run_id, *some],
-            )
-            for stack_trace_id, *frame in rows:
-                sources.setdefault(stack_trace_id, Frame(*frame))
+        for stack_trace_id, frame in self._frames(stack_trace_ids, "owner = 'user'"):
+            sources.setdefault(stack_trace_id, frame)
         return sources
 
 
 def user_source(stack: tuple[Frame, ...]) -> Frame | None:
     """Returns the user's innermost frame, or None if no frame is the user's."""
     return next((frame for frame in stack if frame.is_user), None)
+
+
+def library_function_names(stack: tuple[Frame, ...]) -> set[str]:
+    """Returns the names of the functions in a stack that are not the user's, without the names of their classes."""
+    return {frame.func.rpartition(".")[2] for frame in stack if not frame.is_user}
 
 
 def source_lines(logdir: Engine, frame: Frame, *, run_id: str, context: int = 3) -> tuple[SourceLine, ...]:

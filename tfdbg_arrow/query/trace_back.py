@@ -72,12 +72,12 @@ class TensorHop(TensorHealth):
     graph_name: str | None
     output_slot: int | None
     ran_as: str | None
-    layer: str | None
+    layer: str | None = None
     op_role: str | None
-    forward_op_type: str | None
-    forward_op_name: str | None
-    source: Frame | None
-    made_at: Frame | None
+    forward_op_type: str | None = None
+    forward_op_name: str | None = None
+    source: Frame | None = None
+    made_at: Frame | None = None
 
 
 _Hop = TypeVar("_Hop", bound=TensorHop)
@@ -110,12 +110,7 @@ class HopReader:
             "graph_name": self._places.graph_name(event.graph_id if maker is None else maker.place.graph_id),
             "output_slot": None if (event.op_type or "").startswith(OPTIMIZERS) else event.output_slot,
             "ran_as": None if maker is None else maker.ran_as,
-            "layer": None,
             "op_role": self._flow.label_of_maker(event).role,
-            "forward_op_type": None,
-            "forward_op_name": None,
-            "source": None,
-            "made_at": None,
         }
 
     def with_sources(self, hops: Iterable[_Hop]) -> tuple[_Hop, ...]:
@@ -213,9 +208,9 @@ class Hop(TensorHop):
 
     user_hop_index: int | None
     role: str
-    is_on_path: bool
-    why: str | None
-    repair: str | None
+    is_on_path: bool = False
+    why: str | None = None
+    repair: str | None = None
 
     @property
     def is_input(self) -> bool:
@@ -330,9 +325,8 @@ class _Search:
         provenance = replace(provenance, effect=effect.name, expected_reason=effect.expected_reason)
         if effect.expected_reason is None:
             return replace(provenance, growth=self._growth(provenance.origin))
-        return replace(
-            provenance, hops=tuple(replace(hop, repair=None) for hop in provenance.hops)
-        )  # there is nothing to fix
+        # There is nothing to fix.
+        return replace(provenance, hops=tuple(replace(hop, repair=None) for hop in provenance.hops))
 
     def _growth(self, origin: Hop | None) -> Growth | None:
         event = None if origin is None else self.flow.events.event(origin.event_index)
@@ -391,9 +385,6 @@ class _Search:
                 input_index=input_index,
                 how=how,
                 role=role,
-                is_on_path=False,
-                why=None,
-                repair=None,
                 **self._hop_reader.facts(event),
             )
         )

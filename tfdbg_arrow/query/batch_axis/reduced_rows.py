@@ -14,11 +14,11 @@ SPARSE = "DeserializeSparse"
 """The type of op that makes the indices (output 0), the values and the shape of a sparse component."""
 _OUTPUTS = {RAGGED: {0, 1}, SPARSE: {0, 1, 2}}
 """The outputs of these ops. An op with other outputs makes a component with several ragged axes."""
-_REDUCES_SEGMENTS = frozenset({
+REDUCES_ROWS = frozenset({
     "UnsortedSegmentMax", "UnsortedSegmentMin", "UnsortedSegmentProd", "UnsortedSegmentSum",
 })  # fmt: skip
 """Types of ops that reduce the values of each row of a ragged tensor. Input 1 has the row of each value."""
-_ROW_OF_EACH_VALUE = "RaggedSplitsToSegmentIds"
+ROW_OF_EACH_VALUE = "RaggedSplitsToSegmentIds"
 """The scope of the ops with which TensorFlow computes the row of each value from the limits of the rows."""
 _REDUCES_SPARSE = frozenset({"SparseReduceMax", "SparseReduceSum"})
 """Types of ops that reduce a sparse tensor, whose indices are input 0, along the axes in input 3."""
@@ -64,7 +64,7 @@ class ReducedRows:
         op = graph.ops.get(place.op_name)
         if op is None or op.op_type != reduced.op_type or not op.inputs:
             return None
-        if op.op_type in _REDUCES_SEGMENTS:
+        if op.op_type in REDUCES_ROWS:
             limits = self._argument_behind(op, graph.ops)
             return None if limits is None else place.of_op(limits)
         if op.op_type in _REDUCES_SPARSE:
@@ -85,7 +85,7 @@ class ReducedRows:
         Limits that the program computed itself, for example those of a slice, do not count.
         """
         segment_ids = op.inputs[1][0] if len(op.inputs) > 1 else ""
-        before, scope, _ = segment_ids.partition(f"{_ROW_OF_EACH_VALUE}/")
+        before, scope, _ = segment_ids.partition(f"{ROW_OF_EACH_VALUE}/")
         to_follow = [segment_ids] if scope else []
         seen, arguments = set(to_follow), set()
         while to_follow and len(seen) < _MAX_OPS:

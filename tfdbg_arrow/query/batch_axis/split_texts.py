@@ -7,17 +7,14 @@ only together keep the rows in order. So these ops are recognized by the scopes 
 from __future__ import annotations
 
 from tfdbg_arrow.query.batch_axis.op_facts import OpFacts
+from tfdbg_arrow.query.batch_axis.reduced_rows import REDUCES_ROWS, ROW_OF_EACH_VALUE
 from tfdbg_arrow.query.flow.graphs import GraphReader
 from tfdbg_arrow.query.recorded import GraphTensor, Op
 
-_SEGMENT_IDS = "RaggedSplitsToSegmentIds"
-"""The scope in which TensorFlow computes the row of each value from the limits of the rows."""
 _ROW_LIMITS = "RowPartitionFromValueRowIds"
 """The scope in which TensorFlow computes the limits of the rows from the row of each value."""
-_REDUCTIONS = frozenset({"UnsortedSegmentMax", "UnsortedSegmentMin", "UnsortedSegmentProd", "UnsortedSegmentSum"})
-"""Types of ops that reduce the values of each row. Input 1 has the row of each value."""
 _TO_DENSE = "RaggedTensorToTensor"
-ROWS_OF_WORDS = _REDUCTIONS | {_TO_DENSE}
+ROWS_OF_WORDS = REDUCES_ROWS | {_TO_DENSE}
 """Types of ops whose slices along the first axis can be computed from the rows of a ragged tensor."""
 OF_EACH_TEXT = frozenset({
     "RegexReplace", "StaticRegexReplace", "StringLower", "StringStrip", "StringUpper", "Substr",
@@ -41,9 +38,9 @@ class SplitTexts:
         op = None if tensor is None else self._graphs.op(tensor.graph_id, tensor.op_name)
         if tensor is None or op is None:
             return None
-        if op.op_type in _REDUCTIONS and len(op.inputs) > 1:
+        if op.op_type in REDUCES_ROWS and len(op.inputs) > 1:
             name, slot = op.inputs[1]
-            before, scope, _ = name.partition(f"/{_SEGMENT_IDS}")
+            before, scope, _ = name.partition(f"/{ROW_OF_EACH_VALUE}")
             # The number of the scope, as in RaggedSplitsToSegmentIds_1, belongs to the name.
             number = name[len(before + scope) :].partition("/")[0]
             limits = self._input(tensor, f"{before}{scope}{number}/strided_slice") if scope else None

@@ -12,6 +12,7 @@ from tfdbg_arrow.query.keras_graphs import user_names
 from tfdbg_arrow.query.outside_tensors import OutsideTensors
 from tfdbg_arrow.query.recorded import EagerValue, GraphTensor, TensorEvent, read_events
 from tfdbg_arrow.query.source_arrays import GETS_ELEMENT, SourceArrays
+from tfdbg_arrow.query.stacks import library_function_names
 
 METHODS_OF_KERAS = frozenset({"evaluate", "fit", "predict"})
 """The methods in which Keras takes elements from data sets."""
@@ -116,8 +117,7 @@ class StepBatches:
         """Returns whether Keras called an execution. Also True if the stack of the execution is not known."""
         execution = self._flow.events.execution(execution_index)
         stack = () if execution is None else self._stacks.stack(execution.stack_trace_id)
-        functions = {frame.func.rpartition(".")[2] for frame in stack if not frame.is_user}
-        return not stack or not functions.isdisjoint(METHODS_OF_KERAS)
+        return not stack or not library_function_names(stack).isdisjoint(METHODS_OF_KERAS)
 
     def arguments(self, execution_index: int | None) -> dict[int, tuple[str, TensorEvent]]:
         """Returns (name, row) of each recorded argument of a call, or feed of a session's run, by event_index."""

@@ -17,7 +17,7 @@ from tfdbg_arrow.query.display.row_window import (
 )
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.data_flow import DataFlow
-from tfdbg_arrow.query.recorded import HEALTH_COLUMNS, EagerValue, TensorHealth, health_facts
+from tfdbg_arrow.query.recorded import HEALTH_COLUMNS, EagerValue, TensorHealth, health_of
 from tfdbg_arrow.query.stacks import Frame, StackReader
 
 MAX_TENSORS = 100
@@ -368,7 +368,7 @@ def _tensors(flow: DataFlow, ids: Mapping[int, int], execution_index: int) -> tu
                 index=index,
                 tensor_id=tensor_id,
                 dtype=tensor.dtype or trace.dtype,
-                health=None if trace.health is None else TensorHealth(**health_facts(trace.health)),
+                health=None if trace.health is None else health_of(trace.health),
                 op_type=tensor.op_type,
                 output_slot=tensor.output_slot,
                 execution_index=tensor.execution_index,

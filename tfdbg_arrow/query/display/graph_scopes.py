@@ -267,23 +267,19 @@ class _Tree:
             alone, rest = self._divided(scope)
             for position in alone:
                 op = self.ops[position]
-                add(
-                    ScopeNode(
-                        kind="op",
-                        scope_id=None,
-                        name=op.name.rpartition("/")[2],
-                        side=scope.side,
-                        is_layer=False,
-                        outer_id=scope.number,
-                        num_ops=1,
-                        health=op.health,
-                        op_name=op.name,
-                        op_type=op.op_type,
-                    ),
-                    [position],
+                name = op.name.rpartition("/")[2]
+                of_op = ScopeNode(
+                    kind="op",
+                    scope_id=None,
+                    name=name,
+                    op_name=op.name,
+                    op_type=op.op_type,
+                    **self._inside(scope, [position]),
                 )
+                add(of_op, [position])
             if rest:
-                add(self._rest(scope, rest), rest)
+                name = f"{len(rest):,} more ops"
+                add(ScopeNode(kind="rest", scope_id=scope.number, name=name, **self._inside(scope, rest)), rest)
         return nodes, open_scopes, node_of
 
     def _facts(self, scope: _Scope) -> dict[str, Any]:
@@ -298,17 +294,15 @@ class _Tree:
             "health": self._health(scope.all_ops),
         }
 
-    def _rest(self, scope: _Scope, ops: Sequence[int]) -> ScopeNode:
-        return ScopeNode(
-            kind="rest",
-            scope_id=scope.number,
-            name=f"{len(ops):,} more ops",
-            side=scope.side,
-            is_layer=False,
-            outer_id=scope.number,
-            num_ops=len(ops),
-            health=self._health(ops),
-        )
+    def _inside(self, scope: _Scope, ops: Sequence[int]) -> dict[str, Any]:
+        """Returns the attributes of a ScopeNode for some ops of an unfolded scope."""
+        return {
+            "side": scope.side,
+            "is_layer": False,
+            "outer_id": scope.number,
+            "num_ops": len(ops),
+            "health": self._health(ops),
+        }
 
     def _divided(self, scope: _Scope) -> tuple[list[int], list[int]]:
         """Returns the ops of a scope that are shown, and the other ops.
