@@ -13,7 +13,7 @@ This module reads the facts for a rule from a recording, and chooses the fix.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from math import inf
 from pathlib import Path
 
@@ -120,6 +120,14 @@ def read_reasons(logdir: Engine | str | Path, tensor: NonFinite | int, *, run_id
             return Reasons(explanation=explanation, growth=find_growth(scope, flow, event, run_id=run))
 
 
+class _Facts(Surroundings, Uses, ForwardPass, Training):
+    """All facts about a bad tensor that are read on demand."""
+
+
+_FACTS_OF_RULES = [field.name for field in fields(Computed) if hasattr(_Facts, field.name)]
+"""The attributes of Computed that are methods of _Facts. Rules ask for these facts."""
+
+
 def explain_event(
     logdir: Engine, flow: DataFlow, event: TensorEvent, *, run_id: str, is_origin: bool
 ) -> Explanation | None:
@@ -133,60 +141,31 @@ def explain_event(
         is_origin: Whether it is proven that the bad elements came from no input.
     """
     event = flow.as_written(event)
-    around = Surroundings(logdir, flow, event, run_id)
-    uses = Uses(logdir, flow, event, run_id)
-    training = Training(logdir, flow, event, run_id)
-    unrecorded = None if is_origin else around.unrecorded_function()
+    facts = _Facts(logdir, flow, event, run_id)
+    unrecorded = None if is_origin else facts.unrecorded_function()
     if unrecorded is not None:
         name, reason = unrecorded
         return Explanation(f"It is a result of {name}, which {reason}.")
-    taken = around.inputs_of(event)
+    taken = facts.inputs_of(event)
     inputs = flow.inputs_of(event)
     label = label_of_op(flow, event)
     forward = flow.labels.forward_op(label)
-    forward_pass = ForwardPass(logdir, flow, event, run_id)
     made = flow.program_ops.maker(event)
     as_run = Computed(
         output=event,
         inputs=flow.program_ops.inputs(made, event) if made is not None and event.op_type == "Const" else taken,
         is_complete=is_origin or len(taken) == len(inputs),
         forward_type=None if forward is None else forward.op_type,
-        made_from=around.inputs_of,
-        made_by=around.made_by,
+        made_from=facts.inputs_of,
         program_ops=flow.program_ops.op_types(event),
         makers=() if made is None else (made.op.op_type, *made.others),
         later=() if made is None else made.later,
         is_optimizer=label.role == "optimizer",
         is_in_loss=label.role == "loss",
         is_loss=is_origin and event.shape == () and flow.labels.is_of_loss(event),
-        behind=around.behind,
-        takers=uses.takers,
-        is_p_log_p=uses.is_p_log_p,
-        has_log_of_complement=uses.has_log_of_complement,
-        divides_by_argument=uses.divides_by_argument,
-        has_moved_constant=around.has_moved_constant,
-        adds_rounded_to_0=around.adds_rounded_to_0,
-        last_write=around.last_write,
-        constant=around.constant,
-        squares_of=around.squares_of,
-        is_norm_of_gradient=uses.is_norm_of_gradient,
-        bad_gradient_of_masked=forward_pass.bad_gradient_of_masked,
-        line_of_select=forward_pass.line_of_select,
         is_literal=Origins(flow, kinds=KINDS).is_literal,
-        pool_of_nan=forward_pass.pool_of_nan,
-        masking_product=forward_pass.masking_product,
-        softmax_of_mask=forward_pass.softmax_of_mask,
-        added_number=around.added_number,
-        stored_in=around.stored_in,
-        outside_name=around.outside_name,
-        has_gradients=training.has_gradients,
-        is_differentiated=uses.is_differentiated,
-        is_before_training=training.is_before_training,
-        shows_root=around.shows_root,
-        divides_by_result=uses.divides_by_result,
-        is_summed_for_division=uses.is_summed_for_division,
-        place_of=around.place_of,
-        library_functions=lambda: library_functions(around.op_to_change()[0]),
+        library_functions=lambda: library_functions(facts.op_to_change()[0]),
+        **{name: getattr(facts, name) for name in _FACTS_OF_RULES},
     )
     explanation = None
     if made is not None and made.ran_as is not None:
@@ -196,53 +175,53 @@ def explain_event(
     if explanation is None or explanation.repair is None:
         return explanation
     is_negative = forward is None and bool(event.num_nan) and not infs(event)
-    repair = repair_of_call(*around.op_to_change(), is_negative=is_negative)
+    repair = repair_of_call(*facts.op_to_change(), is_negative=is_negative)
     if repair is not None and explanation.repair != DIFFERENTIATED_ROOT:
         explanation = replace(explanation, repair=repair)
     elif explanation.repair in BEFORE_TRAINING:
-        explanation = _of_overflow(explanation.sentence, explanation.repair, around, training)
-    elif explanation.sentence.startswith("Overflow in Exp") and (outliers := _outliers(around)) is not None:
+        explanation = _of_overflow(explanation.sentence, explanation.repair, facts)
+    elif explanation.sentence.startswith("Overflow in Exp") and (outliers := _outliers(facts)) is not None:
         repair = (explanation.repair or "").removeprefix(SCALE_INPUTS).lstrip()
         explanation = replace(explanation, repair=f"{repair[0].upper()}{repair[1:]} {_LOOK_TOO.format(*outliers)}")
-    if (ops := around.keras_ops()) is not None:
+    if (ops := facts.keras_ops()) is not None:
         explanation = Explanation(in_keras_ops(explanation.sentence, ops), in_keras_ops(explanation.repair or "", ops))
-    if uses.is_differentiated(event) or not forward_pass.may_be_rejected():
+    if facts.is_differentiated(event) or not facts.may_be_rejected():
         return explanation
     return replace(explanation, repair=f"{_REJECTED} {explanation.repair}")
 
 
-def _of_overflow(sentence: str, repair: str, around: Surroundings, training: Training) -> Explanation:
+def _of_overflow(sentence: str, repair: str, facts: _Facts) -> Explanation:
     """Returns the explanation of an overflow, with the fix for its loop, for its samples, or for its step."""
-    is_before_training = training.is_before_training()
-    growth = growth_in_loop(training.magnitudes_before())
+    is_before_training = facts.is_before_training()
+    growth = growth_in_loop(facts.magnitudes_before())
     if growth is not None:
         return Explanation(f"{sentence} {growth}", _STATE if is_before_training else f"{_STATE} {_STATE_IN_TRAINING}")
-    samples = around.bad_samples()
+    samples = facts.bad_samples()
     are_all_bad = samples is not None and samples.num_bad == samples.num_samples
-    first_loss = training.first_loss()
+    first_loss = facts.first_loss()
     is_large = first_loss is not None and _LARGE_LOSS <= abs(first_loss) < inf
     if is_large and repair != OVERFLOW_OF_GRADIENT:
         sentence = f"{sentence} The first recorded loss of the training is already {first_loss:.6g}."
         repair = OVERFLOW_OF_DATA
     elif is_before_training:
         repair = BEFORE_TRAINING[repair]
-    elif repair == OVERFLOW and training.is_after_gradient():
+    elif repair == OVERFLOW and facts.is_after_gradient():
         is_of_half = samples is not None and samples.num_bad is not None and 2 * samples.num_bad <= samples.num_samples
         otherwise = OVERFLOW_OF_SAMPLES if is_of_half else OVERFLOW_AFTER_STEPS
         repair = OVERFLOW_OF_BATCH if are_all_bad else otherwise
     made = None
-    if (outliers := _outliers(around)) is not None:
+    if (outliers := _outliers(facts)) is not None:
         repair = f"{_LOOK_FIRST.format(*outliers)} If none is: {repair}"
-        made = around.maybe_extreme_behind()
+        made = facts.maybe_extreme_behind()
     explanation = Explanation(sentence, repair)
-    if first_loss is not None and largest_of(around.event) ** _EXTREME_EXPONENT <= abs(first_loss) < inf:
-        made = around.maybe_extreme_of_nothing()
-    return explanation if made is None else of_maybe_extreme(explanation, made, around.place_of(made))
+    if first_loss is not None and largest_of(facts.event) ** _EXTREME_EXPONENT <= abs(first_loss) < inf:
+        made = facts.maybe_extreme_of_nothing()
+    return explanation if made is None else of_maybe_extreme(explanation, made, facts.place_of(made))
 
 
-def _outliers(around: Surroundings) -> tuple[str, str] | None:
+def _outliers(facts: _Facts) -> tuple[str, str] | None:
     """Returns words for the bad samples, such as (`this sample`, `its`); None unless they are few, or not known."""
-    samples = around.bad_samples()
+    samples = facts.bad_samples()
     if samples is None or not samples.num_bad or samples.num_bad / samples.num_samples > _MAX_SHARE_OF_OUTLIERS:
         return None
     return (f"this {samples.unit}", "its") if samples.num_bad == 1 else (f"these {samples.unit}s", "their")
