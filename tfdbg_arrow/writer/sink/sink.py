@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -36,7 +36,6 @@ from tfdbg_arrow.storage.marker import mark_logdir
 from tfdbg_arrow.writer.backend import Backend
 from tfdbg_arrow.writer.memory import DEFAULT_SHARES, MemoryShares
 from tfdbg_arrow.writer.remote.uploader import Uploader
-from tfdbg_arrow.writer.rows import Columns
 from tfdbg_arrow.writer.sink.backlog import Backlog, MetadataQueue, Redact, SpoolUse
 from tfdbg_arrow.writer.sink.budget import Budget, split_in_two
 from tfdbg_arrow.writer.sink.parts import PartWriter
@@ -74,6 +73,11 @@ class Sink:
         uploader: Copies the parts to a URL; None if the logdir is local.
         on_records: Called with the records that are about to be written.
         redact: Returns the rows of a metadata table after redaction; None means no redaction.
+
+    Attributes:
+        append: `(table, rows, *notes)`: adds rows of a metadata table (see MetadataQueue). They are written no later
+            than events recorded after this call.
+        append_columns: Does the same for many rows, given as columns of equal length.
     """
 
     def __init__(
@@ -118,6 +122,7 @@ class Sink:
         self._files = files
         self._redact = redact
         self._metadata = MetadataQueue(run_id, failures=self._failures, journal=files.rows, redact=redact)
+        self.append, self.append_columns = self._metadata.append, self._metadata.append_columns
         self._spool_use = SpoolUse(recorder, files.rows, values=self._values, is_lazy=retention is not None)
         self._backlog = Backlog(self._parts, failures=self._failures, max_bytes=memory.waiting_bytes)
         self._lock = threading.RLock()
@@ -129,23 +134,6 @@ class Sink:
         self._stop = threading.Event()
         self._pace = Pace(recorder, stop=self._stop, flush_interval_s=flush_interval_s, flush_rows=self._flush_rows)
         self._closed = self._has_ended = False
-
-    def append(self, table: str, rows: Sequence[Mapping[str, object]], /, *notes: Callable[[], object]) -> None:
-        """Adds rows of a metadata table; they are written no later than events recorded after this call.
-
-        When this returns, the rows outlive the process.
-
-        Args:
-            table: Name of the table.
-            rows: Mappings from column name to value. The sink sets `run_id`, and computes `wall_time` from
-                `wall_time_ns`.
-            *notes: Functions of C code to call in the same step (see Append).
-        """
-        self._metadata.append(table, rows, *notes)
-
-    def append_columns(self, table: str, columns: Columns, /, *notes: Callable[[], object]) -> None:
-        """Does the same as `append` for many rows, given as columns of equal length."""
-        self._metadata.append_columns(table, columns, *notes)
 
     def start(self) -> None:
         """Marks the logdir, writes an empty part of every table and starts the thread.
