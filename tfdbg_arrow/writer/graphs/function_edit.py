@@ -53,6 +53,12 @@ class FunctionEdit:
         self.function_def.CopyFrom(function_def)
         self._new_name = new_name
 
+    def store(self, library: RuntimeFunctions, name: str) -> str:
+        """Stores the copy under a name in TensorFlow's runtime; returns the name."""
+        self.function_def.signature.name = name
+        library.add_function_def(self.function_def)
+        return name
+
     def add_node(self, op_type: str, name: str, inputs: Sequence[str]) -> Any:
         """Adds a node; returns it."""
         node = self.function_def.node_def.add()
