@@ -283,13 +283,8 @@ class Sink:
         self._spool_use.take(self._num_events, self._call_join.state())
 
     def _join(self, batch: Batch) -> Ints:
-        graph_ids = np.full(len(batch), -1, dtype=np.int64)
-        tensors = np.flatnonzero(batch.kind == Kind.GRAPH_TENSOR)
-        executions = np.flatnonzero(batch.kind == Kind.EXECUTION)
         try:
-            graph_ids[tensors] = self._names.of_nodes(batch.field("node", tensors))[0]
-            graph_ids[executions] = self._names.function_graphs(batch.field("node", executions))
-            return self._call_join.join(batch, graph_ids=graph_ids)
+            return self._call_join.join(batch, graph_ids=self._names.graph_ids(batch))
         except Exception as error:
             self._failures.add("call_join", error)
             return np.full(len(batch), NO_CALL, dtype=np.int64)
