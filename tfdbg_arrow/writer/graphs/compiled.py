@@ -46,7 +46,7 @@ from tfdbg_arrow.writer.graphs.node_defs import (
     functions_of,
     runs_inline,
 )
-from tfdbg_arrow.writer.graphs.registry import GraphState
+from tfdbg_arrow.writer.graphs.state import GraphState
 
 if TYPE_CHECKING:
     from tfdbg_arrow.writer.tensorflow_backend.compiled import CompiledSummaries

@@ -69,7 +69,7 @@ class Key(NamedTuple):
     """A tensor that is to be recorded.
 
     Attributes:
-        node: The key of the tensor in the registry.
+        node: The key of the tensor.
         dtype: The number of its dtype.
         rank: The number of its dimensions; None if it is unknown before the program runs.
         decides: Whether the tensor stops the program if it is bad.

@@ -47,7 +47,7 @@ class TensorBatch:
     Attributes:
         op: The producing `tf.Operation`.
         tensors: The symbolic outputs to record.
-        nodes: The keys of the tensors in the registry, in the same order, without gaps.
+        nodes: The keys of the tensors, in the same order, without gaps.
         is_chosen: Whether the user chose to keep the elements of the tensors.
         decides: With `on_nonfinite`, whether each tensor stops the program if it is bad. Empty means that no tensor
             does.
