@@ -32,6 +32,7 @@ from tfdbg_arrow.writer.native import reference
 from tfdbg_arrow.writer.settings import TensorDebugMode
 from tfdbg_arrow.writer.tensorflow_backend import summary
 
+from .magnitudes import RELATIVE_TOLERANCE
 from .subprocesses import run_python
 
 IN_EVERY_RUN = ("CONCISE_HEALTH", "FULL_HEALTH", "FULL_TENSOR")
@@ -187,7 +188,7 @@ def assert_same_tensors(got: Recorded, wanted: Recorded) -> None:
     got_rows, wanted_rows = (comparable(recorded) for recorded in (got, wanted))
     assert len(got_rows) == len(wanted_rows)
     for got_row, wanted_row in zip(got_rows, wanted_rows, strict=True):
-        tolerance = max((wanted_row["max_abs_finite"] or 0.0) * reference.RELATIVE_TOLERANCE, 5e-324)
+        tolerance = max((wanted_row["max_abs_finite"] or 0.0) * RELATIVE_TOLERANCE, 5e-324)
         for name in ROUNDED:
             a, b = got_row.pop(name), wanted_row.pop(name)
             assert a == b or (a is not None and b is not None and abs(a - b) <= tolerance), (name, a, b, wanted_row)
@@ -657,5 +658,5 @@ def test_a_graph_that_counts_equals_its_twin(dtype: str, mode: TensorDebugMode) 
                 wanted = twin[summary.COUNT_COLUMNS.start : summary.NUM_FINITE_COLUMN]
                 rounded = slice(9, 12)  # mean, stddev and the largest modulus
                 assert row[:9] == wanted[:9].tolist()
-                tolerance = max(min(wanted[11], 1e308) * reference.RELATIVE_TOLERANCE, 5e-324)
+                tolerance = max(min(wanted[11], 1e308) * RELATIVE_TOLERANCE, 5e-324)
                 np.testing.assert_allclose(row[rounded], wanted[rounded], rtol=0, atol=tolerance)
