@@ -337,11 +337,6 @@ class TestAgainstTwin:
         raw = data.draw(st.binary(min_size=size * itemsize, max_size=size * itemsize), label="bytes")
         assert_native_agrees(np.frombuffer(raw, dtype_of(name)))
 
-    @settings(deadline=None)
-    @given(values=st.lists(st.floats(width=64), max_size=20))
-    def test_on_any_few_float64(self, values: list[float]) -> None:
-        assert_native_agrees(np.array(values, np.float64))
-
     @pytest.mark.parametrize("mix", ["any", "telling", "healthy but one"])
     @pytest.mark.parametrize("name", DTYPES)
     def test_at_every_edge(self, name: str, mix: str) -> None:
