@@ -132,15 +132,13 @@ class Recording:
         self.logdir = logdir
         self.recorder = FakeRecorder()
         self.told: list[str] = []
-        graphs = FakeGraphs()
         defaults: dict[str, Any] = {"flush_interval_s": 60.0, "on_failure": self.told.append}
         self.sink = Sink(
             logdir,
             RUN_ID,
             recorder=self.recorder,
             files=RunFiles(spool_paths(logdir.parent / f"{logdir.name}.{uuid4().hex}", run_id=RUN_ID), run_id=RUN_ID),
-            nodes=graphs,
-            call_graph=graphs,
+            links=FakeGraphs(),
             **(defaults | options),
         )
 

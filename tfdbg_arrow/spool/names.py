@@ -39,14 +39,14 @@ class Strings(Protocol):
 
 
 class TensorNodes(Protocol):
-    """Keys of graph tensors, which the hooks' graph registry assigns; append-only."""
+    """Keys of graph tensors, which GraphLinks assigns; append-only."""
 
     def nodes(self, start: int) -> Sequence[tuple[int, str, str, int]]:
         """Returns (graph_id, op_name, op_type, output_slot) for each key from `start` on."""
 
 
 class Names:
-    """The names that records refer to by number, kept in sync with the recorder and the registry."""
+    """The names that records refer to by number, kept in sync with their sources."""
 
     def __init__(self, strings: Strings, *, nodes: TensorNodes, call_graph: GraphLinks) -> None:
         self._source, self._nodes, self._call_graph = strings, nodes, call_graph

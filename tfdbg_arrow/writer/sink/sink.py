@@ -20,7 +20,7 @@ from tfdbg_arrow.spool.circular_buffer import CircularBuffer, Retention
 from tfdbg_arrow.spool.convert import EVENT_TABLES, Converter, metadata_table
 from tfdbg_arrow.spool.failures import Failures
 from tfdbg_arrow.spool.journal import RunFiles
-from tfdbg_arrow.spool.names import GraphLinks, Names, TensorNodes
+from tfdbg_arrow.spool.names import GraphLinks, Names
 from tfdbg_arrow.spool.records import (
     Batch,
     Ints,
@@ -53,16 +53,15 @@ _WAIT_SLICE_S = 0.2
 class Sink:
     """Writes one run.
 
-    `append`, `flush` and `close` may be called from any thread. The caller must not hold a lock that `nodes` or
-    `call_graph` acquire.
+    `append`, `flush` and `close` may be called from any thread. The caller must not hold a lock that `links`
+    acquires.
 
     Args:
         logdir: The logdir; it is created if missing.
         run_id: The run.
         recorder: The source of the events. It reuses slots once their events are in sealed parts.
         files: The journals, which keep the data that events refer to if the process dies.
-        nodes: Resolves the keys of graph tensors.
-        call_graph: The functions, and which graphs run inline in which.
+        links: The keys of graph tensors, the functions, and which graphs run inline in which.
         retention: Which events a circular buffer keeps; None means that all events are kept.
         max_bytes: Maximum disk space of the parts of events; None means no limit.
         flush_interval_s: Seconds after which waiting events are written.
@@ -87,8 +86,7 @@ class Sink:
         *,
         recorder: Backend,
         files: RunFiles,
-        nodes: TensorNodes,
-        call_graph: GraphLinks,
+        links: GraphLinks,
         retention: Retention | None = None,
         max_bytes: int | None = None,
         flush_interval_s: float = 1.0,
@@ -105,9 +103,9 @@ class Sink:
         self._flush_interval_s, self._flush_rows = flush_interval_s, flush_rows or memory.batch_records
         self._max_value_bytes = memory.batch_value_bytes
         self._failures = Failures(on_failure)
-        self._names = Names(recorder, nodes=nodes, call_graph=call_graph)
+        self._names = Names(recorder, nodes=links, call_graph=links)
         self._converter = Converter(run_id, names=self._names)
-        self._call_join = CallJoin(call_graph)
+        self._call_join = CallJoin(links)
         self._values = ValueReader(recorder)
         self._parts = PartWriter(
             self._logdir,
