@@ -172,8 +172,7 @@ def measure(program: str, num_rows: int, profile: bool) -> Result:
             run_id,
             recorder=replay,
             files=files,
-            nodes=made["nodes"],
-            call_graph=made["call_graph"],
+            links=made["links"],
             on_failure=print,
         )
         sink.start()

@@ -44,6 +44,13 @@ class TestRegrouping:
         assert (dealt(rows.part(6)), dealt(rows.part(5)), rows.has_more) == ([4, 2], [4, 1], True)
         assert (dealt(rows.part(5)), rows.has_more) == ([1], False)
 
+    def test_no_rows_are_lost_if_a_part_ends_before_its_rows(self) -> None:
+        groups = RowGroups(iter(tables(3, 3, 3, 3)), max_bytes=MAX_BYTES)
+        found = []
+        while groups.has_more:
+            found.append(next(groups.part(100)))
+        assert pa.concat_tables(found)["event_index"].to_pylist() == list(range(12))
+
     def test_without_rows_there_are_no_groups(self) -> None:
         assert RowGroups(iter([]), max_bytes=MAX_BYTES).has_more is False
         assert RowGroups(iter(tables(0, 0)), max_bytes=MAX_BYTES).has_more is False

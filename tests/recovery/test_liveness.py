@@ -1,122 +1,20 @@
-"""Test how recovery decides that a process is dead. Only runs of dead processes are recovered."""
+"""Test that recovery sees that another process is dead or alive. tests/durability/test_run_files.py has the rules."""
 
 from __future__ import annotations
 
-import fcntl
 import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
-
 from tests.recovery.driver import COUNTERS
 from tfdbg_arrow import open_logdir, recover
-from tfdbg_arrow.spool.journal import MAX_SILENCE_S, RunFiles, held_if_dead
-from tfdbg_arrow.storage.disk import lock_file
 from tfdbg_arrow.storage.layout import spool_paths
 
 RUN_ID = "20261120T163000.123456-myhost-4242"
-
-
-def is_dead(journal: Path, *, to_change: bool = False, other_machines: bool = False) -> bool:
-    with held_if_dead(journal, to_change=to_change, other_machines=other_machines) as found:
-        return found
-
-
-@pytest.fixture
-def files(tmp_path: Path) -> RunFiles:
-    return RunFiles(spool_paths(tmp_path, run_id=RUN_ID), run_id=RUN_ID)
-
-
-def test_a_process_counts_as_alive_until_it_releases_its_lock(files: RunFiles) -> None:
-    journal = files.names.path
-    assert not is_dead(journal)
-    assert not is_dead(journal, other_machines=True)
-    files.close()
-    assert is_dead(journal)
-    assert is_dead(journal, to_change=True)
-    journal.unlink()
-    assert not is_dead(journal)
-
-
-def test_many_readers_or_one_writer_can_hold_a_run(files: RunFiles, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tfdbg_arrow.spool.journal._LOCK_PATIENCE_S", 0.05)
-    journal = files.names.path
-    files.close()
-    with held_if_dead(journal, to_change=False) as one, held_if_dead(journal, to_change=False) as other:
-        assert one
-        assert other
-        assert not is_dead(journal, to_change=True)
-    with held_if_dead(journal, to_change=True) as one:
-        assert one
-        assert not is_dead(journal)
-        assert not is_dead(journal, to_change=True)
-    assert is_dead(journal, to_change=True)
-
-
-def test_a_writer_waits_for_readers(files: RunFiles) -> None:
-    files.close()
-    journal = files.names.path
-    with ThreadPoolExecutor(1) as pool:
-        with held_if_dead(journal, to_change=False) as is_read:
-            assert is_read
-            changed = pool.submit(is_dead, journal, to_change=True)
-            time.sleep(0.1)
-            assert not changed.done()
-        assert changed.result(timeout=20)
-
-
-def test_a_lock_on_a_file_that_was_replaced_does_not_count(files: RunFiles, monkeypatch: pytest.MonkeyPatch) -> None:
-    files.close()
-    journal = files.names.path
-    lock = lock_file
-
-    def removed_first(descriptor: int, kind: int) -> bool:
-        journal.rename(journal.with_suffix(".old"))
-        journal.touch()
-        return lock(descriptor, kind)
-
-    monkeypatch.setattr("tfdbg_arrow.spool.journal.lock_file", removed_first)
-    assert not is_dead(journal, to_change=True)
-
-
-def test_a_process_on_another_machine_counts_as_alive_until_it_is_silent(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as elsewhere:
-        elsewhere.setattr("tfdbg_arrow.spool.journal._machine", lambda: "another")
-        files = RunFiles(spool_paths(tmp_path, run_id=RUN_ID), run_id=RUN_ID)
-    journal = files.names.path
-    files.close()  # simulates a file system that does not share locks between machines
-    assert not is_dead(journal)
-    assert is_dead(journal, other_machines=True)
-    long_ago = time.time() - MAX_SILENCE_S - 1
-    os.utime(journal, (long_ago, long_ago))
-    assert is_dead(journal)
-
-
-def test_without_file_locks_the_modification_time_shows_that_a_process_lives(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refused(descriptor: int, kind: int) -> None:
-        raise OSError(95, "Operation not supported")
-
-    monkeypatch.setattr(fcntl, "flock", refused)
-    files = RunFiles(spool_paths(tmp_path, run_id=RUN_ID), run_id=RUN_ID)
-    journal = files.names.path
-    assert not is_dead(journal)
-    long_ago = time.time() - MAX_SILENCE_S - 1
-    os.utime(journal, (long_ago, long_ago))
-    assert is_dead(journal)
-    files.touch()
-    assert not is_dead(journal)
-    files.close()
 
 
 _FORKS = """

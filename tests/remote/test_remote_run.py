@@ -10,13 +10,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from tests.durability.parts_on_disk import marks
 from tfdbg_arrow.schema import arrow_schema
 from tfdbg_arrow.storage.location import RemoteLocation, parse_location
 from tfdbg_arrow.storage.manifest import read_live_parts
 from tfdbg_arrow.writer.remote.transfer import RemoteRun, Transfer, mark_remote
 from tfdbg_arrow.writer.sink.parts import PartWriter
 
-from ..writer.test_parts import marks
 from .stores import PROTOCOLS, Store, events_in, live_in, store
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.durability.parts_on_disk import marks
 from tfdbg_arrow.errors import BrokenPartError, FormatVersionError, LogdirError
 from tfdbg_arrow.spool.circular_buffer import Retention
 from tfdbg_arrow.storage.layout import manifest_path
@@ -24,7 +25,6 @@ from tfdbg_arrow.writer.remote.upload_logdir import upload_logdir
 from tfdbg_arrow.writer.remote.uploader import RemoteSettings, Uploader
 from tfdbg_arrow.writer.sink.parts import PartWriter
 
-from ..writer.test_parts import marks
 from ..writer.test_sink import RUN_ID, Recording
 from .stores import Store, events_in, live_in, store
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pyarrow as pa
 import pytest
 
 from tfdbg_arrow.schema import FORMAT_VERSION, TABLES, Table, arrow_schema
@@ -35,12 +34,3 @@ def test_the_schema_names_its_table_and_format(table_: Table) -> None:
         b"tfdbg_arrow.table": table_.name.encode(),
         b"tfdbg_arrow.format_version": FORMAT_VERSION.encode(),
     }
-
-
-def test_timestamps_have_no_time_zone() -> None:
-    assert arrow_schema("run").field("wall_time").type == pa.timestamp("us")
-
-
-def test_the_error_for_an_unknown_table() -> None:
-    with pytest.raises(KeyError, match="no table 'nothing'"):
-        arrow_schema("nothing")

@@ -25,9 +25,9 @@ from tests.sampling import mostly_slow
 from tfdbg_arrow.errors import SettingError
 from tfdbg_arrow.query import Logdir, first_nonfinite, read_reasons
 from tfdbg_arrow.query.wording import nonfinite_facts, op_text
+from tfdbg_arrow.spool.names import GraphLinks
 from tfdbg_arrow.writer.graphs.executed import ExecutedGraphs
 from tfdbg_arrow.writer.graphs.node_defs import MARK, OWN_NAME_PREFIX
-from tfdbg_arrow.writer.graphs.registry import GraphRegistry
 
 from . import trainings
 from .programs import PROGRAMS
@@ -749,7 +749,7 @@ def test_a_graph_without_nodes_of_the_program_has_no_rows() -> None:
     )
     executed = ExecutedGraphs(
         optimizer,
-        registry=GraphRegistry(),
+        links=GraphLinks(),
         append_columns=lambda table, columns, *notes: (
             found.append((table, {name: list(columns[name]) for name in columns})),
             [note() for note in notes],

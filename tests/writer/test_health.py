@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -22,7 +23,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tfdbg_arrow.writer.native import reference
-from tfdbg_arrow.writer.native.reference import BadPlace, HealthSummary, HistogramSummary, NumericsSummary
+from tfdbg_arrow.writer.native.reference import BadPlace, HealthSummary, HistogramSummary
+
+from .magnitudes import RELATIVE_TOLERANCE, NumericsSummary, measure
 
 try:
     core: Any = importlib.import_module("tfdbg_arrow.writer.native._core")
@@ -142,7 +145,7 @@ def native_place(array: Array) -> BadPlace | None:
 
 def assert_same(measured: NumericsSummary, expected: NumericsSummary) -> None:
     """Asserts that both results are equal, within the documented tolerance of mean and stddev."""
-    tolerance = max(reference.RELATIVE_TOLERANCE * expected.max_abs, 5e-324)
+    tolerance = max(RELATIVE_TOLERANCE * expected.max_abs, 5e-324)
     assert abs(measured.mean - expected.mean) <= tolerance, (measured, expected)
     assert abs(measured.stddev - expected.stddev) <= tolerance, (measured, expected)
     for field in ("num_subnormal", "min", "max", "max_abs", "any_finite", "ordered"):
@@ -156,7 +159,7 @@ def assert_native_agrees(array: Array, *, offset: int = 0) -> None:
     assert native_summary(array, offset=offset) == expected
     assert counts == expected
     assert sum(vars(expected).values()) == array.size
-    assert_same(numerics, reference.measure(array))
+    assert_same(numerics, measure(array))
     if array.dtype.name in reference.HISTOGRAM_DTYPES:
         histogram = native_histogram(array, offset=offset)
         assert histogram == reference.count_histogram(array)
@@ -192,9 +195,9 @@ class TestTwin:
         patterns = np.array([1, 2**mantissa_bits - 1, 2**mantissa_bits], f"u{dtype_of(name).itemsize}")
         values = patterns.view(dtype_of(name))
         assert reference.summarize(values) == HealthSummary(0, 0, 0, 0, 0, 3)
-        assert reference.measure(values).num_subnormal == 2
+        assert measure(values).num_subnormal == 2
         assert reference.summarize(-values) == HealthSummary(0, 0, 0, 3, 0, 0)
-        assert reference.measure(-values).num_subnormal == 2
+        assert measure(-values).num_subnormal == 2
 
     @pytest.mark.parametrize(
         ("value", "kind"),
@@ -227,27 +230,25 @@ class TestTwin:
     def test_measures_the_finite_elements(self) -> None:
         values = np.array([[np.nan, 1.0, 2.0], [3.0, -4.0, np.inf]])
         stddev = math.sqrt((0.5**2 + 1.5**2 + 2.5**2 + 4.5**2) / 4)
-        assert reference.measure(values) == NumericsSummary(
-            0, -4.0, 3.0, 0.5, stddev, 4.0, any_finite=True, ordered=True
-        )
+        assert measure(values) == NumericsSummary(0, -4.0, 3.0, 0.5, stddev, 4.0, any_finite=True, ordered=True)
 
     def test_measures_the_largest_modulus_of_complex_elements(self) -> None:
         values = np.array([3 + 4j, complex(np.inf, 0), -1j], np.complex64)
-        assert reference.measure(values) == NumericsSummary(0, 0.0, 0.0, 0.0, 0.0, 5.0, any_finite=True, ordered=False)
+        assert measure(values) == NumericsSummary(0, 0.0, 0.0, 0.0, 0.0, 5.0, any_finite=True, ordered=False)
 
     @pytest.mark.parametrize("values", [[], [np.nan, np.inf, -np.inf]])
     def test_without_finite_elements_there_is_no_magnitude(self, values: list[float]) -> None:
         expected = NumericsSummary(0, 0.0, 0.0, 0.0, 0.0, 0.0, any_finite=False, ordered=False)
-        assert reference.measure(np.array(values, np.float32)) == expected
+        assert measure(np.array(values, np.float32)) == expected
 
     def test_neither_sum_nor_squares_overflow(self) -> None:
         most = float(np.finfo(np.float64).max)
-        same, opposite = reference.measure(np.array([most, most])), reference.measure(np.array([most, -most]))
+        same, opposite = measure(np.array([most, most])), measure(np.array([most, -most]))
         assert (same.mean, same.stddev) == (most, 0.0)
         assert (opposite.mean, opposite.stddev) == (0.0, most)
 
     def test_squares_do_not_underflow(self) -> None:
-        assert reference.measure(np.array([1e-300, -1e-300])).stddev == pytest.approx(1e-300, rel=1e-15)
+        assert measure(np.array([1e-300, -1e-300])).stddev == pytest.approx(1e-300, rel=1e-15)
 
     def test_finds_the_first_bad_element_and_counts_the_bad_slices(self) -> None:
         values = np.zeros((4, 3), np.float32)
@@ -335,11 +336,6 @@ class TestAgainstTwin:
         size = data.draw(st.integers(0, 6), label="size")
         raw = data.draw(st.binary(min_size=size * itemsize, max_size=size * itemsize), label="bytes")
         assert_native_agrees(np.frombuffer(raw, dtype_of(name)))
-
-    @settings(deadline=None)
-    @given(values=st.lists(st.floats(width=64), max_size=20))
-    def test_on_any_few_float64(self, values: list[float]) -> None:
-        assert_native_agrees(np.array(values, np.float64))
 
     @pytest.mark.parametrize("mix", ["any", "telling", "healthy but one"])
     @pytest.mark.parametrize("name", DTYPES)
@@ -445,7 +441,7 @@ class TestNative:
         for size, mix, numbers in fallback_results[kernel][name]:
             tensor = make_tensor(name, size=size, mix=mix, seed=size)
             assert HealthSummary(*numbers[:6]) == reference.summarize(tensor)
-            assert_same(NumericsSummary(*numbers[6:]), reference.measure(tensor))
+            assert_same(NumericsSummary(*numbers[6:]), measure(tensor))
 
     def test_read_sum_adds_the_words(self) -> None:
         for size in (*range(300), 4096, 10_001):
@@ -463,11 +459,8 @@ class TestNative:
 
 
 _SCRIPT = """
-import importlib.util, json, sys
-specification = importlib.util.spec_from_file_location("test_health", sys.argv[1])
-test_health = importlib.util.module_from_spec(specification)
-sys.modules["test_health"] = test_health
-specification.loader.exec_module(test_health)
+import json
+from tests.writer import test_health
 print(json.dumps([test_health.core.health_kernel_name(), test_health.measure_edges()]))
 """
 
@@ -487,8 +480,9 @@ def measure_edges() -> dict[str, list[tuple[int, str, list[float]]]]:
 def _run_with_kernel(kernel: str) -> tuple[str, str]:
     """Returns the kernel that a process used when asked for `kernel`, and its results as JSON."""
     environment = {**os.environ, "TFDBG_ARROW_HEALTH_KERNEL": kernel}
-    command = [sys.executable, "-c", _SCRIPT, __file__]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-c", _SCRIPT]
+    root = Path(__file__).parents[2]
+    done = subprocess.run(command, env=environment, cwd=root, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     name, numbers = json.loads(done.stdout)
     return name, json.dumps(numbers)

@@ -15,20 +15,11 @@ import numpy.typing as npt
 import pytest
 
 from tfdbg_arrow.spool.records import RECORD_DTYPE, RECORD_SIZE, Flag, Kind
+from tfdbg_arrow.spool.spool_file import HEADER_SIZE, SpoolHeader, read_committed, read_header
 from tfdbg_arrow.writer.backend import native_core
 
 core: Any = native_core()
 pytestmark = pytest.mark.skipif(core is None, reason="the native core is not built")
-
-HEADER_SIZE = 4096
-HEADER = np.dtype(
-    {
-        "names": ["magic", "version", "record_size", "capacity", "pid", "head", "tail", "values_tail", "rows_tail"],
-        "formats": ["S8", "<u4", "<u4", "<u8", "<i8", "<u8", "<u8", "<i8", "<i8"],
-        "offsets": [0, 8, 12, 16, 24, 64, 128, 192, 200],
-        "itemsize": HEADER_SIZE,
-    }
-)
 
 
 def make_recording(directory: Path, *, capacity: int = 1024) -> Any:
@@ -166,12 +157,9 @@ def test_records_from_before_a_kill_can_be_read(tmp_path: Path) -> None:
     here = str(Path(__file__).parent)
     done = subprocess.run([sys.executable, "-c", program, str(tmp_path), here], check=False, timeout=120)
     assert done.returncode == -signal.SIGKILL
-    content = (tmp_path / "a.spool").read_bytes()
-    header = np.frombuffer(content[:HEADER_SIZE], HEADER)[0]
-    assert header["magic"] == b"TFDBGSPL"
-    assert (header["version"], header["record_size"], header["capacity"]) == (3, RECORD_SIZE, 1024)
-    assert (header["tail"], header["head"]) == (100, 300)
-    records = np.frombuffer(content[HEADER_SIZE:], RECORD_DTYPE)[100:300]
+    header = read_header(tmp_path / "a.spool")
+    assert header == SpoolHeader(capacity=1024, tail=100, values_tail=0, rows_tail=0)
+    records = np.concatenate(list(read_committed(tmp_path / "a.spool", header)))
     assert records["commit"].tolist() == list(range(101, 301))
     assert records["tensor_id"].tolist() == list(range(100, 300))
 

@@ -17,8 +17,6 @@ import pytest
 import tensorflow as tf
 
 import tfdbg_arrow
-from tfdbg_arrow.storage.layout import spool_paths
-from tfdbg_arrow.writer.hooks import tracing
 from tfdbg_arrow.writer.program import EXECUTE_MAIN_CODE
 from tfdbg_arrow.writer.source_parts import Columns, executed_part, span_of
 from tfdbg_arrow.writer.stacks import FrameOwners, StackTable, lineno_of
@@ -654,18 +652,6 @@ def test_an_interruption_while_a_stack_is_written_loses_no_row(interrupted: int)
     assert [row for row in found if row[0] > 0] == expected
 
 
-@pytest.mark.parametrize("redact", [None, "paths"])
-def test_stacks_are_written_as_columns(tmp_path: Path, redact: str | None) -> None:
-    run_id = tfdbg_arrow.enable(tmp_path, redact=redact)
-    assert run_id is not None
-    tf.sinh(X)
-    journaled = spool_paths(tmp_path, run_id=run_id).rows.read_bytes()
-    tfdbg_arrow.disable()
-    assert b'["columns","stack_trace",' in journaled, "stacks must be written as columns: a dict for each frame is slow"
-    assert b'["rows","stack_trace",' not in journaled
-    assert Stacks(tmp_path).place("Sinh")[2] == "test_stacks_are_written_as_columns"
-
-
 def test_an_op_that_keras_created_has_the_line_of_the_call_that_ran_it(tmp_path: Path) -> None:
     inputs = keras.Input((2,))
     model = keras.Model(inputs, keras.ops.log(inputs))
@@ -676,35 +662,3 @@ def test_an_op_that_keras_created_has_the_line_of_the_call_that_ran_it(tmp_path:
     assert found is not None
     assert found.source is not None
     assert found.source.code == 'model.predict(np.array([[1.0, 0.0]], "float32"), verbose=0)'
-
-
-def test_only_the_outermost_tracing_gets_a_large_frame(tmp_path: Path) -> None:
-    sizes: list[int] = []
-
-    def note_large_frames() -> None:
-        frame = sys._getframe()
-        found = 0
-        while frame.f_back is not None:
-            frame = frame.f_back
-            found += frame.f_code.co_stacksize >= tracing._LARGE_FRAME_SLOTS
-        sizes.append(found)
-
-    @tf.function(autograph=False)
-    def inner(x: Any) -> Any:
-        note_large_frames()
-        if x.dtype == tf.int32:
-            raise KeyError("the program's own error")
-        return x * 2
-
-    @tf.function(autograph=False)
-    def outer(x: Any) -> Any:
-        note_large_frames()
-        return inner(x) + 1
-
-    with tfdbg_arrow.capture(tmp_path):
-        outer(tf.constant(1.0))
-        with pytest.raises(KeyError, match="own error"):
-            outer(tf.constant(1))
-        note_large_frames()
-        inner(tf.constant([1.0]))
-    assert sizes == [1, 1, 1, 1, 0, 1]

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tfdbg_arrow.spool.journal import Journal
-from tfdbg_arrow.spool.records import Ints
+from tfdbg_arrow.spool.records import Batch, Ints, Kind
 
 TensorNode = tuple[int, str, str, int]
 """graph_id, op_name, op_type, output_slot."""
@@ -39,14 +39,14 @@ class Strings(Protocol):
 
 
 class TensorNodes(Protocol):
-    """Keys of graph tensors, which the hooks' graph registry assigns; append-only."""
+    """Keys of graph tensors, which GraphLinks assigns; append-only."""
 
     def nodes(self, start: int) -> Sequence[tuple[int, str, str, int]]:
         """Returns (graph_id, op_name, op_type, output_slot) for each key from `start` on."""
 
 
 class Names:
-    """The names that records refer to by number, kept in sync with the recorder and the registry."""
+    """The names that records refer to by number, kept in sync with their sources."""
 
     def __init__(self, strings: Strings, *, nodes: TensorNodes, call_graph: GraphLinks) -> None:
         self._source, self._nodes, self._call_graph = strings, nodes, call_graph
@@ -107,6 +107,15 @@ class Names:
                 node = (int(fields[0]), self._intern(fields[3]), self._intern(fields[2]), int(fields[1]))
                 self._executed_nodes[string_id] = node
         return node or (-1, -1, -1, -1)
+
+    def graph_ids(self, batch: Batch) -> Ints:
+        """Returns one graph for each record, as CallJoin.join() needs them."""
+        graph_ids = np.full(len(batch), -1, dtype=np.int64)
+        tensors = np.flatnonzero(batch.kind == Kind.GRAPH_TENSOR)
+        executions = np.flatnonzero(batch.kind == Kind.EXECUTION)
+        graph_ids[tensors] = self.of_nodes(batch.field("node", tensors))[0]
+        graph_ids[executions] = self.function_graphs(batch.field("node", executions))
+        return graph_ids
 
     def call_sites(self, string_ids: npt.NDArray[Any], *, graph_ids: Ints) -> Ints:
         """Returns the name ids of call sites, given the runtime's paths and the graphs to which the paths lead."""

@@ -9,7 +9,7 @@ The fields that each kind uses:
 
 * GRAPH_TENSOR: uses all fields, but the bytes of `tensor_id` hold `executed_graph`, the ID of the optimized graph.
   `execution_index` is a call if the tensor is known to be an argument of that call, and -1 otherwise. `node` is the key
-  that `GraphRegistry` assigned to the tensor.
+  that `GraphLinks` assigned to the tensor.
 * EXECUTION_TENSOR, EXTERNAL_TENSOR: use `execution_index`, `slot` and `tensor_id`. `node` is the interned op type, only
   for EXECUTION_TENSOR.
 * EXECUTION: `node` is the interned op type or function name. `size` is the number of inputs, and `slot` is the number

@@ -247,11 +247,7 @@ class _Recovery:
             self._last_wall_time_ns = max(self._last_wall_time_ns, int(taken["wall_time_ns"].max()))
             batch = Batch(taken)
             graph = np.flatnonzero(batch.kind == Kind.GRAPH_TENSOR)
-            executions = np.flatnonzero(batch.kind == Kind.EXECUTION)
-            graph_ids = np.full(len(batch), -1, dtype=np.int64)
-            graph_ids[graph] = names.of_nodes(batch.field("node", graph))[0]
-            graph_ids[executions] = names.function_graphs(batch.field("node", executions))
-            batch.set_execution_index(graph, join.join(batch, graph_ids=graph_ids)[graph])
+            batch.set_execution_index(graph, join.join(batch, graph_ids=names.graph_ids(batch))[graph])
             yield batch
 
     def _convert(self, converter: Converter, batch: Batch) -> Iterator[tuple[str, pa.Table]]:

@@ -6,7 +6,7 @@ import contextlib
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from tfdbg_arrow.errors import LogdirError, TfdbgArrowError
 from tfdbg_arrow.schema import TABLES, arrow_schema
@@ -25,6 +25,9 @@ from tfdbg_arrow.storage.manifest import spool_progress
 from tfdbg_arrow.storage.marker import check_logdir
 from tfdbg_arrow.storage.retries import repeated
 from tfdbg_arrow.writer.sink.parts import PartWriter
+
+if TYPE_CHECKING:
+    from tfdbg_arrow.writer.backend import Backend
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,17 +107,7 @@ def _write(logdir: Path, paths: SpoolPaths, *, run_id: str) -> int:
     return recovery.num_events
 
 
-class EventFiles(Protocol):
-    """The files of events and of the elements of their tensors."""
-
-    def remove_files(self) -> None:
-        """Removes the files."""
-
-    def close(self) -> None:
-        """Stops writing; the files stay."""
-
-
-def remove_spool_files(events: EventFiles, files: RunFiles, *, is_all_written: bool) -> str | None:
+def remove_spool_files(events: Backend, files: RunFiles, *, is_all_written: bool) -> str | None:
     """Closes the files of a recording that has ended, and removes them if everything is in parts.
 
     If files remain for any reason, recover() converts or removes them later.

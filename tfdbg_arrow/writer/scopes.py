@@ -81,12 +81,14 @@ class Scopes:
 
     Attributes:
         intern_stack: `(skip)`: returns the ID of the calling thread's stack; see Backend.intern_stack.
+        enter_gradient: The fast path for the gradients of eager ops; see Backend.enter_gradient.
     """
 
     def __init__(self, backend: Backend, *, graphs: Graphs) -> None:
         self._backend = backend
         self._graphs = graphs
         self.intern_stack = backend.intern_stack
+        self.enter_gradient = backend.enter_gradient
         self._thread = _Thread()
         self._ids: dict[str, int] = {}
         self._texts: dict[int, str] = {}
@@ -112,17 +114,6 @@ class Scopes:
         """Restores the calling thread's scope, as here() returned it."""
         self._thread.scope = outer.scope
         self._backend.restore_scope(outer.eager)
-
-    def enter_gradient(self, op_type: str, attrs: object) -> bool:
-        """Enters the scope of an execution's gradient function.
-
-        This is the fast path for eager ops. It does nothing and returns False if the execution is unknown.
-
-        Args:
-            op_type: The execution's op type.
-            attrs: The same object that was passed to the tape.
-        """
-        return self._backend.enter_gradient(op_type, attrs)
 
     def in_layer(self, owner: object, name: str) -> Scope:
         """Returns the scope of a layer or module that is called now; a layer that calls itself keeps its scope."""

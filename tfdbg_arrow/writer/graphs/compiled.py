@@ -46,7 +46,7 @@ from tfdbg_arrow.writer.graphs.node_defs import (
     functions_of,
     runs_inline,
 )
-from tfdbg_arrow.writer.graphs.registry import GraphState
+from tfdbg_arrow.writer.graphs.state import GraphState
 
 if TYPE_CHECKING:
     from tfdbg_arrow.writer.tensorflow_backend.compiled import CompiledSummaries
@@ -209,7 +209,7 @@ class CompiledFunctions:
             function_def.ret[argument.name] = f"{call}:output:{index}"
         self._add_record_op(edit, copy.rows, f"{call}:output:{len(types)}", arguments=self._covered.get(function_name))
         edit.run(call)
-        return self._add(edit, function_name + SUFFIX + _AROUND)
+        return edit.store(self._library, function_name + SUFFIX + _AROUND)
 
     def _copy_inside(self, function_name: str) -> Copy | None:
         """Returns the copy of a compiled function that returns rows; None if nothing in it is recorded."""
@@ -236,7 +236,7 @@ class CompiledFunctions:
         self._plain_copies[function_name] = function_name  # in case it calls itself
         try:
             is_changed = self._copy_calls(edit)
-            copy = self._add(edit, function_name + SUFFIX) if is_changed else function_name
+            copy = edit.store(self._library, function_name + SUFFIX) if is_changed else function_name
         except BaseException:
             del self._plain_copies[function_name]
             raise
@@ -299,11 +299,6 @@ class CompiledFunctions:
 
     def _edit(self, function_name: str) -> FunctionEdit:
         return FunctionEdit(self._definition(function_name), self._own_name)
-
-    def _add(self, edit: FunctionEdit, name: str) -> str:
-        edit.function_def.signature.name = name
-        self._library.add_function_def(edit.function_def)
-        return name
 
     def _own_name(self, what: str) -> str:
         """Returns a name for a node of ours that is not a prefix or suffix of another name."""

@@ -69,7 +69,7 @@ class Key(NamedTuple):
     """A tensor that is to be recorded.
 
     Attributes:
-        node: The key of the tensor in the registry.
+        node: The key of the tensor.
         dtype: The number of its dtype.
         rank: The number of its dimensions; None if it is unknown before the program runs.
         decides: Whether the tensor stops the program if it is bad.
@@ -159,7 +159,7 @@ class RowCopies:
             name = function_name
             if rows:
                 edit.append_result(matrix, DOUBLE)
-                name = self._add(edit, function_name + self._suffix)
+                name = edit.store(self._library, function_name + self._suffix)
             self._copies[function_name] = Copy(name, tuple(rows))
         copy = self._copies[function_name]
         return copy if copy.rows else None
@@ -269,7 +269,7 @@ class RowCopies:
                 *([branch.add_matrix([[NOT_RUN] * NUM_COLUMNS] * behind)] if behind else []),
             ]
             branch.append_result(branch.add_concatenation(parts), DOUBLE)
-            replace_function(node, name, self._add(branch, self._copy_name(name)), attribute, index)
+            replace_function(node, name, branch.store(self._library, self._copy_name(name)), attribute, index)
             suffix = inlined_suffix(attribute, index)
             rows += [row.called_at(node.name, suffix) for row in (() if copy is None else copy.rows)]
         return rows, [(edit.append_output(node, (len(rows), NUM_COLUMNS)), len(rows))]
@@ -312,8 +312,9 @@ class RowCopies:
         new_condition = self._edit(called["cond"])
         new_condition.append_arguments(state_types)
 
-        replace_function(node, called["body"], self._add(new_body, self._copy_name(called["body"])), "body")
-        replace_function(node, called["cond"], self._add(new_condition, self._copy_name(called["cond"])), "cond")
+        for attribute, new in (("body", new_body), ("cond", new_condition)):
+            name = called[attribute]
+            replace_function(node, name, new.store(self._library, self._copy_name(name)), attribute)
         nothing = edit.add_matrix([[NOT_RUN] * NUM_COLUMNS] * len(rows))
         zero = edit.add_scalar(INT64)
         insert_inputs(node, [zero, nothing, nothing, edit.add_scalar(BOOL), zero])
@@ -343,11 +344,6 @@ class RowCopies:
 
     def _edit(self, function_name: str) -> FunctionEdit:
         return FunctionEdit(self._read(function_name), self._new_name)
-
-    def _add(self, edit: FunctionEdit, name: str) -> str:
-        edit.function_def.signature.name = name
-        self._library.add_function_def(edit.function_def)
-        return name
 
     def _copy_name(self, function_name: str) -> str:
         self._num_copies += 1

@@ -16,9 +16,9 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, Protocol
 
-from tfdbg_arrow.spool.names import TensorNode
+from tfdbg_arrow.spool.names import GraphLinks, TensorNode
 from tfdbg_arrow.writer.graphs.node_defs import TensorBatch, attribute_json, is_own, runs_inline
-from tfdbg_arrow.writer.graphs.registry import GraphRegistry, GraphState
+from tfdbg_arrow.writer.graphs.state import GraphState
 from tfdbg_arrow.writer.hooks.runtime import parse_attribute, serialized_graph
 from tfdbg_arrow.writer.rows import Append, AppendColumns, Row
 from tfdbg_arrow.writer.scopes import ForwardOp, Scope
@@ -82,7 +82,7 @@ class GraphDescriber:
 
     Args:
         core: The native core, which reads the ops of graphs.
-        registry: Assigns IDs and keys.
+        links: Assigns the keys of tensors, and stores which graph calls which.
         append: Takes rows for a table.
         append_columns: Takes many rows for a table, as columns.
         coverage: Decides what is recorded.
@@ -102,7 +102,7 @@ class GraphDescriber:
     def __init__(
         self,
         core: Any,
-        registry: GraphRegistry,
+        links: GraphLinks,
         append: Append,
         append_columns: AppendColumns,
         *,
@@ -115,7 +115,8 @@ class GraphDescriber:
     ) -> None:
         self.lock = threading.RLock()
         self._core = core
-        self._registry = registry
+        self._links = links
+        self._graph_ids = itertools.count()
         self._append, self._append_columns = append, append_columns
         self._coverage = coverage
         self._intern_stack = intern_stack
@@ -138,7 +139,7 @@ class GraphDescriber:
         with self.lock:
             state = self._states.get(graph)
             if state is None:
-                state = self._states[graph] = self._registry.new_graph(self._core.Creations())
+                state = self._states[graph] = GraphState(next(self._graph_ids), self._core.Creations())
             return state
 
     def note_taped(self, attrs: object, outputs: Sequence[Any]) -> None:
@@ -252,7 +253,7 @@ class GraphDescriber:
                 self._append_columns(table, {"graph_id": [state.graph_id] * num_rows, **columns})
         if calls:
             self._append("graph_call", calls)
-        ends = itertools.accumulate(map(len, tensors), initial=self._registry.add_nodes(nodes))
+        ends = itertools.accumulate(map(len, tensors), initial=self._links.add_nodes(nodes))
         return [
             TensorBatch(op=op, tensors=new_tensors, nodes=range(*keys), is_chosen=is_chosen)
             for op, new_tensors, is_chosen, keys in zip(
@@ -295,7 +296,7 @@ class GraphDescriber:
             ]
             for node_name, op_name, _ in node_names:
                 if op_name in calling and node_name != op_name:
-                    self._registry.add_rename(state.graph_id, op_name, node_name)
+                    self._links.add_rename(state.graph_id, op_name, node_name)
             self._on_names(graph, state, definition.signature.name, node_names)
 
     def _graph_row(self, graph: Any, state: GraphState) -> Row:
@@ -335,7 +336,7 @@ class GraphDescriber:
     ) -> list[Row]:
         rows: list[Row] = []
         for attribute, branch_index, function_name in functions:
-            callee = self._registry.graph_id_of_function(function_name)
+            callee = self._links.graph_id_of_function(function_name)
             key = (op_name, attribute, branch_index)
             if key in state.callees and state.callees[key] == callee:
                 continue
@@ -344,7 +345,7 @@ class GraphDescriber:
             if callee is None:
                 self._on_unknown_callee(graph, function_name)
             elif is_inline:
-                self._registry.add_callee(state.graph_id, key, callee)
+                self._links.add_callee(state.graph_id, key, callee)
             rows.append(
                 {
                     "graph_id": state.graph_id,

@@ -24,10 +24,10 @@ from typing import Any, Protocol
 
 from tfdbg_arrow.schema.dtypes import dtype_name
 from tfdbg_arrow.schema.op_traits import Trait, types_with
-from tfdbg_arrow.spool.names import inlined_suffix
+from tfdbg_arrow.spool.names import GraphLinks, inlined_suffix
 from tfdbg_arrow.writer.graphs.compiled_rows import RESHAPED
 from tfdbg_arrow.writer.graphs.node_defs import TensorBatch, is_own
-from tfdbg_arrow.writer.graphs.registry import GraphRegistry, GraphState
+from tfdbg_arrow.writer.graphs.state import GraphState
 from tfdbg_arrow.writer.hooks.graph_optimizer import is_small, is_used_by_graph, mark_ops, may_break
 from tfdbg_arrow.writer.hooks.runtime import refuses_counting_on_accelerators
 from tfdbg_arrow.writer.live_stop.stop import GraphJudge
@@ -124,7 +124,7 @@ class ExecutedGraphs:
 
     Args:
         optimizer: Adds the record ops to the graphs.
-        registry: Stores which graph calls which.
+        links: Stores which graph calls which.
         append_columns: Takes rows for a table, as columns.
         generation: The number of the recording in this process.
         keeps_ops: Whether TensorFlow's optimizer leaves all ops of functions unchanged.
@@ -138,7 +138,7 @@ class ExecutedGraphs:
         self,
         optimizer: GraphOptimizer,
         *,
-        registry: GraphRegistry,
+        links: GraphLinks,
         append_columns: AppendColumns,
         generation: int,
         keeps_ops: bool,
@@ -147,7 +147,7 @@ class ExecutedGraphs:
         failing: FailingOps | None,
     ) -> None:
         self._optimizer = optimizer
-        self._registry = registry
+        self._links = links
         self._append_columns = append_columns
         self._generation = generation
         self._keeps_ops = keeps_ops
@@ -368,7 +368,7 @@ class ExecutedGraphs:
             "op_name": [op_name or None for op_name in op_names],
             "made_for": [made_for.get(name) for name in names],
             "call_site": [
-                None if path is None else self._registry.call_site(path, graph_id)
+                None if path is None else self._links.call_site(path, graph_id)
                 for path, graph_id in zip(paths, graph_ids, strict=True)
             ],
             "device_name": [device or None for device in devices],

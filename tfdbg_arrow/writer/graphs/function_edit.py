@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tfdbg_arrow.writer.graphs.node_defs import definitions_within, runs_inline
+from tfdbg_arrow.writer.graphs.node_defs import definitions_within, function_values, runs_inline
 
 if TYPE_CHECKING:
     from tfdbg_arrow.writer.hooks.runtime import RuntimeFunctions
@@ -52,6 +52,12 @@ class FunctionEdit:
         self.function_def = type(function_def)()
         self.function_def.CopyFrom(function_def)
         self._new_name = new_name
+
+    def store(self, library: RuntimeFunctions, name: str) -> str:
+        """Stores the copy under a name in TensorFlow's runtime; returns the name."""
+        self.function_def.signature.name = name
+        library.add_function_def(self.function_def)
+        return name
 
     def add_node(self, op_type: str, name: str, inputs: Sequence[str]) -> Any:
         """Adds a node; returns it."""
@@ -179,14 +185,9 @@ class FunctionEdit:
 
 def replace_function(node: Any, old: str, new: str, attribute: str | None = None, index: int = 0) -> None:
     """Replaces a function in a node; `attribute` and `index` select one of several places."""
-    for key, value in node.attr.items():
-        if attribute is not None and key != attribute:
-            continue
-        kind = value.WhichOneof("value")
-        functions = [value.func] if kind == "func" else list(value.list.func) if kind == "list" else []
-        for position, function in enumerate(functions):
-            if function.name == old and (attribute is None or position == index):
-                function.name = new
+    for key, position, function in function_values(node):
+        if function.name == old and (attribute is None or (key, position) == (attribute, index)):
+            function.name = new
 
 
 def insert_inputs(node: Any, inputs: Sequence[str]) -> None:
@@ -265,7 +266,6 @@ def _rename(function_def: Any, names: set[str]) -> None:
     for node in function_def.node_def:
         if not runs_inline(node.op):
             continue
-        for value in node.attr.values():
-            for func in (value.func, *value.list.func) if value.WhichOneof("value") in ("func", "list") else ():
-                if func.name in names:
-                    func.name += SUFFIX
+        for _, _, function in function_values(node):
+            if function.name in names:
+                function.name += SUFFIX

@@ -47,7 +47,7 @@ class TensorBatch:
     Attributes:
         op: The producing `tf.Operation`.
         tensors: The symbolic outputs to record.
-        nodes: The keys of the tensors in the registry, in the same order, without gaps.
+        nodes: The keys of the tensors, in the same order, without gaps.
         is_chosen: Whether the user chose to keep the elements of the tensors.
         decides: With `on_nonfinite`, whether each tensor stops the program if it is bad. Empty means that no tensor
             does.
@@ -73,17 +73,18 @@ def runs_inline(op_type: str) -> bool:
     return "Dataset" not in op_type
 
 
+def function_values(node_def: Any) -> Iterator[tuple[str, int, Any]]:
+    """Yields the functions in the attributes of a NodeDef: attribute, index in a list, and the NameAttrList."""
+    for key, value in node_def.attr.items():
+        kind = value.WhichOneof("value")
+        functions = [value.func] if kind == "func" else value.list.func if kind == "list" else []
+        for index, function in enumerate(functions):
+            yield key, index, function
+
+
 def functions_of(node_def: Any) -> list[tuple[str, int, str]]:
     """Returns the functions in the attributes of a NodeDef: (attribute, index in a list, function name)."""
-    functions: list[tuple[str, int, str]] = []
-    for key in node_def.attr:
-        value = node_def.attr[key]
-        kind = value.WhichOneof("value")
-        if kind == "func":
-            functions.append((key, 0, value.func.name))
-        elif kind == "list" and value.list.func:
-            functions += [(key, index, func.name) for index, func in enumerate(value.list.func)]
-    return functions
+    return [(attribute, index, function.name) for attribute, index, function in function_values(node_def)]
 
 
 def definitions_within(function_name: str, *, read: Callable[[str], Any], inline: bool = False) -> Iterator[Any]:

@@ -21,7 +21,7 @@ from tensorflow.python.framework import ops as framework_ops
 from tensorflow.python.saved_model import save as saved_model_save
 from tensorflow.python.util.compat import as_str
 
-from tfdbg_arrow.writer.graphs.node_defs import OWN_OP_PREFIX, functions_of
+from tfdbg_arrow.writer.graphs.node_defs import OWN_OP_PREFIX, function_values
 from tfdbg_arrow.writer.graphs.stripping import delete_from, strip_function, strip_own_nodes
 from tfdbg_arrow.writer.hooks.observation import Observation
 from tfdbg_arrow.writer.hooks.patches import Patches
@@ -132,12 +132,11 @@ def clean_copy(context: Any, name: str) -> str:
     copy.CopyFrom(original)
     is_changed = strip_function(copy)
     for node in copy.node_def:
-        for attribute, index, callee in functions_of(node):
-            clean = clean_copy(context, callee) if context.has_function(callee) else callee
-            if clean != callee:
+        for _, _, function in function_values(node):
+            clean = clean_copy(context, function.name) if context.has_function(function.name) else function.name
+            if clean != function.name:
                 is_changed = True
-                value = node.attr[attribute]
-                (value.func if value.WhichOneof("value") == "func" else value.list.func[index]).name = clean
+                function.name = clean
     if is_changed:
         copy.signature.name = f"{name}_unrecorded"
         context.add_function_def(copy)

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from tfdbg_arrow.writer.hooks.autograph import hook_autograph
 from tfdbg_arrow.writer.hooks.calls import hook_calls, hook_errors, hook_failed_ops
 from tfdbg_arrow.writer.hooks.data_sets import hook_data_sets
 from tfdbg_arrow.writer.hooks.exports import hook_work_for_others, keep_exports_clean, keep_remote_calls_clean
 from tfdbg_arrow.writer.hooks.keras_parts import hook_keras
-from tfdbg_arrow.writer.hooks.observation import Observation, Observer, hook_graph_ops, hook_op_callbacks, hook_threads
+from tfdbg_arrow.writer.hooks.observation import Observation, hook_graph_ops, hook_op_callbacks, hook_threads
 from tfdbg_arrow.writer.hooks.patches import Patches
 from tfdbg_arrow.writer.hooks.scoping import hook_gradients, hook_layers
 from tfdbg_arrow.writer.hooks.tracing import hook_compiled_calls, hook_tracing
 from tfdbg_arrow.writer.hooks.unobserved import tell_no_more, tell_when_connected
 from tfdbg_arrow.writer.hooks.variable_reads import hook_variable_reads
 from tfdbg_arrow.writer.own_frames import RecursionRoom
+
+if TYPE_CHECKING:
+    from tfdbg_arrow.writer.recording.function_observer import FunctionObserver
 
 
 class Hooks:
@@ -23,7 +28,7 @@ class Hooks:
         observer: Takes the reports of the hooks.
     """
 
-    def __init__(self, observer: Observer) -> None:
+    def __init__(self, observer: FunctionObserver) -> None:
         self._observer = observer
         self._observation = Observation(observer)
         self._patches = Patches()

@@ -1,4 +1,4 @@
-"""The interface between the hooks and a recording, and the threads that the recording observes.
+"""The state that the hooks of a recording share, and the threads that the recording observes.
 
 | hook | purpose |
 |---|---|
@@ -14,9 +14,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from tensorflow.python.eager import context as eager_context
 from tensorflow.python.eager import execute
@@ -26,97 +24,9 @@ from tensorflow.python.ops import script_ops
 
 from tfdbg_arrow.writer.hooks.patches import Patches
 from tfdbg_arrow.writer.own_frames import own_frames_left_out
-from tfdbg_arrow.writer.recording.marks import FitMarks
-from tfdbg_arrow.writer.scopes import Scopes
 
-
-class Stop(Protocol):
-    """Turns TensorFlow's error for a step that we stopped into our error."""
-
-    def error_in(self, text: str) -> Exception | None:
-        """Returns our error for the message of a TensorFlow error; None if the error is not ours."""
-
-
-class Observer(Protocol):
-    """Takes the reports of the hooks. Its methods must not raise."""
-
-    op_callback: Callable[..., Any]
-    op_executor: Callable[[Any, type, Any], Any]
-    generation: int
-    scopes: Scopes
-    fit_marks: FitMarks
-
-    @property
-    def stop(self) -> Stop | None:
-        """Set if the recording may stop the program, otherwise None."""
-
-    def begin_call(self, function_name: bytes, runs_as: bytes, inputs: Sequence[Any], num_outputs: int, /) -> int:
-        """Records that a call of a function from eager code begins; returns its execution index, or -1 for none.
-
-        `runs_as` names the function that TensorFlow runs: the same function or a copy of it.
-        """
-
-    def end_call(self, execution_index: int, outputs: Sequence[Any] | None, error_type: str | None, /) -> None:
-        """Records that the call returned its outputs, or raised an error of the class with this name."""
-
-    def note_failed_op(self, op_type: str | bytes, inputs: Sequence[Any], error_type: str, /) -> None:
-        """Records that an eager op raised an error of the class with this name; no op callback is called for it."""
-
-    def xla_choice(self) -> str:
-        """Returns how to treat a function with jit_compile=True: `inside`, `observe` or `keep`."""
-
-    def call_options(self, function_name: bytes, options: Any, /) -> Any:
-        """Returns the FunctionCallOptions to call a function with; None if the program's own options can be used."""
-
-    def is_untried(self, function_name: bytes, /) -> bool:
-        """Returns True if TensorFlow's optimizer may break a function and has not tried the function yet."""
-
-    def trying(self, function_name: bytes, /) -> AbstractContextManager[None]:
-        """Observes whether TensorFlow can optimize an untried function, which does not run meanwhile."""
-
-    def copy_to_record(self, function_name: bytes, /) -> bytes:
-        """Returns the function to run for a call, so that the part that XLA compiles is recorded."""
-
-    def note_refused(self, function_name: bytes, error: Exception) -> None:
-        """Notes that XLA refused to compile our copy of a function, but compiled the function itself."""
-
-    def note_compiled(self, function_name: str) -> None:
-        """Notes that a function with jit_compile=True is compiled by XLA and recorded."""
-
-    def before_function(
-        self, function_name: str, graph: Any, unobserved_for: str | None, /, *, is_compiled: bool = False
-    ) -> None:
-        """Prepares a graph that becomes a runtime function; `unobserved_for` is the reason not to record it, if any."""
-
-    def after_function(self, function_name: str, graph: Any, function_def: Callable[[], Any]) -> None:
-        """Notes that a graph became a runtime function; `function_def` returns its FunctionDef."""
-
-    def note_without_xla(self, function_name: str) -> None:
-        """Notes that a function with jit_compile=True runs without XLA."""
-
-    def note_kept_xla(self, function_name: str) -> None:
-        """Notes that a function with jit_compile=True is compiled by XLA and not recorded."""
-
-    def note_connected(self) -> None:
-        """Notes that the process is connected to other processes, whose devices it can use."""
-
-    def note_remote(self, function_name: str, device_name: str | None) -> None:
-        """Notes that a function is created for, or called on, a device of another process."""
-
-    def note_failure(self, what: str, error: object) -> None:
-        """Notes that our code failed, or needs something that this version of TensorFlow does not have."""
-
-    def note_created(self, op: Any) -> None:
-        """Notes that an op was created in a graph."""
-
-    def note_taped(self, attrs: object, outputs: Sequence[Any]) -> None:
-        """Notes that a gradient tape keeps the op of a graph that has these attributes and outputs."""
-
-    def note_data_set(self, tensor_id: int, paths: Sequence[tuple[int | str, ...]], is_deterministic: bool, /) -> None:
-        """Notes a data set: its tensor, the paths to the components of an element, and whether the order is fixed."""
-
-    def function_to_run(self, function_name: bytes, /) -> bytes:
-        """Returns the function to run for a call."""
+if TYPE_CHECKING:
+    from tfdbg_arrow.writer.recording.function_observer import FunctionObserver
 
 
 class Observation:
@@ -130,7 +40,7 @@ class Observation:
         is_active: Whether the recording is active.
     """
 
-    def __init__(self, observer: Observer) -> None:
+    def __init__(self, observer: FunctionObserver) -> None:
         self.observer = observer
         self.is_active = False
         self._callback_lists: list[list[Any]] = []

@@ -14,34 +14,17 @@ in `capture_stat`. These tables decide which values are masked:
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 
 from tfdbg_arrow.schema.op_traits import Trait, types_with
 
-
-@dataclass(frozen=True, kw_only=True)
-class HarmlessOutput:
-    """Outputs of an op that may be bad without harm.
-
-    Attributes:
-        op_type: The type of the op.
-        slots: The indexes of the outputs, from 0.
-        reason: Why the outputs may be bad.
-    """
-
-    op_type: str
-    slots: tuple[int, ...]
-    reason: str
-
-
 _BATCH_NORM = "batch statistics of an empty batch, and what is reserved for the gradient, may be NaN"
+_BATCH_NORM_SLOTS = {"FusedBatchNorm": 4, "FusedBatchNormV2": 4, "FusedBatchNormV3": 5}
 
 # Source: IGNORE_OP_OUTPUTS in tensorflow/python/debug/lib/check_numerics_callback.py.
-HARMLESS_OUTPUTS: tuple[HarmlessOutput, ...] = (
-    HarmlessOutput(op_type="FusedBatchNorm", slots=(1, 2, 3, 4), reason=_BATCH_NORM),
-    HarmlessOutput(op_type="FusedBatchNormV2", slots=(1, 2, 3, 4), reason=_BATCH_NORM),
-    HarmlessOutput(op_type="FusedBatchNormV3", slots=(1, 2, 3, 4, 5), reason=_BATCH_NORM),
-)
+HARMLESS_OUTPUTS = {
+    (op_type, slot): _BATCH_NORM for op_type, last in _BATCH_NORM_SLOTS.items() for slot in range(1, last + 1)
+}
+"""Why an output may be bad without harm, by the type of the op and the slot."""
 
 # These tables contain SAFE_OPS of tensorflow/python/debug/lib/check_numerics_callback.py.
 CARRYING_OPS = types_with(Trait.CARRIES)
@@ -55,10 +38,7 @@ _CALLS = types_with(Trait.CALLS | Trait.BRANCHES | Trait.LOOPS | Trait.RESULT)
 
 def harmless_reason(op_type: str, slot: int) -> str | None:
     """Returns why an output of an op may be bad without harm; None if a bad output is not harmless."""
-    return _HARMLESS.get((op_type, slot))
-
-
-_HARMLESS = {(output.op_type, slot): output.reason for output in HARMLESS_OUTPUTS for slot in output.slots}
+    return HARMLESS_OUTPUTS.get((op_type, slot))
 
 
 def stop_rules() -> tuple[list[str], list[tuple[str, int]]]:
@@ -69,7 +49,7 @@ def stop_rules() -> tuple[list[str], list[tuple[str, int]]]:
         (type of the op, slot). The native core itself adds the types with `Dataset` in their name, which do not compute
         with their inputs either.
     """
-    return sorted(CARRYING_OPS | TESTING_OPS | _CALLS), sorted(_HARMLESS)
+    return sorted(CARRYING_OPS | TESTING_OPS | _CALLS), sorted(HARMLESS_OUTPUTS)
 
 
 def computes(op_type: str) -> bool:

@@ -1,21 +1,20 @@
 """Defines the health of a tensor: a readable NumPy implementation of the native kernels (`health.h`).
 
 The C++ code computes the same numbers fast, and tests/writer/test_health.py compares the two over bit patterns of every
-dtype. This module looks at values, not at bits:
+dtype. tests/writer/magnitudes.py defines the magnitudes, which only the C++ code computes. This module looks at values,
+not at bits:
 
 * -0.0 is a zero. A subnormal number is finite, not zero, and has a sign.
 * An integer is negative, zero or positive. False is a zero and True is a positive number.
 * A complex element is one element. The first of these rules that applies decides its kind: NaN if either part is NaN,
   -infinity if either part is -infinity, +infinity if either part is infinite, zero if both parts are zero. Otherwise it
-  has the sign of its real part, or of its imaginary part if the real part is zero. It is subnormal if it is finite and
-  either part is subnormal.
+  has the sign of its real part, or of its imaginary part if the real part is zero.
 
 The processor must not flush subnormal numbers to zero while this code runs. Python threads do not do so by default.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,12 +31,6 @@ TENSORFLOW_DTYPES = {dtype.name: dtype.number for dtype in DTYPES if dtype.has_h
 HISTOGRAM_DTYPES = tuple(dtype.name for dtype in DTYPES if dtype.has_health and dtype.kind == "float")
 """The dtypes that have a histogram: the real floating-point types."""
 
-RELATIVE_TOLERANCE = 1e-13
-"""How far the mean and stddev of another implementation may differ from these, as a share of max_abs.
-
-The tolerance is at least the smallest float64 (5e-324). All other numbers must be equal.
-"""
-
 
 @dataclass(frozen=True)
 class HealthSummary:
@@ -49,28 +42,6 @@ class HealthSummary:
     num_neg_finite: int
     num_zero: int
     num_pos_finite: int
-
-
-@dataclass(frozen=True)
-class NumericsSummary:
-    """Magnitudes of the finite elements, as float64; 64-bit integers are rounded to float64 first."""
-
-    num_subnormal: int
-    """Number of subnormal elements; 0 for integers."""
-    min: float
-    """Smallest element, 0.0 if it is -0.0; 0.0 if not `ordered`."""
-    max: float
-    """Largest element, 0.0 if it is -0.0; 0.0 if not `ordered`."""
-    mean: float
-    """Arithmetic mean; 0.0 if not `ordered`."""
-    stddev: float
-    """Population standard deviation; 0.0 if not `ordered`."""
-    max_abs: float
-    """Largest magnitude (the modulus for complex elements); 0.0 if not `any_finite`."""
-    any_finite: bool
-    """Whether max_abs exists."""
-    ordered: bool
-    """Whether min, max, mean and stddev exist: a real dtype with a finite element."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +84,7 @@ def summarize(array: Array) -> HealthSummary:
     Raises:
         TypeError: The dtype is not one of TENSORFLOW_DTYPES.
     """
-    kinds = _Kinds.of(array)
+    kinds = ElementKinds.of(array)
     return HealthSummary(
         num_neg_inf=_count(kinds.neg_inf),
         num_pos_inf=_count(kinds.pos_inf),
@@ -121,40 +92,6 @@ def summarize(array: Array) -> HealthSummary:
         num_neg_finite=_count(kinds.finite & (kinds.sign < 0)),
         num_zero=_count(kinds.finite & (kinds.sign == 0)),
         num_pos_finite=_count(kinds.finite & (kinds.sign > 0)),
-    )
-
-
-def measure(array: Array) -> NumericsSummary:
-    """Measures the finite elements.
-
-    Args:
-        array: An array of any shape with a dtype of TENSORFLOW_DTYPES; bfloat16 and float8 are those of ml_dtypes.
-
-    Returns:
-        The magnitudes. They are exact (mean and stddev use exact sums), also if a sum or a square of the elements
-        would overflow or underflow in float64.
-
-    Raises:
-        TypeError: The dtype is not one of TENSORFLOW_DTYPES.
-    """
-    finite = _values(array)[_Kinds.of(array).finite]
-    num_subnormal = _count_subnormal(finite, array.dtype)
-    if finite.size == 0:
-        return NumericsSummary(num_subnormal, 0.0, 0.0, 0.0, 0.0, 0.0, any_finite=False, ordered=False)
-    if finite.dtype.kind == "c":
-        with np.errstate(all="ignore"):
-            max_abs = float(np.hypot(finite.real, finite.imag).max())
-        return NumericsSummary(num_subnormal, 0.0, 0.0, 0.0, 0.0, max_abs, any_finite=True, ordered=False)
-    mean, stddev = _moments(finite)
-    return NumericsSummary(
-        num_subnormal=num_subnormal,
-        min=float(finite.min()) + 0.0,
-        max=float(finite.max()) + 0.0,
-        mean=mean,
-        stddev=stddev,
-        max_abs=float(np.abs(finite).max()),
-        any_finite=True,
-        ordered=True,
     )
 
 
@@ -167,7 +104,7 @@ def scalar_value(array: Array) -> float | None:
     """
     if array.size != 1 or array.dtype.name not in HISTOGRAM_DTYPES:
         return None
-    return float(_values(array)[0]) + 0.0
+    return float(float_values(array)[0]) + 0.0
 
 
 def count_histogram(array: Array) -> HistogramSummary:
@@ -185,8 +122,8 @@ def count_histogram(array: Array) -> HistogramSummary:
     if array.dtype.name not in HISTOGRAM_DTYPES:
         dtypes = ", ".join(HISTOGRAM_DTYPES)
         raise TypeError(f"dtype {array.dtype.name} has no histogram; expected one of {dtypes}.")
-    kinds = _Kinds.of(array)
-    values = _values(array)[kinds.finite & (kinds.sign != 0)]
+    kinds = ElementKinds.of(array)
+    values = float_values(array)[kinds.finite & (kinds.sign != 0)]
     if values.size == 0:
         return HistogramSummary(None, (), ())
     exponents = np.frexp(values)[1].astype(np.int64) - 1  # frexp's fractions are from 0.5 to below 1
@@ -208,7 +145,7 @@ def find_bad(array: Array) -> BadPlace | None:
     Raises:
         TypeError: The dtype is not one of TENSORFLOW_DTYPES.
     """
-    is_bad = ~_Kinds.of(array).finite
+    is_bad = ~ElementKinds.of(array).finite
     if not is_bad.any():
         return None
     num_slices = sum(bool(slice_.any()) for slice_ in is_bad.reshape(len(array), -1)) if array.ndim else None
@@ -216,7 +153,7 @@ def find_bad(array: Array) -> BadPlace | None:
 
 
 @dataclass(frozen=True)
-class _Kinds:
+class ElementKinds:
     """The kind of each element, and a number with its sign."""
 
     nan: npt.NDArray[np.bool_]
@@ -226,8 +163,9 @@ class _Kinds:
     sign: Array
 
     @staticmethod
-    def of(array: Array) -> _Kinds:
-        values = _values(array)
+    def of(array: Array) -> ElementKinds:
+        """Returns the kinds of an array's elements, in row-major order."""
+        values = float_values(array)
         if values.dtype.kind == "c":
             real, imag = values.real, values.imag
             nan = np.isnan(real) | np.isnan(imag)
@@ -237,10 +175,10 @@ class _Kinds:
         else:
             nan, neg_inf, pos_inf = np.isnan(values), np.isneginf(values), np.isposinf(values)
             sign = values
-        return _Kinds(nan, neg_inf, pos_inf, ~(nan | neg_inf | pos_inf), sign)
+        return ElementKinds(nan, neg_inf, pos_inf, ~(nan | neg_inf | pos_inf), sign)
 
 
-def _values(array: Array) -> Array:
+def float_values(array: Array) -> Array:
     """Returns the elements as a flat float64 or complex128 array, exactly except for large 64-bit integers."""
     if array.dtype.name not in TENSORFLOW_DTYPES:
         known = ", ".join(TENSORFLOW_DTYPES)
@@ -251,32 +189,3 @@ def _values(array: Array) -> Array:
 
 def _count(condition: npt.NDArray[np.bool_]) -> int:
     return int(np.count_nonzero(condition))
-
-
-def _count_subnormal(finite: Array, dtype: np.dtype[Any]) -> int:
-    """Returns the number of finite elements between zero and the smallest normal number of the dtype."""
-    if dtype.kind in "biu":
-        return 0
-    smallest = _smallest_normal(dtype)
-    parts = (finite.real, finite.imag) if finite.dtype.kind == "c" else (finite,)
-    return _count(np.any([(part != 0) & (np.abs(part) < smallest) for part in parts], axis=0))
-
-
-def _smallest_normal(dtype: np.dtype[Any]) -> float:
-    if dtype.name in ("float16", "float32", "float64", "complex64", "complex128"):
-        return float(np.finfo(dtype).smallest_normal)
-    import ml_dtypes  # comes with TensorFlow; only ml_dtypes can make an array of such a dtype
-
-    finfo: Any = ml_dtypes.finfo
-    return float(finfo(dtype).smallest_normal)
-
-
-def _moments(finite: Array) -> tuple[float, float]:
-    """Returns mean and population standard deviation, computed from elements scaled to about 1 by a power of two."""
-    if finite.min() == finite.max():
-        return float(finite[0]) + 0.0, 0.0
-    _, exponent = math.frexp(float(np.abs(finite).max()))
-    scaled = np.ldexp(finite, -exponent)
-    mean = math.fsum(scaled) / scaled.size
-    variance = math.fsum((scaled - mean) ** 2) / scaled.size
-    return math.ldexp(mean, exponent), math.ldexp(math.sqrt(variance), exponent)

@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+from tfdbg_arrow.spool.names import GraphLinks
 from tfdbg_arrow.spool.records import NO_VALUE
 from tfdbg_arrow.writer.backend import Backend
 from tfdbg_arrow.writer.graphs.compiled import CompiledFunctions
 from tfdbg_arrow.writer.graphs.description import GraphDescriber
 from tfdbg_arrow.writer.graphs.executed import ExecutedGraphs
 from tfdbg_arrow.writer.graphs.function_edit import PlainFunctions
-from tfdbg_arrow.writer.graphs.registry import GraphRegistry
 from tfdbg_arrow.writer.hooks.graph_optimizer import call_options
 from tfdbg_arrow.writer.hooks.runtime import is_graph_mode
 from tfdbg_arrow.writer.hooks.unobserved import is_connected, is_remote, local_task
@@ -32,7 +32,7 @@ class FunctionObserver:
 
     Args:
         backend: Records the calls.
-        registry: Stores the functions and their graphs.
+        links: Stores the functions and their graphs.
         describer: Turns the graphs of functions into rows.
         plain: Returns the copies of functions that run in steps that are not recorded.
         gate: Decides which steps are recorded; None means that all steps are.
@@ -53,7 +53,7 @@ class FunctionObserver:
         self,
         *,
         backend: Backend,
-        registry: GraphRegistry,
+        links: GraphLinks,
         describer: GraphDescriber,
         plain: PlainFunctions,
         gate: StepGate | None,
@@ -70,7 +70,7 @@ class FunctionObserver:
         compiled: CompiledFunctions | None = None,
     ) -> None:
         self._backend = backend
-        self._registry = registry
+        self._links = links
         self._describer = describer
         self._judge = judge
         self._plain = plain
@@ -99,7 +99,7 @@ class FunctionObserver:
         if self._gate is not None and not self._gate.is_open:
             return NO_VALUE
         settled = self._notes.settled
-        if function_name not in settled and self._registry.graph_id_of_function(function_name.decode()) is None:
+        if function_name not in settled and self._links.graph_id_of_function(function_name.decode()) is None:
             self._notes.unobserved(function_name.decode())
         settled.add(function_name)
         index = self._backend.begin_call(function_name, inputs, num_outputs, runs_as)
@@ -123,7 +123,7 @@ class FunctionObserver:
 
     def trying(self, function_name: bytes, /) -> AbstractContextManager[None]:
         """Observes whether TensorFlow can optimize an untried function, which does not run meanwhile."""
-        graph_id = self._registry.graph_id_of_function(function_name.decode())
+        graph_id = self._links.graph_id_of_function(function_name.decode())
         return nullcontext() if graph_id is None else self._executed.trying(function_name, graph_id)
 
     def xla_choice(self) -> str:
@@ -169,7 +169,7 @@ class FunctionObserver:
             return unobserved_for
 
         with self._describer.describing(graph) as state:
-            self._registry.add_function(function_name, state.graph_id)
+            self._links.add_function(function_name, state.graph_id)
             self._describer.describe_graph(graph, state)
             batches = self._describer.describe_ops(graph, state, reasons=reason)
             self._describer.describe_signature(function_name, graph, state)
@@ -219,6 +219,6 @@ class FunctionObserver:
 
     def _note_if_left_alone(self, function_name: bytes) -> None:
         """Reports a function that ran without having passed through TensorFlow's optimizer."""
-        graph_id = self._registry.graph_id_of_function(function_name.decode())
+        graph_id = self._links.graph_id_of_function(function_name.decode())
         if graph_id is not None and self._executed.is_left_alone(graph_id):
             self._notes.not_optimized(function_name.decode())

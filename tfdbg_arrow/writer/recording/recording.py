@@ -15,6 +15,7 @@ from typing import Any
 
 from tfdbg_arrow.safe_text import number_of
 from tfdbg_arrow.spool.journal import RunFiles
+from tfdbg_arrow.spool.names import GraphLinks
 from tfdbg_arrow.storage.layout import make_run_id, spool_paths
 from tfdbg_arrow.writer.backend import Handlers, OnNonFinite
 from tfdbg_arrow.writer.backend_choice import choose_backend, compiled_calls
@@ -22,7 +23,7 @@ from tfdbg_arrow.writer.graphs.compiled import CompiledFunctions
 from tfdbg_arrow.writer.graphs.description import GraphDescriber, NodeName
 from tfdbg_arrow.writer.graphs.executed import ExecutedGraphs, FailingOps, GraphOptimizer
 from tfdbg_arrow.writer.graphs.function_edit import PlainFunctions
-from tfdbg_arrow.writer.graphs.registry import GraphRegistry, GraphState
+from tfdbg_arrow.writer.graphs.state import GraphState
 from tfdbg_arrow.writer.hooks import runtime
 from tfdbg_arrow.writer.hooks.autograph import original_location, original_span
 from tfdbg_arrow.writer.hooks.calls import let_pass
@@ -104,17 +105,16 @@ class Recording:
         optimizer = self._backend.load_optimizer(records_others=settings.op_regex is None)
         self._stats = CaptureStats(_weakly(self._append), num_events=self._backend.num_events)
         self._coverage = Coverage(settings, stats=self._stats)
-        registry = GraphRegistry(self._files.names)
+        links = GraphLinks(self._files.names)
         judge = GraphJudge(is_used_by_graph=is_used_by_graph)
         optimizer.set_stop_rules(*stop_rules())
-        self.stop = self._make_stop(judge, registry) if settings.stops_or_calls else None
+        self.stop = self._make_stop(judge, links) if settings.stops_or_calls else None
         self._sink = Sink(
             settings.logdir,
             self.run_id,
             recorder=self._backend,
             files=self._files,
-            nodes=registry,
-            call_graph=registry,
+            links=links,
             retention=settings.retention,
             flush_interval_s=LOCAL_FLUSH_INTERVAL_S if self._uploader is None else REMOTE_FLUSH_INTERVAL_S,
             max_bytes=settings.max_bytes,
@@ -135,12 +135,12 @@ class Recording:
         )
         self._has_forked = False
         notes = FunctionNotes(self._stats)
-        self._executed = self._make_executed(optimizer, registry, judge)
+        self._executed = self._make_executed(optimizer, links, judge)
         self._xla = self._choose_xla()
         self._compiled = self._make_compiled(notes) if self._xla == "inside" else None
         self._describer = GraphDescriber(
             self._backend.core,
-            registry,
+            links,
             self._sink.append,
             self._sink.append_columns,
             coverage=self._coverage,
@@ -161,7 +161,7 @@ class Recording:
         )
         self._session_runs = SessionRuns(
             settings,
-            registry=registry,
+            links=links,
             describer=self._describer,
             append=self._sink.append,
             backend=self._backend,
@@ -174,7 +174,7 @@ class Recording:
         )
         observer = FunctionObserver(
             backend=self._backend,
-            registry=registry,
+            links=links,
             describer=self._describer,
             plain=PlainFunctions(runtime.RuntimeFunctions(), on_error=self._stats.note_failure),
             gate=gate,
@@ -323,10 +323,10 @@ class Recording:
         if self._compiled is not None:
             self._compiled.add_function(function_name, graph, state, names)
 
-    def _make_executed(self, optimizer: GraphOptimizer, registry: GraphRegistry, judge: GraphJudge) -> ExecutedGraphs:
+    def _make_executed(self, optimizer: GraphOptimizer, links: GraphLinks, judge: GraphJudge) -> ExecutedGraphs:
         return ExecutedGraphs(
             optimizer,
-            registry=registry,
+            links=links,
             append_columns=self._sink.append_columns,
             generation=self._generation,
             keeps_ops=self.settings.keeps_ops,
@@ -368,7 +368,7 @@ class Recording:
             is_clean_end=is_clean_end,
         )
 
-    def _make_stop(self, judge: GraphJudge, registry: GraphRegistry) -> Stop:
+    def _make_stop(self, judge: GraphJudge, links: GraphLinks) -> Stop:
         flush, logdir, run_id, stats = _weakly(self.flush), self.settings.logdir, self.run_id, self._stats
 
         def find(event_indexes: Sequence[int]) -> Sequence[Origin]:
@@ -385,7 +385,7 @@ class Recording:
         watch = EagerWatch(
             tensor_id=runtime.eager_tensor_id,
             set_watching=self._backend.set_watching,
-            is_function=lambda name: registry.graph_id_of_function(name) is not None,
+            is_function=lambda name: links.graph_id_of_function(name) is not None,
             note=note,
         )
         return Stop(

@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 
 from tfdbg_arrow.schema.op_traits import REFERENCE_WRITER, Trait, types_with
+from tfdbg_arrow.spool.names import GraphLinks
 from tfdbg_arrow.writer.backend import Backend, Handlers
 from tfdbg_arrow.writer.graphs.description import GraphDescriber
 from tfdbg_arrow.writer.graphs.executed import ExecutedGraphs
-from tfdbg_arrow.writer.graphs.registry import GraphRegistry
 from tfdbg_arrow.writer.hooks import runtime
 from tfdbg_arrow.writer.hooks.graph_optimizer import MIN_GRAPH_NODES, is_run_optimized, keeps_ops, optimizing_config
 from tfdbg_arrow.writer.hooks.sessions import (
@@ -110,7 +110,7 @@ class SessionRuns:
 
     Args:
         settings: The settings of the recording.
-        registry: Assigns IDs and keys.
+        links: Assigns the keys of tensors, and stores which graph calls which.
         describer: Describes graphs.
         append: Takes rows for a table.
         backend: Takes the records of runs.
@@ -126,7 +126,7 @@ class SessionRuns:
         self,
         settings: Settings,
         *,
-        registry: GraphRegistry,
+        links: GraphLinks,
         describer: GraphDescriber,
         append: Append,
         backend: Backend,
@@ -140,7 +140,7 @@ class SessionRuns:
         self._after_run = after_run
         self._executed = executed
         self._keeps_ops = keeps_ops
-        self._registry = registry
+        self._links = links
         self._describer = describer
         self._append = append
         self._note = note
@@ -279,12 +279,12 @@ class SessionRuns:
             ops.append(create_run_op(graph, mark, needs=needs, feeds=feeds, min_nodes=MIN_GRAPH_NODES))
             run_op = ops[0].name
             if record.token is None:
-                node = self._registry.add_nodes([(record.graph_id, "", "", 0)])
+                node = self._links.add_nodes([(record.graph_id, "", "", 0)])
                 record.token = add_token(graph, node, generation=self._generation)
             token, token_op = record.token
             ops.append(token_op)
         extend_session(session)
-        self._registry.add_function(function_name, record.graph_id)
+        self._links.add_function(function_name, record.graph_id)
         self._describe(function_name, record.graph_id, request, session_index)
         return RunPlan(
             function_name=function_name,

@@ -156,7 +156,11 @@ class MetadataQueue:
         self._lock = threading.RLock()
 
     def append(self, table: str, rows: Sequence[Mapping[str, object]], /, *notes: Callable[[], object]) -> None:
-        """Adds rows of a table, and calls the notes (see Append); when this returns, the rows outlive the process."""
+        """Adds rows of a table, and calls the notes (see Append); when this returns, the rows outlive the process.
+
+        The rows are mappings from column name to value, without `run_id`, and without a `wall_time` that follows from
+        `wall_time_ns`.
+        """
         if self._redact is not None:
             rows = self._redact(table, rows)
         with self._lock:

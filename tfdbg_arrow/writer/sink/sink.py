@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +20,7 @@ from tfdbg_arrow.spool.circular_buffer import CircularBuffer, Retention
 from tfdbg_arrow.spool.convert import EVENT_TABLES, Converter, metadata_table
 from tfdbg_arrow.spool.failures import Failures
 from tfdbg_arrow.spool.journal import RunFiles
-from tfdbg_arrow.spool.names import GraphLinks, Names, TensorNodes
+from tfdbg_arrow.spool.names import GraphLinks, Names
 from tfdbg_arrow.spool.records import (
     Batch,
     Ints,
@@ -36,7 +36,6 @@ from tfdbg_arrow.storage.marker import mark_logdir
 from tfdbg_arrow.writer.backend import Backend
 from tfdbg_arrow.writer.memory import DEFAULT_SHARES, MemoryShares
 from tfdbg_arrow.writer.remote.uploader import Uploader
-from tfdbg_arrow.writer.rows import Columns
 from tfdbg_arrow.writer.sink.backlog import Backlog, MetadataQueue, Redact, SpoolUse
 from tfdbg_arrow.writer.sink.budget import Budget, split_in_two
 from tfdbg_arrow.writer.sink.parts import PartWriter
@@ -54,16 +53,15 @@ _WAIT_SLICE_S = 0.2
 class Sink:
     """Writes one run.
 
-    `append`, `flush` and `close` may be called from any thread. The caller must not hold a lock that `nodes` or
-    `call_graph` acquire.
+    `append`, `flush` and `close` may be called from any thread. The caller must not hold a lock that `links`
+    acquires.
 
     Args:
         logdir: The logdir; it is created if missing.
         run_id: The run.
         recorder: The source of the events. It reuses slots once their events are in sealed parts.
         files: The journals, which keep the data that events refer to if the process dies.
-        nodes: Resolves the keys of graph tensors.
-        call_graph: The functions, and which graphs run inline in which.
+        links: The keys of graph tensors, the functions, and which graphs run inline in which.
         retention: Which events a circular buffer keeps; None means that all events are kept.
         max_bytes: Maximum disk space of the parts of events; None means no limit.
         flush_interval_s: Seconds after which waiting events are written.
@@ -74,6 +72,11 @@ class Sink:
         uploader: Copies the parts to a URL; None if the logdir is local.
         on_records: Called with the records that are about to be written.
         redact: Returns the rows of a metadata table after redaction; None means no redaction.
+
+    Attributes:
+        append: `(table, rows, *notes)`: adds rows of a metadata table (see MetadataQueue). They are written no later
+            than events recorded after this call.
+        append_columns: Does the same for many rows, given as columns of equal length.
     """
 
     def __init__(
@@ -83,8 +86,7 @@ class Sink:
         *,
         recorder: Backend,
         files: RunFiles,
-        nodes: TensorNodes,
-        call_graph: GraphLinks,
+        links: GraphLinks,
         retention: Retention | None = None,
         max_bytes: int | None = None,
         flush_interval_s: float = 1.0,
@@ -101,9 +103,9 @@ class Sink:
         self._flush_interval_s, self._flush_rows = flush_interval_s, flush_rows or memory.batch_records
         self._max_value_bytes = memory.batch_value_bytes
         self._failures = Failures(on_failure)
-        self._names = Names(recorder, nodes=nodes, call_graph=call_graph)
+        self._names = Names(recorder, nodes=links, call_graph=links)
         self._converter = Converter(run_id, names=self._names)
-        self._call_join = CallJoin(call_graph)
+        self._call_join = CallJoin(links)
         self._values = ValueReader(recorder)
         self._parts = PartWriter(
             self._logdir,
@@ -118,6 +120,7 @@ class Sink:
         self._files = files
         self._redact = redact
         self._metadata = MetadataQueue(run_id, failures=self._failures, journal=files.rows, redact=redact)
+        self.append, self.append_columns = self._metadata.append, self._metadata.append_columns
         self._spool_use = SpoolUse(recorder, files.rows, values=self._values, is_lazy=retention is not None)
         self._backlog = Backlog(self._parts, failures=self._failures, max_bytes=memory.waiting_bytes)
         self._lock = threading.RLock()
@@ -129,23 +132,6 @@ class Sink:
         self._stop = threading.Event()
         self._pace = Pace(recorder, stop=self._stop, flush_interval_s=flush_interval_s, flush_rows=self._flush_rows)
         self._closed = self._has_ended = False
-
-    def append(self, table: str, rows: Sequence[Mapping[str, object]], /, *notes: Callable[[], object]) -> None:
-        """Adds rows of a metadata table; they are written no later than events recorded after this call.
-
-        When this returns, the rows outlive the process.
-
-        Args:
-            table: Name of the table.
-            rows: Mappings from column name to value. The sink sets `run_id`, and computes `wall_time` from
-                `wall_time_ns`.
-            *notes: Functions of C code to call in the same step (see Append).
-        """
-        self._metadata.append(table, rows, *notes)
-
-    def append_columns(self, table: str, columns: Columns, /, *notes: Callable[[], object]) -> None:
-        """Does the same as `append` for many rows, given as columns of equal length."""
-        self._metadata.append_columns(table, columns, *notes)
 
     def start(self) -> None:
         """Marks the logdir, writes an empty part of every table and starts the thread.
@@ -295,13 +281,8 @@ class Sink:
         self._spool_use.take(self._num_events, self._call_join.state())
 
     def _join(self, batch: Batch) -> Ints:
-        graph_ids = np.full(len(batch), -1, dtype=np.int64)
-        tensors = np.flatnonzero(batch.kind == Kind.GRAPH_TENSOR)
-        executions = np.flatnonzero(batch.kind == Kind.EXECUTION)
         try:
-            graph_ids[tensors] = self._names.of_nodes(batch.field("node", tensors))[0]
-            graph_ids[executions] = self._names.function_graphs(batch.field("node", executions))
-            return self._call_join.join(batch, graph_ids=graph_ids)
+            return self._call_join.join(batch, graph_ids=self._names.graph_ids(batch))
         except Exception as error:
             self._failures.add("call_join", error)
             return np.full(len(batch), NO_CALL, dtype=np.int64)

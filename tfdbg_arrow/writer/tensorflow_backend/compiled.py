@@ -20,19 +20,13 @@ from tfdbg_arrow.writer.hooks.runtime import RuntimeFunctions
 from tfdbg_arrow.writer.hooks.unobserved import unobserved
 from tfdbg_arrow.writer.settings import TensorDebugMode
 from tfdbg_arrow.writer.tensorflow_backend import summary
-from tfdbg_arrow.writer.tensorflow_backend.elements import magnitudes, without_loss
+from tfdbg_arrow.writer.tensorflow_backend.elements import FORMATS, Format, magnitudes, without_loss
 
 _NO_LOOPS = [-1.0] * MAX_LOOPS
 _INT64, _DOUBLE = tf.int64.as_datatype_enum, tf.float64.as_datatype_enum
 _ROW = 0
 """Used instead of a dtype number if the operand is a row, not a tensor."""
-_FORMATS = {
-    tf.bfloat16: (tf.uint16, 0x8000, 0x7F80),
-    tf.float16: (tf.uint16, 0x8000, 0x7C00),
-    tf.float32: (tf.uint32, 0x80000000, 0x7F800000),
-    tf.float64: (tf.uint64, 0x8000000000000000, 0x7FF0000000000000),
-}
-"""For each floating dtype: the unsigned dtype of the same width, the sign bit and the bits of infinity."""
+_FORMATS = FORMATS | {tf.float16: Format(tf.uint16, 10, 16, 2.0**-24)}
 _ROWS = tf.TensorSpec([None, NUM_COLUMNS], tf.float64)
 _INDEX = tf.TensorSpec([], tf.int64)
 _FLAG = tf.TensorSpec([], tf.bool)
@@ -189,13 +183,13 @@ class _Kinds:
         # A processor may treat subnormal numbers as zeros when it compares or converts them. In float32, no float8
         # value is subnormal.
         values = flat if flat.dtype in _FORMATS else tf.cast(flat, tf.float32)
-        dtype, sign, infinity = _FORMATS[values.dtype]
-        bits = tf.bitcast(values, dtype)
-        magnitude = tf.bitwise.bitwise_and(bits, tf.constant(sign - 1, dtype))
-        self.is_negative = tf.greater_equal(bits, tf.constant(sign, dtype))
-        self.is_zero = tf.equal(magnitude, tf.zeros([], dtype))
-        self.is_nan = tf.greater(magnitude, tf.constant(infinity, dtype))
-        is_infinite = tf.equal(magnitude, tf.constant(infinity, dtype))
+        form = _FORMATS[values.dtype]
+        bits = tf.bitcast(values, form.bits)
+        magnitude = tf.bitwise.bitwise_and(bits, form.constant(form.sign - 1))
+        self.is_negative = tf.greater_equal(bits, form.constant(form.sign))
+        self.is_zero = tf.equal(magnitude, form.constant(0))
+        self.is_nan = tf.greater(magnitude, form.constant(form.infinity))
+        is_infinite = tf.equal(magnitude, form.constant(form.infinity))
         self.is_neg_inf = is_infinite & self.is_negative
         self.is_pos_inf = is_infinite & ~self.is_negative
 

@@ -6,8 +6,8 @@ graphs after TensorFlow has optimized them (`native/device_summaries.h`). `count
 
 A summary row has NUM_COLUMNS float64 numbers, in the order of `SummaryColumn` in `native/record_op.h`.
 `measure_array` makes the row of an array in the native core, and `fill_records` turns rows into spool records.
-`native/reference.py` defines the numbers. mean and stddev are within its tolerance, and the modulus of a complex
-element is within one unit in the last place.
+`native/reference.py` defines the counts. tests/writer/magnitudes.py defines the other numbers; mean and stddev are
+within its tolerance, and the modulus of a complex element is within one unit in the last place.
 
 TensorFlow cannot compute with three of the float8 dtypes (`can_measure`).
 """

@@ -1,16 +1,9 @@
-"""Assigns the IDs of graphs and the keys of their tensors, and stores which graph calls which."""
+"""The state of a graph of the program, while it is recorded."""
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass, field
 from typing import Any
-
-from tfdbg_arrow.spool.journal import Journal
-from tfdbg_arrow.spool.names import GraphLinks
-
-CallKey = tuple[str, str, int]
-"""One call of an op: op name, attribute, branch index."""
 
 
 @dataclass
@@ -34,17 +27,5 @@ class GraphState:
     is_described: bool = False
     layers: dict[str, str] = field(default_factory=dict)
     taped: dict[int, tuple[object, str]] = field(default_factory=dict)
-    callees: dict[CallKey, int | None] = field(default_factory=dict)
+    callees: dict[tuple[str, str, int], int | None] = field(default_factory=dict)
     edges: dict[str, tuple[int, int]] = field(default_factory=dict)
-
-
-class GraphRegistry(GraphLinks):
-    """Assigns graph IDs and tensor keys, and stores which graph calls which; takes the arguments of GraphLinks."""
-
-    def __init__(self, journal: Journal | None = None) -> None:
-        super().__init__(journal)
-        self._graph_ids = itertools.count()
-
-    def new_graph(self, creations: Any) -> GraphState:
-        """Returns the state of a new graph, with the given Creations."""
-        return GraphState(graph_id=next(self._graph_ids), creations=creations)
