@@ -171,6 +171,15 @@ PATCHES: dict[str, Patch] = {
             ("tf.math.log(likelihood)", "tf.reduce_sum(tf.math.log(probs))"),
         ),
     ),
+    "losses.ranking_with_a_sigmoid_by_hand": Patch(
+        "Use tf.nn.sigmoid(x)",
+        (
+            (
+                "1.0 / (1.0 + tf.exp(-(preferred @ weights - other @ weights)))",
+                "tf.nn.sigmoid(preferred @ weights - other @ weights)",
+            ),
+        ),
+    ),
     "losses.softmax_by_hand": Patch(
         _SOFTMAX,
         (

@@ -997,7 +997,10 @@ def test_a_weighted_sum_of_exponentials_that_underflows(
         ),
         (
             [("sum", "AddV2", ["one", "exp"]), ("ratio", "RealDiv", ["one", "sum"])],
-            "Use tf.nn.sigmoid(x) in place of 1 / (1 + exp(-x)): it cannot overflow.",
+            (
+                "Use tf.nn.sigmoid(x) in place of 1 / (1 + exp(-x)), and tf.math.log_sigmoid(x) in place of its "
+                "logarithm: they cannot overflow."
+            ),
         ),
         ([("sum", "AddV2", ["x", "exp"]), ("log", "Log", ["sum"])], CLIP),
         ([("sum", "Sum", ["exp"])], CLIP),

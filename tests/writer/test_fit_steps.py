@@ -145,3 +145,15 @@ def test_keras_is_restored_after_the_recording(tmp_path: Path) -> None:
         now = [vars(callback_list)["on_train_batch_begin"], keras.Model.fit, keras.layers.Layer.__call__]
         assert all(one is not other for one, other in zip(now, before, strict=True))
     assert [vars(callback_list)["on_train_batch_begin"], keras.Model.fit, keras.layers.Layer.__call__] == before
+
+
+def test_a_loss_that_is_also_a_metric_is_named_as_the_loss(tmp_path: Path) -> None:
+    """TensorFlow computes the squares of the errors once, as an op of the metric."""
+    net = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    net.compile(keras.optimizers.SGD(100.0), "mse", metrics=["mse"])
+    with tfdbg_arrow.capture(tmp_path):
+        fit(net, num_batches=12)
+    first = tfdbg_arrow.first_nonfinite(tmp_path)
+    assert first is not None
+    assert (first.op_type, first.op_name, first.role) == ("Square", "Square", "loss")
+    assert first.headline.startswith("The loss in `net.fit(")

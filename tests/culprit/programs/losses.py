@@ -63,6 +63,21 @@ def focal_loss() -> None:
     weights.assign_sub(0.1 * tape.gradient(loss, weights))
 
 
+@bug(op_type="Exp", effect="variable")
+def ranking_with_a_sigmoid_by_hand() -> None:
+    """The exponential of a sigmoid by hand overflows for a pair in the wrong order. TensorFlow fuses it with Neg."""
+    weights = tf.Variable([[1.0], [1.0], [1.0], [1.0]])
+
+    @tf.function
+    def step(preferred: tf.Tensor, other: tf.Tensor) -> None:
+        with tf.GradientTape() as tape:
+            probability = 1.0 / (1.0 + tf.exp(-(preferred @ weights - other @ weights)))  # culprit
+            loss = tf.reduce_mean(tf.square(1.0 - probability))
+        weights.assign_sub(0.01 * tape.gradient(loss, weights))
+
+    step(tf.constant(_features()), tf.constant(_features() + 40.0))
+
+
 @bug(op_type="RealDiv", effect="variable")
 def dice_of_empty_masks() -> None:
     """The Dice loss of an image without foreground, predicted as empty, is 0/0."""

@@ -85,7 +85,10 @@ _SEGMENT_SUMS = ("SegmentSum", "SegmentSumV2", "UnsortedSegmentSum")
 _LAYERS = MATRIX_PRODUCTS | {"BiasAdd", "_FusedConv2D", "_FusedMatMul"}
 """Types of ops that combine the inputs with weights."""
 _SOFTPLUS = "Use tf.nn.softplus(x) in place of log(1 + exp(x)): it cannot overflow."
-_SIGMOID = "Use tf.nn.sigmoid(x) in place of 1 / (1 + exp(-x)): it cannot overflow."
+_SIGMOID = (
+    "Use tf.nn.sigmoid(x) in place of 1 / (1 + exp(-x)), and tf.math.log_sigmoid(x) in place of its logarithm: they "
+    "cannot overflow."
+)
 _HYPERBOLIC = (
     "Clip the argument with tf.clip_by_value. For log(cosh(x)), use x + tf.nn.softplus(-2 * x) - log(2), which cannot "
     "overflow."

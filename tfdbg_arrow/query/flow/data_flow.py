@@ -257,9 +257,16 @@ class DataFlow:
         return [] if is_inside else self.borders.executed.equal_ops(own)
 
     def label_of_maker(self, event: TensorEvent) -> Label:
-        """Returns the label of the op that most likely made a bad tensor."""
+        """Returns the label of the op that most likely made a bad tensor.
+
+        If TensorFlow ran one op in place of equal ops of the loss and of a metric, the result is the label of the loss.
+        """
         maker = self.program_ops.maker(event)
-        return self.labels.of(event) if maker is None else self.labels.op(maker.place.graph_id, maker.op.op_name)
+        label = self.labels.of(event) if maker is None else self.labels.op(maker.place.graph_id, maker.op.op_name)
+        if label.role != "metric" or event.graph_id is None:
+            return label
+        equal = (self.labels.op(event.graph_id, op.op_name) for op in self.equal_ops(event))
+        return next((other for other in equal if other.role == "loss"), label)
 
     def stack_trace_id(self, event: TensorEvent) -> int | None:
         """Returns the stack that created or executed the op of a tensor, or None if it was not recorded.
