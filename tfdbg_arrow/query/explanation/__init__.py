@@ -35,7 +35,7 @@ from tfdbg_arrow.query.explanation.kinds import (
     of_maybe_extreme,
 )
 from tfdbg_arrow.query.explanation.library import library_functions, repair_of_call
-from tfdbg_arrow.query.explanation.rules import DIFFERENTIATED_ROOT, SCALE_INPUTS, explain
+from tfdbg_arrow.query.explanation.rules import CLIP, DIFFERENTIATED_ROOT, SCALE_INPUTS, explain
 from tfdbg_arrow.query.explanation.surroundings import Surroundings
 from tfdbg_arrow.query.explanation.training import Training
 from tfdbg_arrow.query.explanation.uses import Uses
@@ -46,6 +46,7 @@ from tfdbg_arrow.query.flow.program_ops import ProgramOp
 from tfdbg_arrow.query.logdir.opening import opened
 from tfdbg_arrow.query.nonfinite_tensor import NonFinite
 from tfdbg_arrow.query.recorded import KINDS, TensorEvent
+from tfdbg_arrow.schema.op_traits import POLES
 
 __all__ = ["Computed", "Explanation", "Growth", "Reasons", "explain", "explain_event", "read_reasons"]
 
@@ -64,6 +65,10 @@ _REJECTED = (
 )
 _LOOK_FIRST = "Look at {} first: a number in {} data or label may be far larger than in the others."
 _LOOK_TOO = "Look at {}, too: a number in {} data may be far larger than in the others."
+_IS_DATA = (
+    "The {0} is data that no op changed: if such numbers are not meant to be there, replace them in {1}, or leave {1} "
+    "out."
+)
 _EXTREME_EXPONENT = 0.75
 """If the first loss is at least the largest number of the dtype to this power, some numbers are near the largest."""
 _MAX_SHARE_OF_OUTLIERS = 0.1
@@ -180,9 +185,20 @@ def explain_event(
         explanation = replace(explanation, repair=repair)
     elif explanation.repair in BEFORE_TRAINING:
         explanation = _of_overflow(explanation.sentence, explanation.repair, facts)
-    elif explanation.sentence.startswith("Overflow in Exp") and (outliers := _outliers(facts)) is not None:
-        repair = (explanation.repair or "").removeprefix(SCALE_INPUTS).lstrip()
+    elif (
+        explanation.sentence.startswith("Overflow in Exp")
+        and (repair := explanation.repair or "").startswith((CLIP, SCALE_INPUTS))
+        and (outliers := _outliers(facts)) is not None
+    ):
+        repair = repair.removeprefix(SCALE_INPUTS).lstrip()
         explanation = replace(explanation, repair=f"{repair[0].upper()}{repair[1:]} {_LOOK_TOO.format(*outliers)}")
+    elif (
+        forward is None
+        and facts.takes_data(index := POLES.get(event.op_type or "", 0))
+        and (outliers := _outliers(facts)) is not None
+    ):
+        data = _IS_DATA.format("divisor" if index else "argument", outliers[0])
+        explanation = replace(explanation, repair=f"{explanation.repair} {data}")
     if (ops := facts.keras_ops()) is not None:
         explanation = Explanation(in_keras_ops(explanation.sentence, ops), in_keras_ops(explanation.repair or "", ops))
     if facts.is_differentiated(event) or not facts.may_be_rejected():

@@ -34,6 +34,11 @@ SOFTMAX = "Use tf.nn.softmax in place of the exponentials, their sum and the div
 """The fix for a hand-written softmax over the last axis that overflows or divides by 0."""
 SOFTMAX_OF_AXIS = SOFTMAX.replace(" in place", ", with the axis of the sum, in place", 1)
 """The same fix if the axis is not known."""
+OF_NEGATIVE = (
+    "Apply tf.nn.softplus to the {}: all of its elements are below 0, and with tf.maximum, none of them would get a "
+    "gradient."
+)
+"""The fix for an argument that must not be negative, if it is trained and all of its elements are negative."""
 EMPTY = "Check for an empty batch or mask before the reduction, and leave it out."
 """The fix for a reduction of no elements."""
 NO_EPSILON = (
@@ -611,6 +616,8 @@ def _double_where(computed: Computed) -> str:
     behind = None if root is None else computed.made_by(root)
     function = computed.forward_type or behind or (None if computed.is_gradient else computed.op)
     what = "the input of the function" if function is None else f"the input of {type_without_version(function)}"
+    if root is not None and computed.forward_type is None and (place := computed.place_of(root)):
+        what += f" in {place}" if place.startswith("the layer") else f" at {place}"
     if function in _DIVISIONS:
         what = "the divisor"
     elif function == computed.op and len(computed.inputs) > 1:

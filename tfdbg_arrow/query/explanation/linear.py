@@ -19,6 +19,7 @@ from tfdbg_arrow.query.explanation.computed import (
 )
 from tfdbg_arrow.query.explanation.kinds import (
     NO_EPSILON,
+    OF_NEGATIVE,
     RESHAPES,
     SOFTMAX,
     SOFTMAX_OF_AXIS,
@@ -323,7 +324,7 @@ class Power:
             return None
         x, y = counted
         if computed.output.num_nan:
-            return self._nan(x)
+            return self._nan(computed, x)
         if not is_finite(x) or not is_finite(y):
             return None
         if x.num_zero and y.size and y.num_neg_finite == y.size:
@@ -332,13 +333,16 @@ class Power:
             return Overflow(repair=self.repair)(computed)
         return None
 
-    def _nan(self, x: TensorEvent) -> Explanation | None:
+    def _nan(self, computed: Computed, x: TensorEvent) -> Explanation | None:
         if not x.num_neg_finite:
             return None
+        repair = "Keep the base above 0, for example with tf.maximum(x, 1e-7), or use an integer exponent."
+        if x.num_neg_finite == x.size != 1 and computed.is_differentiated(computed.output):
+            repair = f"{OF_NEGATIVE.format('base')} Or use an integer exponent."
         return Explanation(
             f"Pow of a negative number: {elements_are(x.num_neg_finite, x)} below 0, and a negative number "
             "to a power that is not an integer is NaN.",
-            "Keep the base above 0, for example with tf.maximum(x, 1e-7), or use an integer exponent.",
+            repair,
         )
 
 

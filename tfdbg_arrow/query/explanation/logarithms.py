@@ -9,6 +9,7 @@ from tfdbg_arrow.query.explanation.kinds import (
     ADDS,
     EMPTY,
     NO_EPSILON,
+    OF_NEGATIVE,
     RESHAPES,
     Domain,
     Pole,
@@ -39,6 +40,14 @@ _XLOGY = "Use tf.math.xlogy(p, p) in place of p * log(p): it is 0 for p = 0, and
 POSITIVE = "Keep the argument above 0, for example with tf.maximum(x, 1e-7)."
 """The fix for an argument that must not be negative."""
 _MAGNITUDE = f"{POSITIVE} If only its magnitude counts, as for a determinant, use tf.math.log(tf.abs(x))."
+_OF_CUMSUM = (
+    "Compute tf.cumsum(x, reverse=True), with the other value of `exclusive`, in place of the difference between the "
+    "sum and the cumulative sum. It subtracts nothing, so that rounding cannot make it negative."
+)
+_OF_DIAGONAL = "Apply tf.linalg.diag_part before the logarithm. It leaves out the other elements, of which some are 0."
+_DIAGONALS = frozenset({"DiagPart", "MatrixDiagPart", "MatrixDiagPartV2", "MatrixDiagPartV3"})
+_OF_DETERMINANTS = _DIAGONALS | {"Prod"}
+"""Types of ops that return a determinant, or the factors of one."""
 _OF_VARIABLE = (
     "Train the logarithm of the variable in place of the variable, or apply tf.nn.softplus to the variable. With "
     "tf.maximum, the variable would get no gradient where it is below the bound."
@@ -119,7 +128,18 @@ def _of_negative(explanation: Explanation, computed: Computed) -> Explanation:
     if negative and is_differentiated:
         of_term = "A term of the argument is the value of a variable that is below 0, and nothing keeps it above 0."
         return Explanation(f"{explanation.sentence} {of_term}", _OF_VARIABLE)
-    return replace(explanation, repair=_MAGNITUDE)
+    if computed.made_by(x) == "Sub" and any(computed.made_by(term) == "Cumsum" for term in _terms(computed, x)):
+        difference = "The argument is a difference, and where its terms are nearly equal, it is lost in their rounding."
+        return Explanation(f"{explanation.sentence} {difference}", _OF_CUMSUM)
+    if x.num_neg_finite == x.size != 1 and is_differentiated:
+        return replace(explanation, repair=OF_NEGATIVE.format("argument"))
+    may_be_determinant = computed.made_by(computed.chain(x, RESHAPES)[-1]) in _OF_DETERMINANTS
+    return replace(explanation, repair=_MAGNITUDE) if may_be_determinant else explanation
+
+
+def _terms(computed: Computed, difference: TensorEvent) -> list[TensorEvent]:
+    """Returns the terms of a difference before ops that only reshape them."""
+    return [computed.chain(term, RESHAPES)[-1] for term in computed.made_from(difference).values()]
 
 
 def _subtracts_clipped_term(computed: Computed, difference: TensorEvent) -> bool:
@@ -182,6 +202,9 @@ def repair_of_log(computed: Computed, x: TensorEvent) -> str:
     """Returns the fix for a logarithm of 0 or its gradient, which depends on the op that made the argument."""
     if computed.is_p_log_p():
         return _XLOGY
+    takers = frozenset() if computed.is_gradient else frozenset(types[0] for types in computed.takers())
+    if takers and takers <= _DIAGONALS:
+        return _OF_DIAGONAL
     maker = x
     for _ in range(_MAX_MOVES):
         index = MOVES.get(computed.made_by(maker) or "")

@@ -72,7 +72,7 @@ from tfdbg_arrow.schema.op_traits import READER, UPDATER, Trait, types_with
 _OF_CUSTOM_GRADIENTS = types_with(Trait.STANDS_FOR_CALL)
 """Types of the ops with which tf.custom_gradient marks its result. The gradients of these ops compute nothing."""
 
-_CLIP = "Clip the argument from above, for example with tf.minimum"
+CLIP = "Clip the argument from above, for example with tf.minimum"
 SCALE_INPUTS = (
     "Scale the inputs to magnitudes near one, if they are larger: Exp overflows before the first update of the "
     "weights. To keep it finite later,"
@@ -85,6 +85,15 @@ _SEGMENT_SUMS = ("SegmentSum", "SegmentSumV2", "UnsortedSegmentSum")
 _LAYERS = MATRIX_PRODUCTS | {"BiasAdd", "_FusedConv2D", "_FusedMatMul"}
 """Types of ops that combine the inputs with weights."""
 _SOFTPLUS = "Use tf.nn.softplus(x) in place of log(1 + exp(x)): it cannot overflow."
+_SOFTMAX_BY_PARTS = (
+    "Subtract the maximum of the terms of each sum before the exponential, as in tf.exp(x - tf.reduce_max(x, axis=-1, "
+    "keepdims=True)) with the axis of the sum: the quotients stay the same. tf.nn.softmax and tf.nn.log_softmax do so."
+)
+_SELECTING = frozenset({
+    "BatchMatMulV2", "DiagPart", "Einsum", "GatherNd", "GatherV2", "MatMul", "MatrixDiagPart", "MatrixDiagPartV2",
+    "MatrixDiagPartV3", "RealDiv", "StridedSlice",
+})  # fmt: skip
+"""Types of ops that select or weight exponentials, whose sum then divides the result."""
 _SIGMOID = (
     "Use tf.nn.sigmoid(x) in place of 1 / (1 + exp(-x)), and tf.math.log_sigmoid(x) in place of its logarithm: they "
     "cannot overflow."
@@ -103,7 +112,8 @@ _ABOVE_0_BEFORE_ROOT = (
     "Keep the argument above 0, for example with tf.maximum(x, 1e-7). A maximum with 0 is not enough: at 0, the "
     "gradient of the root is infinite, and so is a division by the root."
 )
-_UNIT = "Clip the argument with tf.clip_by_value, for example to -0.999999 to 0.999999: the slope at 1 is infinite."
+_INSIDE_UNIT = "Clip the argument with tf.clip_by_value, for example to -0.999999 to 0.999999."
+_UNIT = f"{_INSIDE_UNIT.removesuffix('.')}: the slope at 1 is infinite."
 _DEVIATIONS = (
     "Use tf.math.reduce_variance or tf.nn.moments: they average the squares of the differences from the mean, which "
     "are not negative. For running sums, use Welford's algorithm, or float64."
@@ -127,8 +137,8 @@ _JITTER = (
     "float64 less."
 )
 _CHOLESKY = (
-    f"{_JITTER} Jitter helps only against rounding: check also that the matrix is symmetric (if not, use "
-    "tf.linalg.slogdet for a determinant), and that no variance on its diagonal is negative."
+    f"{_JITTER} Jitter helps only against rounding: check also that the matrix is symmetric, and that no variance on "
+    "its diagonal is negative."
 )
 _INVERTIBLE = (
     "Give the variable an initial value that is an invertible matrix, such as that of the initializer 'orthogonal' or "
@@ -172,6 +182,8 @@ def _repair_of_exp(computed: Computed) -> str:
         return LOGSUMEXP
     if direct == {"Sum", "RealDiv"} and ("Sum", "RealDiv") in takers:
         return SOFTMAX_OF_AXIS
+    if ("Sum", "RealDiv") in takers and direct <= _SELECTING | {"Sum"}:
+        return _SOFTMAX_BY_PARTS
     if "RealDiv" in direct and any(direct == {"RealDiv", total} and _is_gathered(takers, total) for total in direct):
         return _SEGMENT_SOFTMAX
     if direct == {"Log1p"} or (direct == {PLUS_CONSTANT} and (PLUS_CONSTANT, "Log") in takers):
@@ -180,12 +192,12 @@ def _repair_of_exp(computed: Computed) -> str:
         return _SIGMOID
     largest = largest_of(computed.output)
     if isinf(largest):
-        return f"{_CLIP}."
+        return f"{CLIP}."
     limit = log(largest)
     # A quarter of the limit keeps a product of three such exponentials finite, as in the gradient of a square.
     bound = f"{limit // 4:.1f}"
     room = f"the limit of {bound} leaves room for squares and products of the result."
-    clip = f"{_CLIP}(x, {bound}). Exp overflows above {limit:.1f}; {room}"
+    clip = f"{CLIP}(x, {bound}). Exp overflows above {limit:.1f}; {room}"
     return f"{SCALE_INPUTS} {clip[0].lower()}{clip[1:]}" if _overflows_before_training(computed) else clip
 
 
@@ -426,7 +438,7 @@ def _all(names: str, rule: Rule) -> dict[str, Rule]:
 
 
 _OUTSIDE_UNIT = Domain(of="a number outside [-1, 1]", where="outside [-1, 1]", repair=_UNIT)
-_AT_UNIT = Domain(of="1 or -1", where="1 or -1, up to rounding", kind="inf", repair=_UNIT)
+_AT_UNIT = Domain(of="1 or -1", where="1 or -1, up to rounding", kind="inf", repair=_INSIDE_UNIT)
 _OUTSIDE_01 = Domain(of="a number outside [0, 1]", where="outside [0, 1]", repair=_PROBABILITY)
 _ANGLE = Domain(of="an infinity", where="infinite", repair="Look for the op that made the infinity.")
 _ROOT_OF_NEGATIVE = Domain(of="a negative number", where="below 0", repair=_ABOVE_0_BEFORE_ROOT)
@@ -458,8 +470,8 @@ REPAIRS: dict[str, str] = {
     "Asin": _UNIT,
     "Atanh": _UNIT,
     "Acosh": _ABOVE_1,
-    "Exp": f"{_CLIP}.",
-    "Expm1": f"{_CLIP}.",
+    "Exp": f"{CLIP}.",
+    "Expm1": f"{CLIP}.",
     "Inv": _DIVISOR,
     "Log": POSITIVE,
     "Log1p": _ABOVE_MINUS_1,

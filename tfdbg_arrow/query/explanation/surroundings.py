@@ -26,6 +26,7 @@ from tfdbg_arrow.query.recorded import (
     TensorEvent,
     read_events,
 )
+from tfdbg_arrow.query.source_arrays import GETS_ELEMENT
 from tfdbg_arrow.query.stacks import (
     Frame,
     executed_span,
@@ -292,6 +293,14 @@ class Surroundings(BadTensorFacts):
     def bad_samples(self) -> BadSamples | None:
         """Returns the samples of the batch that are bad in the tensor; None if the tensor has no known samples."""
         return SampleFinder(self.logdir, self.flow, run_id=self.run_id).of(self.event)
+
+    def takes_data(self, index: int) -> bool:
+        """Returns whether an input of the op is data that no op of the program changed, except its dtype and shape."""
+        row = self.inputs_of(self.event).get(index)
+        if row is None:
+            return False
+        data = self.flow.computed(chain_of(row, lambda taker: self._behind(taker, "Cast", *RESHAPES))[-1])
+        return data.scope == "external" or data.op_type in GETS_ELEMENT
 
     def keras_ops(self) -> str | None:
         """Returns the name for keras.ops in the op's source file; None without Keras, or with TensorFlow."""
