@@ -13,7 +13,6 @@ from typing import Any
 
 from tests.culprit.corpus import Program, programs
 from tests.programs.running import start_python
-from tfdbg_arrow.query.nonfinite_tensor import NonFinite
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 NAMED_RIGHT = 0.95
@@ -47,7 +46,7 @@ def record(
     health_backend: str = "auto",
     is_compiled: bool = False,
 ) -> Iterator[dict[str, Any]]:
-    """Records programs in a separate process.
+    """Records programs in a separate process, and returns each answer as soon as it is available.
 
     Args:
         names: Programs or modules. An empty sequence means all programs.
@@ -56,17 +55,23 @@ def record(
         health_backend: The backend that counts the elements of tensors, as in enable().
         is_compiled: Whether XLA compiles all functions of the programs.
 
-    Yields:
-        Each answer, with the fields of record.Answer, as soon as it is available.
+    Returns:
+        The answers, with the fields of record.Answer.
+    """
+    settings = ["--repeat", str(repeat), "--graphs", graphs, "--health-backend", health_backend]
+    words = ["-m", "tests.culprit.record", *settings, *names, *(["--compiled"] if is_compiled else [])]
+    return map(json.loads, printed_by(words))
+
+
+def printed_by(words: list[str]) -> Iterator[str]:
+    """Yields the lines that a Python process prints, as soon as they are available.
 
     Raises:
         CalledProcessError: The process failed.
     """
-    settings = ["--repeat", str(repeat), "--graphs", graphs, "--health-backend", health_backend]
-    words = ["-m", "tests.culprit.record", *settings, *names, *(["--compiled"] if is_compiled else [])]
     with start_python(*words, cwd=REPOSITORY, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
-        yield from map(json.loads, process.stdout)
+        yield from process.stdout
     if process.returncode != 0:
         raise subprocess.CalledProcessError(process.returncode or 0, words)
 
@@ -89,10 +94,7 @@ def _verdict(program: Program, answer: dict[str, Any], graphs: str) -> Verdict:
         return Verdict(program=program, answer=answer, is_named_right=silent, is_line_right=silent)
     if answer["is_compiled"]:
         culprit = dataclasses.replace(culprit, effect=culprit.effect_in_xla)
-    known = {field.name for field in dataclasses.fields(NonFinite)}
-    named = [field for field in ("forward", "effect") if field in known]
-    is_op_right = culprit.op_type == answer["op_type"]
-    is_named_right = is_op_right and all(answer[field] == getattr(culprit, field) for field in named)
+    is_named_right = all(answer[field] == getattr(culprit, field) for field in ("op_type", "forward", "effect"))
     if culprit.executed is not None and (graphs == "executed" or culprit.is_removed):
         is_named_right |= (answer["op_type"], answer["forward"], answer["effect"]) == (
             *culprit.executed,

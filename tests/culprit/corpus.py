@@ -12,7 +12,7 @@ import importlib.util
 import inspect
 import pkgutil
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -123,6 +123,11 @@ def programs() -> list[Program]:
     for module in sorted(found.name for found in pkgutil.iter_modules(package.__path__)):
         importlib.import_module(f"{package.__name__}.{module}")
     return list(_PROGRAMS.values())
+
+
+def is_named(program: Program, names: Collection[str]) -> bool:
+    """Returns whether a program or its module is among some names. No names stand for all programs."""
+    return not names or not {program.name, program.name.partition(".")[0]}.isdisjoint(names)
 
 
 def sampled(every: int) -> list[Program]:

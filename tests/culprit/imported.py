@@ -9,22 +9,20 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
+# record sets the variables that TensorFlow reads when it is imported.
+from tests.culprit.record import run, use_two_devices  # isort: skip
 
 import tensorflow as tf
 from tensorflow.python.debug.lib.debug_events_monitors import InfNanMonitor
 from tensorflow.python.debug.lib.debug_events_reader import DebugDataReader
 
 import tfdbg_arrow
-from tests.culprit.corpus import Program, sampled
-from tests.culprit.record import run
+from tests.culprit.corpus import Program, is_named, sampled
 from tfdbg_arrow.debugger_v2.importer import import_dump
 
 NOTHING = "nothing"
@@ -105,12 +103,10 @@ def main() -> None:
     parser.add_argument("names", nargs="*", help="programs or modules; default: all")
     parser.add_argument("--every", type=int, default=1, help="only about one of so many programs")
     options = parser.parse_args()
-    # Programs with a distribution strategy need two devices.
-    cpu = tf.config.list_physical_devices("CPU")[0]
-    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+    use_two_devices()
     compared = []
     for program in sampled(options.every):
-        if options.names and not {program.name, program.name.partition(".")[0]} & set(options.names):
+        if not is_named(program, options.names):
             continue
         compared.append(compare(program))
         if compared[-1].is_worse:

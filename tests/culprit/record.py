@@ -17,7 +17,6 @@ import sys
 import tempfile
 import warnings
 from pathlib import Path
-from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
@@ -26,7 +25,7 @@ import keras
 import tensorflow as tf
 
 import tfdbg_arrow
-from tests.culprit.corpus import Program, programs
+from tests.culprit.corpus import Program, is_named, programs
 from tests.programs.compiling import compiled
 from tfdbg_arrow.query import NonFinite, alerts, provenance, read_reasons
 from tfdbg_arrow.query.recorded import health_facts
@@ -146,8 +145,8 @@ def answer(
     gc.collect()
     if found is None:
         return Answer(name=program.name, error=error, is_compiled=is_compiled)
-    forward: Any = getattr(found, "forward", None)
     explanation = None if reasons is None else reasons.explanation
+    line = found.source
     return Answer(
         name=program.name,
         is_reported=not found.is_expected,
@@ -155,13 +154,13 @@ def answer(
         op_type=found.op_type,
         ran_as=found.ran_as,
         op_name=found.op_name,
-        forward=forward.op_type if forward is not None else None,
-        effect=getattr(found, "effect", None),
-        path=found.source.file_path if found.source is not None else None,
-        lineno=found.source.lineno if found.source is not None else None,
-        code=found.source.code if found.source is not None else None,
-        colno=found.source.colno if found.source is not None else None,
-        end_colno=found.source.end_colno if found.source is not None else None,
+        forward=None if found.forward is None else found.forward.op_type,
+        effect=found.effect,
+        path=None if line is None else line.file_path,
+        lineno=None if line is None else line.lineno,
+        code=None if line is None else line.code,
+        colno=None if line is None else line.colno,
+        end_colno=None if line is None else line.end_colno,
         dtype=found.dtype,
         sentence=explanation.sentence if explanation is not None else None,
         repair=explanation.repair if explanation is not None else None,
@@ -205,9 +204,7 @@ def main() -> None:
     answers = sys.stdout
     sys.stdout = sys.stderr  # for the output of the programs
     for program in programs():
-        if options.names and not {program.name, program.name.partition(".")[0]} & set(options.names):
-            continue
-        for _ in range(options.repeat):
+        for _ in range(options.repeat if is_named(program, options.names) else 0):
             given = answer(
                 program,
                 graphs=options.graphs,

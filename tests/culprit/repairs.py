@@ -16,17 +16,15 @@ import ast
 import collections
 import json
 import re
-import subprocess
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from tests.culprit.compare import REPOSITORY, record
+from tests.culprit.compare import printed_by, record
 from tests.culprit.corpus import Program
 from tests.culprit.patches import PATCHES, Patch
-from tests.programs.running import start_python
 from tfdbg_arrow.reproduction.fixes import Fix, edited_line, epsilon_of
 
 Outcome = Literal["finite", "not finite", "not applied"]
@@ -249,20 +247,12 @@ def repaired(answers: Iterable[Mapping[str, Any]]) -> Iterator[Repaired]:
 
     Yields:
         The outcome of each program with a bug, as soon as it is known.
-
-    Raises:
-        CalledProcessError: The process failed.
     """
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "answers"
         path.write_text("\n".join(map(json.dumps, answers)))
-        words = ["-m", "tests.culprit.rerun", str(path)]
-        with start_python(*words, cwd=REPOSITORY, stdout=subprocess.PIPE) as process:
-            assert process.stdout is not None
-            for line in process.stdout:
-                yield Repaired(**json.loads(line))
-        if process.returncode != 0:
-            raise subprocess.CalledProcessError(process.returncode or 0, words)
+        for line in printed_by(["-m", "tests.culprit.rerun", str(path)]):
+            yield Repaired(**json.loads(line))
 
 
 def main() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -48,6 +49,35 @@ def counts(
         "num_zero": zero,
         "num_pos_finite": pos,
     }
+
+
+def counts_of(elements: Iterable[float]) -> dict[str, Any]:
+    """Returns the health columns that FULL_HEALTH measures of a vector."""
+    array = np.array(elements, np.float64)
+    finite = array[np.isfinite(array)]
+    return counts(
+        neg_inf=int((array == -np.inf).sum()),
+        pos_inf=int((array == np.inf).sum()),
+        nan=int(np.isnan(array).sum()),
+        neg=int((finite < 0).sum()),
+        zero=int((finite == 0).sum()),
+        pos=int((finite > 0).sum()),
+    )
+
+
+def numerics(*elements: float, dtype: str = "float32") -> dict[str, Any]:
+    """Returns the health columns that FULL_NUMERICS measures of a vector."""
+    finite = np.array(elements, np.float64)[np.isfinite(elements)]
+    magnitudes: dict[str, float] = {}
+    if finite.size:
+        magnitudes = {
+            "min_finite": float(finite.min()),
+            "max_finite": float(finite.max()),
+            "mean_finite": float(finite.mean()),
+            "stddev_finite": float(finite.std()),
+            "max_abs_finite": float(abs(finite).max()),
+        }
+    return {**counts_of(elements), **magnitudes, "dtype": dtype}
 
 
 CLEAN = counts(pos=2)
@@ -160,9 +190,19 @@ class GraphBuilder:
 class ExecutedBuilder:
     """One optimized graph. An input is `node:slot`, or `node` for slot 0."""
 
-    def __init__(self, run: RunBuilder, executed_graph_id: int) -> None:
+    def __init__(self, run: RunBuilder, executed_graph_id: int, graph: GraphBuilder | None) -> None:
         self.run = run
         self.executed_graph_id = executed_graph_id
+        self.graph = graph
+
+    def argument(self, name: str) -> ExecutedBuilder:
+        """Adds the node of the only argument."""
+        return self.node(name, "_Arg", index=0)
+
+    def result(self, source: str) -> ExecutedBuilder:
+        """Adds the node of the only result."""
+        ExecutedBuilder(self.run, self.executed_graph_id, None).node("result", "_Retval", [source], index=0)
+        return self
 
     def node(
         self,
@@ -177,7 +217,15 @@ class ExecutedBuilder:
         dtypes: str | None = '["float32"]',
         index: int | None = None,
     ) -> ExecutedBuilder:
-        """Adds a node. `of` and `op` are the program's graph and op that the node stands for, or None."""
+        """Adds a node.
+
+        Args:
+            of: The program's graph of the op that the node stands for. None means the graph of the optimized graph.
+            op: The program's op that the node stands for. None means the op of the same name, unless the node was
+                `made_for` another op or has no graph.
+        """
+        of = of or self.graph
+        op = name if op is None and of is not None and made_for is None else op
         self.run.add(
             "executed_op",
             executed_graph_id=self.executed_graph_id,
@@ -248,10 +296,10 @@ class RunBuilder:
         self.add("graph", graph_id=graph_id, graph_name=name)
         return GraphBuilder(self, graph_id, name)
 
-    def executed(self) -> ExecutedBuilder:
-        """Adds an optimized graph."""
+    def executed(self, graph: GraphBuilder | None = None) -> ExecutedBuilder:
+        """Adds an optimized graph, whose nodes stand for the ops of a graph of the program."""
         self._num_executed += 1
-        return ExecutedBuilder(self, self._num_executed - 1)
+        return ExecutedBuilder(self, self._num_executed - 1, graph)
 
     def stack(self, *frames: tuple[str, int, str, str | None, str]) -> int:
         """Adds a stack trace and returns its ID.
@@ -334,6 +382,10 @@ class RunBuilder:
             **health,
         )
 
+    def tensors(self, graph: GraphBuilder, healths: Mapping[str, Mapping[str, Any]], **place: Any) -> list[int]:
+        """Adds a row for each tensor of a graph, as `tensor` does, and returns their event_indexes."""
+        return [self.tensor(graph, name, health, **place) for name, health in healths.items()]
+
     def eager(self, execution: int, health: Mapping[str, Any], *, tensor_id: int, slot: int = 0) -> int:
         """Adds a row for an output of an execution and returns its event_index."""
         return self._tensor_row(
@@ -345,6 +397,19 @@ class RunBuilder:
             device_id=0,
             **health,
         )
+
+    def eager_op(
+        self,
+        op_type: str,
+        health: Mapping[str, Any],
+        *,
+        tensor_id: int,
+        inputs: Iterable[int] = (),
+        stack: int | None = None,
+    ) -> int:
+        """Adds an eager op with one output and a row for the output, and returns the event_index of the row."""
+        execution = self.execution(op_type, inputs=inputs, outputs={tensor_id: "float32"}, stack=stack)
+        return self.eager(execution, health, tensor_id=tensor_id)
 
     def external(self, tensor_id: int, health: Mapping[str, Any], *, execution: int) -> int:
         """Adds a row for an eager tensor from outside. `execution` is its first user."""

@@ -58,25 +58,19 @@ class TestNewest:
         assert opened.alerts(kinds=["nonfinite_origin"]).findings == ()
         assert {row.run_id for row in opened.history("x")} == {"a-new"}
         health, curves = opened.layer_health(), opened.training_curves()
-        assert health is not None
-        assert curves is not None
         assert health.run_id == curves.run_id == "a-new"
         with pytest.raises(QueryError, match="event 0 of run a-new holds no infinity and no NaN"):
             opened.provenance(0)
 
     def test_a_run_can_be_named(self, opened: Logdir) -> None:
-        found = opened.first_nonfinite(run_id="z-old")
-        assert found is not None
-        assert found.run_id == "z-old"
+        assert opened.first_nonfinite(run_id="z-old").run_id == "z-old"
         assert {row.run_id for row in opened.history("x", run_id="z-old")} == {"z-old"}
         assert [finding.run_id for finding in opened.alerts(kinds=["nonfinite_origin"], run_id="z-old").findings] == [
             "z-old"
         ]
 
     def test_all_runs_can_be_asked_for(self, opened: Logdir) -> None:
-        found = opened.first_nonfinite(run_id="all")
-        assert found is not None
-        assert found.run_id == "z-old"
+        assert opened.first_nonfinite(run_id="all").run_id == "z-old"
         assert {row.run_id for row in opened.history("x", run_id="all")} == {"a-new", "z-old"}
         assert len(opened.alerts(kinds=["nonfinite_origin"], run_id="all").findings) == 1
 
@@ -101,9 +95,7 @@ class TestNewest:
         assert opened.first_nonfinite() is None
         run_of("b-newer", INF, start_s=40, end_s=50).write(fixed)
         opened.refresh()
-        found = opened.first_nonfinite()
-        assert found is not None
-        assert found.run_id == "b-newer"
+        assert opened.first_nonfinite().run_id == "b-newer"
 
     def test_an_unknown_run_is_an_error(self, opened: Logdir) -> None:
         for ask in (opened.first_nonfinite, opened.nonfinite, opened.coverage, opened.alerts, opened.layer_health):
@@ -113,8 +105,7 @@ class TestNewest:
     def test_a_logdir_without_runs_has_no_answer(self, tmp_path: Path) -> None:
         run = RunBuilder("run-a")
         run.rows["run"].clear()
-        run.write(tmp_path)
-        with open_logdir(tmp_path) as opened:
+        with open_logdir(run.write(tmp_path)) as opened:
             assert opened.first_nonfinite() is None
             assert opened.about_runs() == AboutRuns(run_ids=(), is_newest=True, num_others=0, num_bad_others=None)
             with pytest.raises(QueryError, match="holds 0 runs"):
@@ -186,8 +177,7 @@ class TestOneProgram:
         live = run_of("live", start_s=40, end_s=None)
         live.rows["tensor_health"][0]["wall_time_ns"] = START_NS + 60 * SECOND
         live.write(tmp_path)
-        run_of("child", start_s=50, end_s=55).write(tmp_path)
-        with open_logdir(tmp_path) as opened:
+        with open_logdir(run_of("child", start_s=50, end_s=55).write(tmp_path)) as opened:
             assert asked_runs(opened).run_ids == ("live", "child")
 
 
@@ -209,8 +199,7 @@ class TestAboutRuns:
     ) -> None:
         for index, health in enumerate(others):
             run_of(f"old-{index}", health, start_s=index * 10, end_s=index * 10 + 5).write(tmp_path)
-        run_of("new", NAN, start_s=100, end_s=110).write(tmp_path)
-        with open_logdir(tmp_path) as opened:
+        with open_logdir(run_of("new", NAN, start_s=100, end_s=110).write(tmp_path)) as opened:
             assert opened.about_runs(run_id=run_id).sentence == sentence
 
     def test_given_runs_are_the_newest_only_if_they_are(self, opened: Logdir) -> None:
@@ -239,8 +228,7 @@ class TestTensors:
                 opened.provenance(found, run_id="a-new")
 
     def test_a_row_is_one_of_the_newest_run(self, fixed: Path) -> None:
-        run_of("b-newer", NAN, start_s=40, end_s=50).write(fixed)
-        with open_logdir(fixed) as opened:
+        with open_logdir(run_of("b-newer", NAN, start_s=40, end_s=50).write(fixed)) as opened:
             found = opened.provenance(0)
             assert isinstance(found, Provenance)
             assert found.run_id == "b-newer"
@@ -320,13 +308,10 @@ class TestNames:
         with open_logdir(named) as opened:
             assert asked_runs(opened, "once").run_ids == ("r2",)
             assert asked_runs(opened, "r1").run_ids == ("r1",)  # an ID takes precedence over a name
-            found = opened.first_nonfinite(run_id="once")
-            assert found is not None
-            assert found.run_id == "r2"
+            assert opened.first_nonfinite(run_id="once").run_id == "r2"
             assert {row.run_id for row in opened.history("x", run_id="once")} == {"r2"}
             assert opened.about_runs(run_id="once").run_ids == ("r2",)
             health = opened.layer_health(run_id="once")
-            assert health is not None
             assert health.run_id == "r2"
             compared = opened.diff(opened, run_a="once", run_b="r3")
             assert (compared.run_a, compared.run_b) == ("r2", "r3")

@@ -57,8 +57,7 @@ def bad_run(*, name: str = "Log", number: int = 1, run_id: str = "run-a") -> Run
     stack = run.stack((f"/home/me/{name}.py", 3, "loss", f"tf.math.log({name})", "user"))
     graph = run.graph(f"loss{name}").op("probs", "Softmax").op(name, "Log", inputs=["probs"], stack=stack, layer=name)
     for step in range(number):
-        run.tensor(graph, "probs", counts(zero=2, pos=4))
-        run.tensor(graph, name, counts(neg_inf=2, neg=4))
+        run.tensors(graph, {"probs": counts(zero=2, pos=4), name: counts(neg_inf=2, neg=4)})
         for row in run.rows["tensor_health"][-2:]:
             row["step"] = step
     return run
@@ -67,15 +66,13 @@ def bad_run(*, name: str = "Log", number: int = 1, run_id: str = "run-a") -> Run
 def good_run() -> RunBuilder:
     run = RunBuilder("run-b")
     graph = run.graph("lossLog").op("probs", "Softmax").op("Log", inputs=["probs"], layer="Log")
-    run.tensor(graph, "probs", counts(zero=2, pos=4))
-    run.tensor(graph, "Log", {**CLEAN, "step": 0})
+    run.tensors(graph, {"probs": counts(zero=2, pos=4), "Log": {**CLEAN, "step": 0}})
     return run
 
 
 def answers(logdir: Logdir) -> Iterator[Any]:
     """Yields an answer of each public class."""
     found = logdir.first_nonfinite()
-    assert found is not None
     yield found
     assert found.inputs[0].health is not None
     yield found.inputs[0].health
@@ -113,7 +110,6 @@ def logdir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Logdir]:
 
 def test_a_bad_tensor_has_the_words_of_the_command_line(logdir: Logdir) -> None:
     found = logdir.first_nonfinite()
-    assert found is not None
     text = Text(found._repr_html_()).text
     for words in ("made -Inf", "Log:0 (Log)", "/home/me/Log.py:3", "tf.math.log(Log)", "layer", "Softmax", "2 zero, 4"):
         assert words in text
@@ -137,16 +133,13 @@ def test_layers_and_curves_are_drawings_and_without_the_viewer_tables(
     differences = logdir.layer_differences(good_run().write(tmp_path))
     shown = (logdir.layer_health(), logdir.training_curves(), differences)
     for answer in shown:
-        assert answer is not None
         assert {"svg", "path", "text"} <= Text(answer._repr_html_()).tags
     shares = distributions(Path(__file__).parents[1] / "compat" / "golden" / "2.3" / "full_numerics")
-    assert shares is not None
     assert {"svg", "path", "text"} <= Text(shares._repr_html_()).tags
     shown = (*shown, shares)
     for module in ("map_drawing", "line_drawing", "distribution_drawing"):
         monkeypatch.setitem(sys.modules, f"tfdbg_arrow.viewer.{module}", None)
     for answer in shown:
-        assert answer is not None
         assert "table" in Text(answer._repr_html_()).tags
         assert "svg" not in Text(answer._repr_html_()).tags
 
@@ -209,8 +202,6 @@ def test_a_difference_of_two_runs_names_both_sides(tmp_path: Path) -> None:
     a, b = bad_run().write(tmp_path / "a"), good_run().write(tmp_path / "b")
     with open_logdir(a) as logdir:
         found = logdir.diff(b)
-    text = Text(found._repr_html_()).text
-    assert "The first divergence: Log:0 (Log)" in text
+    assert "The first divergence: Log:0 (Log)" in Text(found._repr_html_()).text
     assert repr(found).startswith("<Diff The first divergence: Log:0 (Log)")
-    assert found.divergence is not None
     assert repr(found.divergence.a).startswith("<DiffTensor Log:0 (Log), in lossLog, step 0: float32 [6]: ")

@@ -186,10 +186,10 @@ class TestRecordedData:
 
     def test_only_eager_ops_are_an_info_and_calls_of_unknown_functions_a_warning(self, tmp_path: Path) -> None:
         eager = RunBuilder("run-a")
-        eager.eager(eager.execution("Exp", outputs={1: "float32"}), CLEAN, tensor_id=1)
+        eager.eager_op("Exp", CLEAN, tensor_id=1)
         eager.write(tmp_path)
         late = RunBuilder("run-b")
-        late.eager(late.execution("__inference_step_7", outputs={1: "float32"}), CLEAN, tensor_id=1)
+        late.eager_op("__inference_step_7", CLEAN, tensor_id=1)
         late.write(tmp_path)
         assert found(tmp_path) == [("unknown_functions", "warning", "run-b"), ("only_eager", "info", "run-a")]
         assert "before recording began" in doctor(tmp_path).findings[0].sentence
@@ -206,8 +206,7 @@ class TestRecordedData:
         assert doctor(tmp_path).is_healthy
         empty = RunBuilder("run-b", op_regex="Nothing")
         empty.execution("Exp", graph=empty.graph("f").op("x", "Exp", not_recorded="op_regex"))
-        empty.write(tmp_path)
-        assert ("no_tensor", "warning", "run-b") in found(tmp_path)
+        assert ("no_tensor", "warning", "run-b") in found(empty.write(tmp_path))
 
     def test_unobserved_outputs_are_counted_by_reason(self, tmp_path: Path) -> None:
         run = healthy()
@@ -263,8 +262,7 @@ class TestCaptureStats:
     def test_masked_values_do_not_make_the_coverage_incomplete(self, tmp_path: Path) -> None:
         run = healthy()
         stat(run, "masked", "Log:0", "nothing in its graph computes with it")
-        run.write(tmp_path)
-        result = CliRunner().invoke(app, ["coverage", str(tmp_path)])
+        result = CliRunner().invoke(app, ["coverage", str(run.write(tmp_path))])
         assert (result.exit_code, result.stdout.splitlines()[0]) == (0, "Every tensor that could be bad was looked at.")
 
     def test_first_nonfinite_reports_a_gap_once(self, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import tfdbg_arrow
 from tfdbg_arrow.query.alert_rules.answer import Alert
-from tfdbg_arrow.query.explanation import read_reasons
+from tfdbg_arrow.query.explanation import Explanation, read_reasons
 from tfdbg_arrow.query.flow.data_flow import DataFlow, Sources
 from tfdbg_arrow.query.flow.executed_graphs import read_dtypes
 from tfdbg_arrow.query.flow.program_ops import COUNTS, NUMBERS, reciprocal
@@ -30,6 +30,13 @@ def first(run: RunBuilder, tmp_path: Path) -> NonFinite:
     found = tfdbg_arrow.first_nonfinite(run.write(tmp_path / "logdir"))
     assert found is not None
     return found
+
+
+def reason(run: RunBuilder, event_index: int, tmp_path: Path) -> Explanation:
+    """Returns the explanation of a tensor of a run that was written before."""
+    explanation = read_reasons(tmp_path / "logdir", event_index, run_id=run.run_id).explanation
+    assert explanation is not None
+    return explanation
 
 
 def sources(run: RunBuilder, tmp_path: Path, event_index: int) -> Sources:
@@ -56,9 +63,7 @@ class TestFused:
         run = RunBuilder("run-a")
         graph = run.graph("f").op("x", "Placeholder").op("Softmax", inputs=["x"]).op("Log", inputs=["Softmax"])
         graph.function("f", ["x"], ["Log"])
-        run.executed().node("x", "_Arg", of=graph, op="x", index=0).node(
-            "Log", "LogSoftmax", ["x"], of=graph, op="Log"
-        ).node("out", "_Retval", ["Log"], index=0)
+        run.executed(graph).argument("x").node("Log", "LogSoftmax", ["x"]).result("Log")
         index = call(run, graph)
         run.tensor(graph, "x", CLEAN, execution=index)
         run.tensor(graph, "Log", NAN, execution=index, op_type="LogSoftmax")
@@ -71,7 +76,6 @@ class TestFused:
         assert found.is_origin
         assert found.effect == "result"
         (softmax,) = found.inputs
-        assert softmax.producer is not None
         assert (softmax.producer.op_type, softmax.producer.event_index, softmax.health) == ("Softmax", None, None)
 
     def test_its_sources_are_the_inputs_of_all_ops_it_stands_for(self, tmp_path: Path) -> None:
@@ -95,13 +99,9 @@ def test_an_op_merged_into_an_identical_op_has_its_value(tmp_path: Path) -> None
     run = RunBuilder("run-a")
     graph = run.graph("f").op("x", "Placeholder").op("a", "Log", ["x"]).op("b", "Log", ["x"])
     graph.op("sum", "Neg", ["b"]).function("f", ["x"], ["sum"])
-    run.executed().node("x", "_Arg", of=graph, op="x", index=0).node("a", "Log", ["x"], of=graph, op="a").node(
-        "sum", "Neg", ["a"], of=graph, op="sum"
-    ).node("out", "_Retval", ["sum"], index=0)
+    run.executed(graph).argument("x").node("a", "Log", ["x"]).node("sum", "Neg", ["a"]).result("sum")
     index = call(run, graph)
-    run.tensor(graph, "x", CLEAN, execution=index)
-    run.tensor(graph, "a", NEG_INF, execution=index)
-    run.tensor(graph, "sum", NAN | NEG_INF, execution=index)
+    run.tensors(graph, {"x": CLEAN, "a": NEG_INF, "sum": NAN | NEG_INF}, execution=index)
     run.eager(index, NEG_INF, tensor_id=2)
     found = first(run, tmp_path)
     assert (found.op_name, found.effect, found.ran_as) == ("a", "result", None)
@@ -111,33 +111,25 @@ def test_an_input_has_the_constant_of_the_program_where_tensorflow_kept_an_equal
     run = RunBuilder("run-a")
     graph = run.graph("f").op("x", "Placeholder").op("axis", "Const").op("end", "Const")
     graph.op("mean", "Mean", ["x", "axis"]).function("f", ["x"], ["mean"])
-    run.executed().node("x", "_Arg", of=graph, op="x", index=0).node("end", "Const", of=graph, op="end").node(
-        "mean", "Mean", ["x", "end"], of=graph, op="mean"
-    ).node("out", "_Retval", ["mean"], index=0)
+    run.executed(graph).argument("x").node("end", "Const").node("mean", "Mean", ["x", "end"]).result("mean")
     index = call(run, graph)
-    run.tensor(graph, "x", CLEAN, execution=index)
-    run.tensor(graph, "mean", NAN, execution=index)
+    run.tensors(graph, {"x": CLEAN, "mean": NAN}, execution=index)
     run.eager(index, NAN, tensor_id=2)
-    producer = first(run, tmp_path).inputs[1].producer
-    assert producer is not None
-    assert producer.op_name == "axis"
+    assert first(run, tmp_path).inputs[1].producer.op_name == "axis"
 
 
 def test_a_division_in_a_chain_of_functions_divides_one(tmp_path: Path) -> None:
     run = RunBuilder("run-a")
     graph = run.graph("f").op("x", "Placeholder").op("one", "Const").op("root", "Sqrt", ["x"])
     graph.op("ratio", "RealDiv", ["one", "root"]).function("f", ["x"], ["ratio"])
-    run.executed().node("x", "_Arg", of=graph, op="x", index=0).node(
-        "ratio", "_UnaryOpsComposition", ["x"], of=graph, op="ratio"
-    ).node("result", "_Retval", ["ratio"], index=0)
+    run.executed(graph).argument("x").node("ratio", "_UnaryOpsComposition", ["x"]).result("ratio")
     index = call(run, graph, health=counts(zero=1, pos=2))
     run.tensor(graph, "x", counts(zero=1, pos=2), execution=index)
     bad = run.tensor(graph, "ratio", counts(pos_inf=1, pos=2), execution=index, op_type="_UnaryOpsComposition")
     run.eager(index, counts(pos_inf=1, pos=2), tensor_id=2)
     found = first(run, tmp_path)
     assert (found.op_type, found.ran_as) == ("RealDiv", "_UnaryOpsComposition in place of Sqrt and RealDiv")
-    explanation = read_reasons(tmp_path / "logdir", tensor=bad, run_id=run.run_id).explanation
-    assert explanation is not None
+    explanation = reason(run, bad, tmp_path)
     assert explanation.sentence == ("Division by 0: 1 of 3 elements is 0 in the divisor, and the quotient is infinite.")
 
 
@@ -148,14 +140,13 @@ def test_a_node_made_by_the_optimizer_has_the_source_line_and_labels_of_its_op(t
     graph.op("log", "Log", ["abs"], stack=line, layer="dense", role="forward").op("out", "Neg", ["log"])
     graph.function("f", ["x"], ["out"])
     made = "log/unary_ops_composition"
-    run.executed().node("x", "_Arg", of=graph, op="x", index=0).node(
-        made, "_UnaryOpsComposition", ["x"], of=graph, made_for="log"
-    ).node("out", "Neg", [made], of=graph, op="out").node("result", "_Retval", ["out"], index=0)
+    run.executed(graph).argument("x").node(made, "_UnaryOpsComposition", ["x"], made_for="log").node(
+        "out", "Neg", [made]
+    ).result("out")
     index = call(run, graph, health=counts(zero=1, neg=1))
     run.tensor(graph, "x", counts(zero=1, neg=1), execution=index)
     graph.op_types[made] = "_UnaryOpsComposition"
-    run.tensor(graph, made, NEG_INF, execution=index)
-    run.tensor(graph, "out", NEG_INF, execution=index)
+    run.tensors(graph, {made: NEG_INF, "out": NEG_INF}, execution=index)
     run.eager(index, NEG_INF, tensor_id=2)
     found = first(run, tmp_path)
     assert (found.op_name, found.op_type, found.ran_as) == (
@@ -163,20 +154,15 @@ def test_a_node_made_by_the_optimizer_has_the_source_line_and_labels_of_its_op(t
         "Log",
         "_UnaryOpsComposition in place of Abs and Log",
     )
-    assert found.source is not None
     assert (found.source.lineno, found.layer, found.role) == (7, "dense", "forward")
-    why = read_reasons(tmp_path / "logdir", tensor=3, run_id=run.run_id)
-    assert why.explanation is not None
-    assert why.explanation.sentence.startswith("Log of 0: 1 of 2 elements is 0")
+    assert reason(run, 3, tmp_path).sentence.startswith("Log of 0: 1 of 2 elements is 0")
 
 
 def test_a_constant_computed_in_advance_is_an_origin_without_inputs(tmp_path: Path) -> None:
     run = RunBuilder("run-a")
     graph = run.graph("f").op("zero", "Const").op("log", "Log", ["zero"]).op("out", "Neg", ["log"])
     graph.function("f", [], ["out"])
-    run.executed().node("log", "Const", of=graph, op="log").node("out", "Neg", ["log"], of=graph, op="out").node(
-        "result", "_Retval", ["out"], index=0
-    )
+    run.executed(graph).node("log", "Const").node("out", "Neg", ["log"]).result("out")
     index = run.execution("f", outputs={2: "float32"}, graph=graph)
     run.tensor(graph, "log", NEG_INF, execution=index, op_type="Const")
     run.tensor(graph, "out", NEG_INF, execution=index)
@@ -203,18 +189,15 @@ def test_a_nan_of_constants_is_not_said_to_be_made_by_one_op_if_another_may_have
     graph = run.graph("f").op("zero", "Const").op("made", maker, ["zero", "zero"]).op("moved", "Reshape", ["made"])
     graph.op("later", later, ["moved", "moved"] if later == "Mul" else ["moved"]).op("out", "Neg", ["later"])
     graph.function("f", [], ["out"])
-    run.executed().node("later", "Const", of=graph, op="later").node("out", "Neg", ["later"], of=graph, op="out").node(
-        "result", "_Retval", ["out"], index=0
-    )
+    run.executed(graph).node("later", "Const").node("out", "Neg", ["later"]).result("out")
     index = run.execution("f", outputs={2: "float32"}, graph=graph)
     run.tensor(graph, "later", health, execution=index, op_type="Const")
     run.tensor(graph, "out", health, execution=index)
     run.eager(index, health, tensor_id=2)
     found = first(run, tmp_path)
-    sentence = read_reasons(tmp_path / "logdir", found).explanation
+    sentence = reason(run, found.event_index, tmp_path)
     assert (found.op_type, found.ran_as) == (maker, f"Const in place of {maker}, Reshape and {later}")
     assert [input_.health for input_ in found.inputs] == [None, None]
-    assert sentence is not None
     assert sentence.sentence.startswith(f"{expected} of constants: TensorFlow computed the result in advance, and it ")
 
 
@@ -224,12 +207,11 @@ def nested(site: str) -> tuple[RunBuilder, int]:
     inner = run.graph("inner").op("a", "Placeholder").op("neg", "Neg", ["a"]).function("inner", ["a"], ["neg"])
     outer = run.graph("outer").op("x", "Placeholder").op("log", "Log", ["x"]).op("call", "PartitionedCall", ["log"])
     outer.function("f", ["x"], ["call"]).calls("call", "inner", inner)
-    run.executed().node("x", "_Arg", of=outer, op="x", index=0).node("log", "Log", ["x"], of=outer, op="log").node(
+    run.executed(outer).argument("x").node("log", "Log", ["x"]).node(
         f"{site}/neg", "Neg", ["log"], of=inner, op="neg", site=site
-    ).node("result", "_Retval", [f"{site}/neg"], index=0)
+    ).result(f"{site}/neg")
     index = call(run, outer)
-    run.tensor(outer, "x", CLEAN, execution=index)
-    run.tensor(outer, "log", NEG_INF, execution=index)
+    run.tensors(outer, {"x": CLEAN, "log": NEG_INF}, execution=index)
     event_index = run.tensor(inner, "neg", NEG_INF, execution=index, site=site)
     run.eager(index, NEG_INF, tensor_id=2)
     return run, event_index
@@ -237,10 +219,8 @@ def nested(site: str) -> tuple[RunBuilder, int]:
 
 def test_edges_cross_inlined_function_calls(tmp_path: Path) -> None:
     run, event_index = nested("call")
-    found = sources(run, tmp_path, event_index)
-    assert [event.op_name for event in found.events] == ["log"]
+    assert [event.op_name for event in sources(run, tmp_path, event_index).events] == ["log"]
     answer = tfdbg_arrow.first_nonfinite(tmp_path / "logdir")
-    assert answer is not None
     assert (answer.op_name, answer.effect) == ("log", "result")
     with tfdbg_arrow.open_logdir(tmp_path / "logdir") as logdir:
         (alert,) = origins(logdir)
@@ -269,7 +249,6 @@ def test_the_result_of_a_conditional_comes_from_the_branch_that_ran(tmp_path: Pa
     found = sources(run, tmp_path, last)
     assert ([event.op_name for event in found.events], found.is_complete) == (["log"], True)
     answer = tfdbg_arrow.first_nonfinite(tmp_path / "logdir")
-    assert answer is not None
     assert (answer.op_name, answer.effect) == ("log", "result")
 
 
@@ -308,7 +287,6 @@ def test_an_iteration_uses_the_values_of_the_previous_one(tmp_path: Path) -> Non
     assert sources_of(events[2]) == [("exp", 1)]
     assert sources_of(last) == [("exp", 2)]
     found = tfdbg_arrow.first_nonfinite(tmp_path / "logdir")
-    assert found is not None
     assert (found.op_name, found.iteration, found.effect) == ("exp", 1, "result")
     with tfdbg_arrow.open_logdir(tmp_path / "logdir") as logdir:
         edges = logdir.rows(
@@ -324,15 +302,12 @@ def test_sources_come_from_the_optimized_graph_that_produced_the_rows(tmp_path: 
     run = RunBuilder("run-a")
     graph = run.graph("f").op("x", "Placeholder").op("Softmax", inputs=["x"]).op("Log", inputs=["Softmax"])
     graph.function("f", ["x"], ["Log"])
-    run.executed().node("x", "_Arg", of=graph, op="x", index=0).node("Log", "LogSoftmax", ["x"], of=graph, op="Log")
-    run.executed().node("x", "_Arg", of=graph, op="x", index=0).node(
-        "Softmax", "Softmax", ["x"], of=graph, op="Softmax"
-    ).node("Log", "Log", ["Softmax"], of=graph, op="Log")
+    run.executed(graph).argument("x").node("Log", "LogSoftmax", ["x"])
+    run.executed(graph).argument("x").node("Softmax", "Softmax", ["x"]).node("Log", "Log", ["Softmax"])
     fused, split = call(run, graph), call(run, graph, argument=3)
     run.tensor(graph, "x", CLEAN, execution=fused, step=1)
     one = run.tensor(graph, "Log", NAN, execution=fused, step=1, op_type="LogSoftmax")
-    run.tensor(graph, "x", CLEAN, execution=split, step=2)
-    run.tensor(graph, "Softmax", CLEAN, execution=split, step=2)
+    run.tensors(graph, {"x": CLEAN, "Softmax": CLEAN}, execution=split, step=2)
     other = run.tensor(graph, "Log", NAN, execution=split, step=2)
     assert [event.scope for event in sources(run, tmp_path, one).events] == ["external"]
     assert [event.op_name for event in sources(run, tmp_path, other).events] == ["Softmax"]
@@ -341,9 +316,9 @@ def test_sources_come_from_the_optimized_graph_that_produced_the_rows(tmp_path: 
 def test_invalid_lists_of_dtypes_are_ignored(tmp_path: Path) -> None:
     run = RunBuilder("run-a")
     graph = run.graph("f").op("x", "Placeholder").op("log", "Log", ["x"]).function("f", ["x"], ["log"])
-    executed = run.executed().node("x", "_Arg", of=graph, op="x", index=0)
+    executed = run.executed(graph).argument("x")
     for name, dtypes in {"made/a": "[", "made/b": '{"a": 1}', "made/c": '[1, null, "float32"]', "made/d": None}.items():
-        executed.node(name, "Neg", ["x"], of=graph, dtypes=dtypes)
+        executed.node(name, "Neg", ["x"], made_for="log", dtypes=dtypes)
     flow = DataFlow(written(run, tmp_path), run_id=run.run_id)
     dtypes = flow.graphs.graph(graph.graph_id).dtypes
     assert {key: dtype for key, dtype in dtypes.items() if key[0].startswith("made")} == {("made/c", 2): "float32"}
@@ -367,8 +342,7 @@ def test_queries_end_on_cyclic_graphs(tmp_path: Path) -> None:
     for name in ("log", "exp", "neg"):
         run.tensor(graph, name, NAN, execution=index)
     run.eager(index, NAN, tensor_id=2)
-    found = first(run, tmp_path)
-    assert found.op_name in ("log", "exp", "neg")
+    assert first(run, tmp_path).op_name in ("log", "exp", "neg")
     with tfdbg_arrow.open_logdir(tmp_path / "logdir") as logdir:
         logdir.alerts()
 
@@ -424,8 +398,7 @@ def test_the_reciprocal_of_a_root_is_nan_because_of_the_root(
 ) -> None:
     run, event = chain(("Sqrt", "RealDiv"), taken, made)
     found = first(run, tmp_path)
-    explanation = read_reasons(tmp_path / "logdir", tensor=event, run_id=run.run_id).explanation
-    assert explanation is not None
+    explanation = reason(run, event, tmp_path)
     assert found.op_type == op_type
     assert explanation.sentence.startswith(sentence)
 
@@ -449,12 +422,8 @@ def test_the_reason_of_a_fused_op_follows_from_the_counts_of_its_input(
     found = first(run, tmp_path)
     (relu,) = found.inputs
     assert (found.op_name, found.op_type, found.event_index) == ("log", "Log", event)
-    assert relu.producer is not None
-    assert relu.health is not None
     assert (relu.producer.op_type, relu.health.num_neg_finite, relu.health.has_inf_or_nan) == ("Relu", 0, False)
-    explanation = read_reasons(tmp_path / "logdir", tensor=event, run_id=run.run_id).explanation
-    assert explanation is not None
-    assert explanation.sentence == sentence
+    assert reason(run, event, tmp_path).sentence == sentence
 
 
 @pytest.mark.parametrize(
@@ -474,8 +443,7 @@ def test_a_sum_that_tensorflow_left_out_of_a_chain_added_0(
     run, event = chain(op_types, {**taken, **half}, {**made, **half})
     found = first(run, tmp_path)
     assert (found.op_type, found.num_neg_inf, found.num_pos_inf) == ("Log", 1, 0)
-    explanation = read_reasons(tmp_path / "logdir", tensor=event, run_id=run.run_id).explanation
-    assert explanation is not None
+    explanation = reason(run, event, tmp_path)
     assert explanation.sentence.startswith("Log of 0: 1 of 3 elements is 0, and the logarithm of 0 is -Inf.")
     assert ("is 0 in float16" in explanation.sentence) == is_lost
 
@@ -485,9 +453,7 @@ def test_a_cast_of_a_constant_that_was_computed_in_advance_is_no_maker(is_folded
     run = RunBuilder("run-a")
     graph = run.graph("f").op("x", "Placeholder").op("one", "Const").op("cast", "Cast", ["one" if is_folded else "x"])
     graph.op("sum", "MatMul", ["x", "cast"]).function("f", ["x"], ["sum"])
-    run.executed().node("x", "_Arg", of=graph, op="x", index=0).node("sum", "MatMul", ["x"], of=graph, op="sum").node(
-        "result", "_Retval", ["sum"], index=0
-    )
+    run.executed(graph).argument("x").node("sum", "MatMul", ["x"]).result("sum")
     index = call(run, graph, health=counts(pos=3))
     run.tensor(graph, "x", counts(pos=3), execution=index)
     run.eager(index, counts(pos_inf=1, pos=2), tensor_id=2)
@@ -496,7 +462,6 @@ def test_a_cast_of_a_constant_that_was_computed_in_advance_is_no_maker(is_folded
     row = flow.events.event(event)
     assert row is not None
     made = flow.program_ops.maker(row)
-    assert made is not None
     assert (made.op.op_type, made.others) == ("MatMul", () if is_folded else ("Cast",))
 
 
@@ -510,12 +475,11 @@ def test_the_reciprocal_of_a_root_is_the_division_of_the_program(epsilon: bool, 
         graph.op("zero", "Const").op("sum", "AddV2", ["root", "zero"])
         divisor = "sum"
     graph.op("ratio", "RealDiv", ["x", divisor]).function("f", ["x"], ["ratio"])
-    run.executed().node("x", "_Arg", of=graph, op="x", index=0).node("v", "Square", ["x"], of=graph, op="v").node(
-        "root", "Rsqrt", ["v"], of=graph, op="root"
-    ).node("ratio", "Mul", ["x", "root"], of=graph, op="ratio").node("result", "_Retval", ["ratio"], index=0)
+    run.executed(graph).argument("x").node("v", "Square", ["x"]).node("root", "Rsqrt", ["v"]).node(
+        "ratio", "Mul", ["x", "root"]
+    ).result("ratio")
     index = call(run, graph, health=counts(zero=1, pos=2))
-    run.tensor(graph, "x", counts(zero=1, pos=2), execution=index)
-    run.tensor(graph, "v", counts(zero=1, pos=2), execution=index)
+    run.tensors(graph, {"x": counts(zero=1, pos=2), "v": counts(zero=1, pos=2)}, execution=index)
     root = run.tensor(graph, "root", counts(pos_inf=1, pos=2), execution=index, op_type="Rsqrt")
     run.tensor(graph, "ratio", counts(nan=1, pos=2), execution=index, op_type="Mul")
     run.eager(index, counts(nan=1, pos=2), tensor_id=2)
@@ -526,8 +490,7 @@ def test_the_reciprocal_of_a_root_is_the_division_of_the_program(epsilon: bool, 
         (1, 0),
         (1, 0),
     ]
-    explanation = read_reasons(tmp_path / "logdir", tensor=root, run_id=run.run_id).explanation
-    assert explanation is not None
+    explanation = reason(run, root, tmp_path)
     assert explanation.sentence == "0 / 0: the divisor has 1 zero, the dividend 1 zero, and 0 / 0 is NaN."
     with tfdbg_arrow.open_logdir(tmp_path / "logdir") as logdir:
         named = {
@@ -556,10 +519,10 @@ def test_a_quotient_that_is_scaled_before_it_is_computed(
     graph = run.graph("f").op("x", "Placeholder").op("v", "Square", ["x"]).op("root", "Sqrt", ["v"])
     graph.op("rate", "Tanh", ["v"]).op("ratio", "RealDiv", ["x", "root"]).op("step", "Mul", ["rate", "ratio"])
     graph.function("f", ["x"], ["step"])
-    executed = run.executed().node("x", "_Arg", of=graph, op="x", index=0).node("v", "Square", ["x"], of=graph, op="v")
-    executed.node("rate", "Tanh", ["v"], of=graph, op="rate").node("root", "Rsqrt", ["v"], of=graph, op="root")
-    executed.node("ratio", "Mul", ["rate", "root"], of=graph, op="ratio")
-    executed.node("step", "Mul", ["x", "ratio"], of=graph, op="step").node("out", "_Retval", ["step"], index=0)
+    executed = run.executed(graph).argument("x").node("v", "Square", ["x"])
+    executed.node("rate", "Tanh", ["v"]).node("root", "Rsqrt", ["v"])
+    executed.node("ratio", "Mul", ["rate", "root"])
+    executed.node("step", "Mul", ["x", "ratio"]).result("step")
     some, infinite = counts(zero=1, pos=2), counts(pos_inf=1, pos=2)
     index = call(run, graph, health=some)
     events = {
@@ -573,9 +536,7 @@ def test_a_quotient_that_is_scaled_before_it_is_computed(
     found = first(run, tmp_path)
     assert (found.op_name, found.op_type, found.event_index) == ("ratio", "RealDiv", root)
     assert (found.num_nan, found.num_pos_inf) == ((1, 0) if is_known else (0, 1))
-    explanation = read_reasons(tmp_path / "logdir", tensor=root, run_id=run.run_id).explanation
-    assert explanation is not None
-    assert explanation.sentence == (
+    assert reason(run, root, tmp_path).sentence == (
         "0 / 0: the divisor has 1 zero, the dividend 1 zero, and 0 / 0 is NaN."
         if is_known
         else "Rsqrt of 0: 1 of 3 elements is 0, and 1 / sqrt(0) is infinite."
@@ -613,8 +574,8 @@ def test_a_constant_that_is_divided_in_advance_is_no_quotient(
     graph = run.graph("f").op("x", "Placeholder").op("a", "Const").op("c", "Const", dtypes=(dtype,))
     graph.op("divisor", "Cast", ["c"]).op("ratio", "RealDiv", ["x", "divisor"])
     graph.op("step", user, ["a", "ratio"]).function("f", ["x"], ["step"])
-    executed = run.executed().node("x", "_Arg", of=graph, op="x", index=0).node("ratio", "Const", of=graph, op="ratio")
-    executed.node("step", "Mul", ["x", "ratio"], of=graph, op="step").node("out", "_Retval", ["step"], index=0)
+    executed = run.executed(graph).argument("x").node("ratio", "Const")
+    executed.node("step", "Mul", ["x", "ratio"]).result("step")
     index = call(run, graph, health=x)
     run.tensor(graph, "x", x, execution=index)
     event = run.tensor(graph, "ratio", constant, execution=index, op_type="Const")
@@ -626,8 +587,7 @@ def test_a_constant_that_is_divided_in_advance_is_no_quotient(
     assert (found.num_nan, found.num_pos_inf, found.num_neg_inf) == (
         (x["num_zero"], x["num_pos_finite"], x["num_neg_finite"]) if is_known else (0, 1, 0)
     )
-    explanation = read_reasons(tmp_path / "logdir", tensor=event, run_id=run.run_id).explanation
-    assert explanation is not None
+    explanation = reason(run, event, tmp_path)
     assert explanation.sentence == said + (" The divisor is the constant 0." if is_known else "")
 
 
@@ -636,9 +596,9 @@ def test_the_reciprocal_of_a_constant_divisor_is_the_division_of_the_program(tmp
     graph = run.graph("f").op("x", "Placeholder").op("c", "Const").op("ratio", "RealDiv", ["x", "c"])
     graph.function("f", ["x"], ["ratio"])
     made = "ConstantFolding/ratio_recip"
-    run.executed().node("x", "_Arg", of=graph, op="x", index=0).node(made, "Const", of=graph, made_for="ratio").node(
-        "ratio", "Mul", ["x", made], of=graph, op="ratio"
-    ).node("result", "_Retval", ["ratio"], index=0)
+    run.executed(graph).argument("x").node(made, "Const", made_for="ratio").node("ratio", "Mul", ["x", made]).result(
+        "ratio"
+    )
     index = call(run, graph, health=counts(pos=3))
     run.tensor(graph, "x", counts(pos=3), execution=index)
     graph.op_types[made] = "Const"
@@ -647,9 +607,7 @@ def test_the_reciprocal_of_a_constant_divisor_is_the_division_of_the_program(tmp
     run.eager(index, counts(pos_inf=2, pos=1), tensor_id=2)
     found = first(run, tmp_path)
     assert (found.op_name, found.op_type, found.event_index) == ("ratio", "RealDiv", constant)
-    explanation = read_reasons(tmp_path / "logdir", tensor=constant, run_id=run.run_id).explanation
-    assert explanation is not None
-    assert explanation.sentence == (
+    assert reason(run, constant, tmp_path).sentence == (
         "Division by 0: 2 of 3 elements are 0 in the divisor, and the quotient is infinite."
     )
 
@@ -662,11 +620,11 @@ def test_a_reciprocal_of_an_outer_graph_is_the_division_of_the_called_one(tmp_pa
     outer = run.graph("f").op("x", "Placeholder").op("call", "PartitionedCall", ["x"])
     outer.function("f", ["x"], ["call"]).calls("call", "g", inner)
     made = "ConstantFolding/call/ratio_recip"
-    executed = run.executed().node("x", "_Arg", of=outer, op="x", index=0)
-    executed.node(made, "Const", of=outer, made_for="call")
+    executed = run.executed(outer).argument("x")
+    executed.node(made, "Const", made_for="call")
     executed.node("call/later", "Mul", ["call/ratio", made], of=inner, op="later", site="call")
     executed.node("call/ratio", "Mul", ["x", made], of=inner, op="ratio", site="call")
-    executed.node("result", "_Retval", ["call/ratio"], index=0)
+    executed.result("call/ratio")
     index = call(run, outer, health=counts(zero=1, pos=2))
     outer.op_types[made] = "Const"
     constant = run.tensor(outer, made, counts(pos_inf=1, pos=2), execution=index)
@@ -676,9 +634,7 @@ def test_a_reciprocal_of_an_outer_graph_is_the_division_of_the_called_one(tmp_pa
     assert (found.op_name, found.op_type, found.graph_name) == ("ratio", "RealDiv", "g")
     assert (found.event_index, found.num_nan) == (constant, 1)
     assert [call_site.function for call_site in found.called_from] == ["g", "f"]
-    explanation = read_reasons(tmp_path / "logdir", tensor=constant, run_id=run.run_id).explanation
-    assert explanation is not None
-    assert explanation.sentence == ZERO_BY_0
+    assert reason(run, constant, tmp_path).sentence == ZERO_BY_0
     with tfdbg_arrow.open_logdir(tmp_path / "logdir") as logdir:
         assert [(alert.op_name, alert.graph_name) for alert in origins(logdir)] == [("ratio", "g")]
 
@@ -734,7 +690,7 @@ def test_an_op_of_a_chain_that_cannot_make_the_kinds_of_its_bad_elements_is_not_
 ) -> None:
     run, event = chain(op_types, counts(zero=1, pos=2), made)
     found = first(run, tmp_path)
-    explanation = read_reasons(tmp_path / "logdir", tensor=event, run_id=run.run_id).explanation
+    explanation = reason(run, event, tmp_path)
     assert explanation is not None
     assert found.op_type == op_type
     if sentence is not None:

@@ -31,13 +31,12 @@ def logdir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Logdir]:
     run = RunBuilder("run-a")
     graph = run.graph("Step").op("x", "Log").op("y", "Neg", ["x"]).function("__inference_Step_9", [], ["y"])
     stack = run.stack(("/tf/ops.py", 1, "op", None, "framework"), ("/me/train.py", 7, "train", "a + b", "user"))
-    run.eager(run.execution("Mul", outputs={10: "float32"}, stack=stack), CLEAN, tensor_id=10)
+    run.eager_op("Mul", CLEAN, tensor_id=10, stack=stack)
     second = run.execution("AddV2", inputs=[10, 11], outputs={12: "float32"})
     run.external(11, INF, execution=second)
     run.eager(second, CLEAN, tensor_id=12)
     call = run.execution("__inference_Step_9", inputs=[12], outputs={13: "float32"}, graph=graph)
-    run.tensor(graph, "x", NEG_INF, execution=call)
-    run.tensor(graph, "y", INF, execution=call)
+    run.tensors(graph, {"x": NEG_INF, "y": INF}, execution=call)
     third = run.execution("Split", outputs={20: "float32", 21: "float32", 22: "float32"})
     for slot, health in enumerate((CLEAN, CLEAN, NAN)):
         run.eager(third, health, tensor_id=20 + slot, slot=slot)
@@ -87,7 +86,6 @@ def test_windows_can_start_at_an_index_end_at_an_index_or_start_at_a_place(logdi
 def test_a_row_describes_the_outputs_of_its_execution(logdir: Logdir) -> None:
     mul, add, step, split, forward = execution_window(logdir, EVERYTHING, run_id="run-a").rows
     assert (mul.devices, mul.is_call, mul.is_bad, mul.num_outputs) == ((CPU,), False, False, 1)
-    assert mul.source is not None
     assert (mul.source.file_path, mul.source.lineno) == ("/me/train.py", 7)
     # The first user of a tensor from outside did not make this tensor.
     assert (add.is_bad, add.num_recorded_outputs) == (False, 1)
@@ -116,7 +114,6 @@ def test_inputs_and_outputs_have_their_health_and_producer(logdir: Logdir) -> No
     assert [one.health and one.health.has_inf_or_nan for one in (*inputs, *outputs)] == [False, True, False]
     # The graph computed the result of the call.
     _, (result,) = execution_tensors(logdir, 2, run_id="run-a")
-    assert result.health is not None
     assert (result.tensor_id, result.health.num_pos_inf) == (13, 1)
     assert execution_tensors(logdir, 9, run_id="run-a") == ((), ())
 

@@ -62,7 +62,7 @@ def logdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("export") / "logdir"
     run.write(path, parts=2)
     other = RunBuilder("run-b", end_wall_time_ns=None, is_clean_end=False)
-    other.eager(other.execution("Log", outputs={5: "float32"}), INF, tensor_id=5)
+    other.eager_op("Log", INF, tensor_id=5)
     return other.write(path)
 
 

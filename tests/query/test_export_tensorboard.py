@@ -36,10 +36,9 @@ from tfdbg_arrow.query.exports import training_events
 from tfdbg_arrow.query.exports.event_files import scalar
 from tfdbg_arrow.storage.layout import part_number
 
-from .builder import CLEAN, START_NS, RunBuilder
+from .builder import CLEAN, START_NS, RunBuilder, numerics
 from .manifests import resealed
 from .test_distributions import measured
-from .test_model_health import health
 from .test_model_health import scalar as scalar_health
 
 STEPS = (0, 1, 2, 7, 150, 199, 200, 201, 399, 5000, 5001)
@@ -104,9 +103,9 @@ def training(
         elements = np.maximum(random.normal(size=6) * 10.0**number, 0).tolist()
         execution = run.execution("__inference_train_1", graph=graph, outputs={number: "float32"})
         for name, columns in (
-            ("dense", measured(elements) | health(elements)),
+            ("dense", measured(elements) | numerics(*elements, dtype="float64")),
             (loss, scalar_health(math.nan if step == steps[-1] else 1 / (1 + number))),
-            ("dense_grad", measured(elements[::-1]) | health(elements[::-1])),
+            ("dense_grad", measured(elements[::-1]) | numerics(*elements[::-1], dtype="float64")),
         ):
             run.tensor(graph, name, {**columns, "step": step}, execution=execution)
         run.add(
@@ -194,7 +193,6 @@ class TestSeries:
             ("net", "gradient", "distribution/gradient/net"),
         ):
             wanted = distributions(logdir, layer=layer, side=side, max_columns=6000)
-            assert wanted is not None
             steps = {step for name, step in found if name == tag}
             assert steps == {column.first for i, column in enumerate(wanted.columns) if wanted.num_tensors[i]}
             for step in steps:
@@ -237,8 +235,7 @@ class TestSeries:
         run = RunBuilder("run-a", tensor_debug_mode="FULL_NUMERICS")
         for number in range(210):
             run.add("mark", event_index=run.next_event_index, label="lr", value=str(number))
-            execution = run.execution("Mul", outputs={number: "float32"})
-            run.eager(execution, health([float(number)], dtype="float32"), tensor_id=number)
+            run.eager_op("Mul", numerics(float(number)), tensor_id=number)
         logdir = run.write(tmp_path / "logdir")
         result = export_tensorboard(logdir, tmp_path / "out")
         found = read(tmp_path / "out" / "run-a").scalars
@@ -250,7 +247,6 @@ class TestSeries:
         logdir = training(steps=(1, 8), loss="![x](/evil.png)").write(tmp_path / "logdir")
         export_tensorboard(logdir, tmp_path / "out")
         answer = first_nonfinite(logdir)
-        assert answer is not None
         texts = read(tmp_path / "out" / "run-a").texts
         assert texts == {("first_nonfinite", 8): f"    {answer.headline}"}
         with warnings.catch_warnings():
@@ -312,7 +308,6 @@ class TestRuns:
         assert all(tag.isprintable() and len(tag) <= 210 for tag in found.tags())
         with open_logdir(logdir) as opened:
             answer = opened.layer_health()
-        assert answer is not None
         shares = {tag for tag in found.tags() if tag.startswith("bad_share/")}
         assert len(shares) == len(answer.rows) >= len(hostile) + 1
         assert {"bad_share/forward/role:loss", "bad_share/forward/role:loss 2"} <= shares
@@ -490,7 +485,6 @@ def test_tensorboard_serves_it(tmp_path: Path) -> None:
     wanted = read(tmp_path / "out" / "run-a")
     command = [sys.executable, "-c", _PROGRAM, str(tmp_path / "out")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as board:
-        assert board.stdout is not None
         url = board.stdout.readline().strip()
 
         def get(path: str) -> Any:

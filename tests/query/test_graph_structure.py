@@ -219,7 +219,6 @@ def test_facts_of_an_op(path: Path) -> None:
     with open_logdir(path) as logdir:
         facts = op_facts(logdir, "while", run_id="run-a", graph_id=0)
         assert op_facts(logdir, "nothing", run_id="run-a", graph_id=0) is None
-    assert facts is not None
     assert (facts.op_index, facts.op_type, facts.devices, facts.num_inputs) == (4, "While", (CPU,), 3)
     assert [(input_.op_name, input_.op_type, input_.output is None) for input_ in facts.inputs] == [
         ("n", None, True),
@@ -228,5 +227,4 @@ def test_facts_of_an_op(path: Path) -> None:
     ]
     assert [(use.op_name, use.output_slot, use.input_index) for use in facts.consumers] == [("if", 1, 1)]
     bad = facts.outputs[1].health
-    assert bad is not None
     assert (bad.num_bad, bad.first_bad_event_index) == (1, 6)

@@ -39,8 +39,7 @@ WHOLE = "`return p * tf.math.log(1 - p)` at layers.py:12"
 def log(tmp_path_factory: pytest.TempPathFactory) -> NonFinite:
     run = RunBuilder("run-a")
     graph = run.graph("loss").op("x", "Mul").op("Log", "Log", inputs=["x"])
-    run.tensor(graph, "x", CLEAN)
-    run.tensor(graph, "Log", counts(neg_inf=1, neg=2))
+    run.tensors(graph, {"x": CLEAN, "Log": counts(neg_inf=1, neg=2)})
     found = first_nonfinite(run.write(tmp_path_factory.mktemp("logdir")))
     assert found is not None
     return replace(found, is_origin=True, source=None, step=None, call=None)

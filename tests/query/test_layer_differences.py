@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from tfdbg_arrow.errors import QueryError
 from tfdbg_arrow.query import Cell, LayerDifferences, LayerHealth, Parting, layer_differences, layer_health, open_logdir
 
-from .builder import NAN, RunBuilder
-from .test_model_health import health, programs
+from .builder import NAN, RunBuilder, numerics
+from .test_model_health import programs
 
 F32 = 16 * 2.0**-23
 
@@ -43,7 +43,7 @@ def run(
         graph.op(name, "Mul", layer=layer, role=role)
     graph.op("db", "Mul", ["b"], layer="net/b", role="gradient", forward_graph_id=graph.graph_id, forward_op_name="b")
     for name, step, elements in tensors:
-        columns = {**health(elements, dtype=dtype), "step": step}
+        columns = {**numerics(*elements, dtype=dtype), "step": step}
         if mode != "FULL_NUMERICS":
             columns = {key: value for key, value in columns.items() if not key.endswith("_finite") or "num" in key}
         built.tensor(graph, name, columns, execution=built.execution("f", graph=graph) if step is None else None)
@@ -209,8 +209,7 @@ def test_nothing_can_be_compared(tmp_path: Path) -> None:
     assert (found.sentence, found.measures, found.values) == (
         "Nothing could be compared: the runs have no measure in common.", (), {}
     )  # fmt: skip
-    empty = RunBuilder("run-b").write(tmp_path / "b")
-    assert layer_differences(tmp_path / "a", empty) is None
+    assert layer_differences(tmp_path / "a", RunBuilder("run-b").write(tmp_path / "b")) is None
 
 
 @pytest.mark.slow
@@ -242,7 +241,6 @@ def test_runs_of_one_logdir_and_errors(tmp_path: Path) -> None:
     run(tmp_path, steps(2, lambda name, step: [5.0]), run_id="run-b")
     with open_logdir(tmp_path) as logdir:
         found = logdir.layer_differences()
-        assert found is not None
         assert (found.run_a, found.run_b) == ("run-a", "run-b")
         assert repr(found).startswith("<LayerDifferences The runs are apart from the first step on")
         assert "<svg" in found._repr_html_()
@@ -300,7 +298,6 @@ def test_the_cells_are_those_of_layer_health(
     # Alone, a run without the first or the last step has other columns. A run with steps has another axis.
     sides = [layer_health(each, positions=positions, max_columns=max_columns) for each in (a, b)]
     for side, values, bad in zip(sides, (found.values_a, found.values_b), (found.bad_a, found.bad_b), strict=True):
-        assert side is not None
         rows = {(row.kind, row.layer, row.side): index for index, row in enumerate(side.rows)}
         if (side.axis, ends(side)) != (found.axis, ends(found)):
             continue
@@ -363,7 +360,6 @@ def test_a_call_that_gets_a_bad_result_is_not_where_the_runs_parted(tmp_path: Pa
                 inner(tf.constant([3.0, 4.0]) * (sign if step >= 2 else 1.0))
     found = differences(tmp_path / "a", tmp_path / "b")
     place = found.large_parting
-    assert place is not None
     lines = Path(__file__).read_text().splitlines()
     origin = next(number for number, line in enumerate(lines, start=1) if line.endswith("# the origin"))
     assert (found.rows[place.row].name, place.first, place.measure) == (f"test_layer_differences.py:{origin}", 2, "bad")

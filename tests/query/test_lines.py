@@ -50,8 +50,7 @@ def test_the_call_of_a_function_without_steps(tmp_path: Path) -> None:
         run.add("graph_function", function_name=f"__inference_step_{number}", graph_id=graph.graph_id)
     for number in (0, 2, 1, 0):  # the graphs 0 and 1 belong to the same function
         execution = run.execution(f"__inference_step_{number}", graph=graphs[number])
-        run.tensor(graphs[number], "x", CLEAN, execution=execution, step=execution + 1)
-        run.tensor(graphs[number], "y", NAN, execution=execution, step=execution + 1)
+        run.tensors(graphs[number], {"x": CLEAN, "y": NAN}, execution=execution, step=execution + 1)
     with open_logdir(run.write(tmp_path / "logdir")) as opened:
         calls = [each.call for each in opened.nonfinite()]
         assert [(call.function, call.number) for call in calls if call] == [("step", number) for number in (1, 1, 2, 3)]
@@ -86,8 +85,7 @@ def test_alerts_about_gradients_name_the_forward_line(
     graph.op("y", "Sqrt", ["x"], stack=run.stack(DENSE), role="forward")
     forward = {"forward_graph_id": 0, "forward_op_name": "y"}
     graph.op("dy", "SqrtGrad", ["y"], stack=run.stack(*stack), role="gradient", **forward)
-    for name, health in (("x", CLEAN), ("y", CLEAN), ("dy", NAN)):
-        run.tensor(graph, name, health)
+    run.tensors(graph, {"x": CLEAN, "y": CLEAN, "dy": NAN})
     logdir = run.write(tmp_path / "logdir")
     found = alerts(logdir).alerts
     assert {alert.source for alert in found if alert.op_name == "dy"} == {line}

@@ -50,8 +50,7 @@ class TestOneRun:
         monkeypatch.setattr("tfdbg_arrow.query.logdir.live_views._MAX_LOADED_ROWS", max_rows)
         run = program("run-a", bad=1)
         run.stack(("f.py", 3, "g", "x", "user"))
-        run.write(tmp_path)
-        with open_logdir(tmp_path) as logdir:
+        with open_logdir(run.write(tmp_path)) as logdir:
             for name in [*(table.name for table in TABLES), "nonfinite_tensor", "user_frame", "alert"]:
                 query = f'SELECT * FROM "{name}" ORDER BY ALL'
                 assert logdir.of_run("run-a").table(query) == logdir.table(query), name
@@ -78,8 +77,7 @@ class TestOneRun:
 
     def test_run_ids_that_differ_only_in_case(self, tmp_path: Path) -> None:
         program("run-a").write(tmp_path)
-        program("RUN-A", tensors=4).write(tmp_path)
-        with open_logdir(tmp_path) as logdir:
+        with open_logdir(program("RUN-A", tensors=4).write(tmp_path)) as logdir:
             assert logdir.of_run("run-a").rows("SELECT count(*) FROM tensor_health") == [(3,)]
             assert logdir.of_run("RUN-A").rows("SELECT count(*) FROM tensor_health") == [(4,)]
 
@@ -110,8 +108,7 @@ class TestSeveralVersions:
 
 class TestViewsOnDemand:
     def test_catalog_queries_list_every_view(self, tmp_path: Path) -> None:
-        program("run-a").write(tmp_path)
-        with open_logdir(tmp_path) as logdir:
+        with open_logdir(program("run-a").write(tmp_path)) as logdir:
             names = {row[0] for row in logdir.rows("SHOW TABLES")}
             assert {"tensor_health", "capture_stat", "alert", "op_source"} <= names
             assert logdir.connection.sql("SELECT count(*) FROM tensor_health").fetchall() == [(3,)]
@@ -119,8 +116,7 @@ class TestViewsOnDemand:
     def test_a_broken_part_that_a_query_does_not_need_is_ignored(self, tmp_path: Path) -> None:
         program("run-a", bad=0).write(tmp_path)
         part_of(tmp_path, "run-a", table="mark").write_bytes(b"x")
-        found = first_nonfinite(tmp_path)
-        assert found is not None
+        assert first_nonfinite(tmp_path) is not None
         with open_logdir(tmp_path) as logdir, pytest.raises(BrokenPartError, match="mark"):
             logdir.rows("SELECT * FROM mark")
 

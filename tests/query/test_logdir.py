@@ -239,8 +239,7 @@ class TestSql:
 
 class TestLive:
     def test_refresh_shows_new_parts(self, tmp_path: Path) -> None:
-        logdir = health_run(rows=2).write(tmp_path)
-        with open_logdir(logdir) as opened:
+        with open_logdir(health_run(rows=2).write(tmp_path)) as opened:
             health_run(rows=5).write(tmp_path, parts=2)
             health_run("run-b").write(tmp_path)
             opened.refresh()

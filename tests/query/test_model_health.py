@@ -28,7 +28,7 @@ from tfdbg_arrow.query import (
 )
 from tfdbg_arrow.query.model_health.series import MAX_LABELS, parse_number
 
-from .builder import CLEAN, RunBuilder, counts
+from .builder import CLEAN, RunBuilder, numerics
 
 LAYERS = (None, "enc", "enc/a", "enc/a/x", "enc/b", "dec/c")
 ROLES = (None, "forward", "loss", "optimizer", "metric")
@@ -38,31 +38,8 @@ ELEMENTS = st.lists(
 )
 
 
-def health(elements: list[float], *, dtype: str = "float64") -> dict[str, Any]:
-    """Returns the columns that FULL_NUMERICS measures."""
-    array = np.array(elements)
-    finite = array[np.isfinite(array)]
-    columns = counts(
-        neg_inf=int((array == -np.inf).sum()),
-        pos_inf=int((array == np.inf).sum()),
-        nan=int(np.isnan(array).sum()),
-        neg=int((finite < 0).sum()),
-        zero=int((finite == 0).sum()),
-        pos=int((finite > 0).sum()),
-    )
-    if finite.size:
-        columns |= {
-            "min_finite": finite.min(),
-            "max_finite": finite.max(),
-            "mean_finite": finite.mean(),
-            "stddev_finite": finite.std(),
-            "max_abs_finite": abs(finite).max(),
-        }
-    return {**columns, "dtype": dtype}
-
-
 def scalar(value: float) -> dict[str, Any]:
-    return {**health([value], dtype="float32"), "rank": 0, "shape": [], "scalar_value": value}
+    return {**numerics(value), "rank": 0, "shape": [], "scalar_value": value}
 
 
 @dataclass
@@ -157,7 +134,9 @@ def programs(draw: st.DrawFn) -> Program:
         here = {name: draw(ELEMENTS) for name in draw(st.lists(st.sampled_from(sorted(of)), unique=True))}
         for name, elements in here.items():
             of[name].tensors.append((step, elements))
-            run.tensor(graph, name, {**health(elements), "step": step}, execution=call, step=step_id)
+            run.tensor(
+                graph, name, {**numerics(*elements, dtype="float64"), "step": step}, execution=call, step=step_id
+            )
         update, weight = (np.array(here.get(name, [])) for name in ("update", "read"))
         if update.size and np.isfinite(update).all() and np.isfinite(weight).all() and weight.any():
             program.ratios.append((read, step, math.sqrt((update**2).mean() / (weight**2).mean())))
@@ -177,11 +156,11 @@ def programs(draw: st.DrawFn) -> Program:
         )
         step, elements = draw(st.sampled_from(STEPS)), draw(ELEMENTS)
         output.tensors.append((step, elements))
-        run.eager(index, {**health(elements), "step": step}, tensor_id=100 + index)
+        run.eager(index, {**numerics(*elements, dtype="float64"), "step": step}, tensor_id=100 + index)
         program.add(output)
     if draw(st.booleans()):
         step, elements = draw(st.sampled_from(STEPS)), draw(ELEMENTS)
-        run.external(7, {**health(elements), "step": step}, execution=call)
+        run.external(7, {**numerics(*elements, dtype="float64"), "step": step}, execution=call)
         program.outputs.append(Output(None, "input", False, "", tensors=[(step, elements)]))
     return program
 
@@ -349,8 +328,6 @@ def test_every_cell_and_curve_equals_a_plain_computation(
         if found is not None:
             assert found.axis == "execution"
         return
-    assert found is not None
-    assert curves is not None
     assert found.axis == curves.axis == "step"
     assert found.columns == curves.columns
     assert [column.first for column in found.columns] == [
@@ -382,10 +359,6 @@ def test_every_cell_and_curve_equals_a_plain_computation(
 
 
 TRAIN = "/home/me/train.py"
-
-
-def numerics(*elements: float) -> dict[str, Any]:
-    return health(list(elements), dtype="float32")
 
 
 def training(*, has_layers: bool = True, steps: int = 4, bad_from: int | None = 2) -> RunBuilder:
@@ -462,8 +435,6 @@ def row(
 def answers(run: RunBuilder, directory: Path, **arguments: Any) -> tuple[LayerHealth, TrainingCurves]:
     with open_logdir(run.write(directory / "logdir")) as logdir:
         found, curves = logdir.layer_health(**arguments), logdir.training_curves(**arguments)
-    assert found is not None
-    assert curves is not None
     assert (found.run_id, found.axis, found.columns) == (curves.run_id, curves.axis, curves.columns)
     return found, curves
 
@@ -587,7 +558,6 @@ def test_without_steps_columns_are_executions(tmp_path: Path) -> None:
     found, curves = answers(run, tmp_path)
     assert found.axis == "execution"
     assert [(column.first, column.last) for column in found.columns] == [(0, 0), (1, 1), (2, 2), (3, 3)]
-    assert found.origin is not None
     assert found.origin.column == curves.first_bad == 2
     assert found.sentence == "train.py:3 made -Inf in call 3 of train."
 
@@ -663,9 +633,8 @@ def test_a_range_of_executions_does_not_count_the_marks_after_it(tmp_path: Path)
     run = RunBuilder("run-a")
     for number in range(4):
         run.add("mark", event_index=run.next_event_index, label="rate", value=str(number))
-        run.eager(run.execution("Mul", outputs={number: "float32"}), CLEAN, tensor_id=number)
+        run.eager_op("Mul", CLEAN, tensor_id=number)
     found = training_curves(run.write(tmp_path), positions=(0, 2))
-    assert found is not None
     assert (found.axis, curve(found, "rate").values) == ("execution", (1.0, 2.0))
 
 
@@ -673,7 +642,6 @@ def test_a_range_of_executions_does_not_count_the_marks_after_it(tmp_path: Path)
 def test_zoom(tmp_path: Path) -> None:
     found, curves = answers(training(), tmp_path, positions=(1, 3), max_columns=1)
     assert [(column.first, column.last) for column in found.columns] == [(1, 2)]
-    assert found.origin is not None
     assert found.origin.column == 0
     assert curve(curves, "bad_share").values == (pytest.approx(5 / 18),)
     found, curves = answers(training(), tmp_path / "none", positions=(100, None))
@@ -901,19 +869,21 @@ KERAS = """
 """
 
 
+def recorded(program: str, tmp_path: Path) -> Path:
+    """Runs a program that records itself, and returns its logdir."""
+    file, logdir = tmp_path / "program.py", tmp_path / "logdir"
+    file.write_text(textwrap.dedent(program))
+    done = run_to_end(file, logdir)
+    assert done.returncode == 0, done.stderr
+    return logdir
+
+
 @pytest.mark.slow
 def test_a_keras_training(tmp_path: Path) -> None:
-    program = tmp_path / "program.py"
-    program.write_text(textwrap.dedent(KERAS))
-    done = run_to_end(program, tmp_path / "logdir")
-    assert done.returncode == 0, done.stderr
-    with open_logdir(tmp_path / "logdir") as logdir:
+    with open_logdir(recorded(KERAS, tmp_path)) as logdir:
         found, curves = layer_health(logdir), training_curves(logdir)
-    assert found is not None
-    assert curves is not None
     forward = [each.layer for each in found.rows if each.kind == "layer" and each.side == "forward"]
     assert forward == ["model", "model/block", "model/block/inner", "model/head"]
-    assert found.origin is not None
     assert (found.rows[found.origin.row].layer, found.rows[found.origin.row].side) == ("model/block", "forward")
     assert found.columns[found.origin.column].first == 4
     code = "`self.inner(x) / tf.where(self.rate > 4.0, 0.0, 1.0)`"
@@ -956,25 +926,15 @@ with tfdbg_arrow.capture(sys.argv[1]):
 @pytest.mark.slow
 def test_a_training_loop_without_steps(tmp_path: Path) -> None:
     """TensorFlow runs the division as a product with the reciprocal of the root, which is on another line."""
-    program = tmp_path / "program.py"
-    program.write_text(textwrap.dedent(LOOP))
-    done = run_to_end(program, tmp_path / "logdir")
-    assert done.returncode == 0, done.stderr
-    with open_logdir(tmp_path / "logdir") as logdir:
+    with open_logdir(recorded(LOOP, tmp_path)) as logdir:
         model, curves = layer_health(logdir), training_curves(logdir)
         zoomed = layer_health(logdir, max_columns=2)
-    assert model is not None
-    assert curves is not None
-    assert zoomed is not None
     assert "program.py:14 made NaN in call 3 of train_step" in model.sentence
-    assert model.origin is not None
     assert model.rows[model.origin.row].name == "program.py:14"
     assert "program.py:13" not in [model.rows[row].name for row in model.path]
     assert model.calls == curves.calls
-    assert model.calls is not None
     assert model.calls.function == "train_step"
     assert model.calls.ranges[model.origin.column] == (3, 3)
     assert model.calls.ranges[0] == (0, 0)  # an op before the first call
     assert model.calls.ranges[-1][1] == 4
-    assert zoomed.calls is not None
     assert [last for _, last in zoomed.calls.ranges][-1] == 4

@@ -122,8 +122,7 @@ def test_the_state_of_an_op_is_the_worst_of_its_outputs(tmp_path: Path) -> None:
     run.tensor(graph, "bad:0", CLEAN)
     first_bad = run.tensor(graph, "bad:1", NAN)
     run.tensor(graph, "bad:1", NAN, step=2)
-    run.tensor(graph, "healthy", CLEAN)
-    run.tensor(graph, "unmeasured", {"has_inf_or_nan": None})
+    run.tensors(graph, {"healthy": CLEAN, "unmeasured": {"has_inf_or_nan": None}})
     found = around(run, tmp_path, "healthy")
     assert {node.op_name: node.state for node in found.nodes} == {
         "bad": "bad",
@@ -134,7 +133,6 @@ def test_the_state_of_an_op_is_the_worst_of_its_outputs(tmp_path: Path) -> None:
         "nothing": "no output",
     }
     health = next(node for node in found.nodes if node.op_name == "bad").outputs[1].health
-    assert health is not None
     assert (health.num_tensors, health.num_bad, health.num_nan, health.first_bad_event_index) == (2, 2, 2, first_bad)
     (lost,) = [node for node in around(run, tmp_path, "orphan").nodes if node.op_name == "lost"]
     assert (lost.op_type, lost.state, lost.outputs) == (None, "unknown", ())

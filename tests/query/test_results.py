@@ -44,8 +44,7 @@ def logdir(tmp_path: Path) -> Path:
     run = RunBuilder("run-a")
     stack = run.stack(("train.py", 3, "f", "log(x)", "user"))
     graph = run.graph("f").op("x", "Exp").op("y", "Log", inputs=["x"], stack=stack).op("z", "Exp", not_recorded="xla")
-    run.tensor(graph, "x", {**CLEAN, "min_finite": -0.0})
-    run.tensor(graph, "y", NAN)
+    run.tensors(graph, {"x": {**CLEAN, "min_finite": -0.0}, "y": NAN})
     return run.write(tmp_path / "logdir")
 
 
@@ -74,8 +73,7 @@ def test_the_columns_of_the_forward_op(tmp_path: Path) -> None:
     stack = run.stack(("train.py", 3, "f", "sqrt(x)", "user"))
     graph = run.graph("f").op("x", "Sqrt", stack=stack).op("y", "SqrtGrad", inputs=["x"])
     run.rows["graph_op"][-1].update(role="gradient", forward_graph_id=graph.graph_id, forward_op_name="x")
-    run.tensor(graph, "x", CLEAN)
-    run.tensor(graph, "y", NAN)
+    run.tensors(graph, {"x": CLEAN, "y": NAN})
     with open_logdir(run.write(tmp_path / "logdir")) as opened:
         (found,) = to_arrow(opened.nonfinite()).to_pylist()
     forward = {name: value for name, value in found.items() if name.startswith("forward_")}

@@ -18,8 +18,7 @@ from .builder import CLEAN, NAN, RunBuilder
 def logdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = RunBuilder("run-a")
     graph = run.graph("f").op("x", "Mul").op("y", "Log")
-    run.tensor(graph, "x", CLEAN)
-    run.tensor(graph, "y", NAN)
+    run.tensors(graph, {"x": CLEAN, "y": NAN})
     return run.write(tmp_path_factory.mktemp("logs") / "it's a logdir")
 
 

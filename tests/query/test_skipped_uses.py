@@ -41,8 +41,6 @@ def test_a_skipped_update_is_found_in_blocks_of_any_size(
 ) -> None:
     monkeypatch.setattr(skipped, "_BLOCK", block)
     found = first_nonfinite(logdirs[True])
-    assert found is not None
     assert (found.op_type, found.effect, found.expected_reason) == ("Log", "absorbed", SKIPPED_UPDATE)
     found = first_nonfinite(logdirs[False])
-    assert found is not None
     assert (found.op_type, found.expected_reason) != ("Log", SKIPPED_UPDATE)

@@ -106,8 +106,7 @@ def looped() -> RunBuilder:
     run = RunBuilder("run-looped", worker="worker:1")
     body, cond, outer = loop(run)
     call = run.execution("__inference_train_2", graph=outer)
-    run.tensor(outer, "start", CLEAN, execution=call)
-    run.tensor(outer, "konst", CLEAN, execution=call)
+    run.tensors(outer, {"start": CLEAN, "konst": CLEAN}, execution=call)
     for iteration in range(5):
         place = {"execution": call, "frame": 77, "iteration": iteration}
         run.tensor(cond, "Mean", NAN if iteration > 3 else CLEAN, site="while/cond/_10", **place)

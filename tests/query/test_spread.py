@@ -28,8 +28,7 @@ def training(tmp_path: Path) -> Path:
         log = NAN if number == 0 else CLEAN
         place = {"execution": call, "step": 70 + number}
         run.tensor(graph, "loss", NAN, **place)  # recorded before its inputs
-        for name, health in (("x", CLEAN), ("read", reads), ("Log", log), ("clip", CLEAN), ("Identity", NAN)):
-            run.tensor(graph, name, health, **place)
+        run.tensors(graph, {"x": CLEAN, "read": reads, "Log": log, "clip": CLEAN, "Identity": NAN}, **place)
         run.eager(call, NAN, tensor_id=20 + number)
     return run.write(tmp_path)
 
@@ -93,8 +92,7 @@ def test_a_recursive_query_finds_the_same_path_within_one_call(tmp_path: Path) -
     run = RunBuilder("run-a")
     graph = run.graph("f").op("a", "Exp").op("b", "Neg", ["a"]).op("c", "Sub", ["b", "a"]).op("d", "Abs")
     graph.op("e", "AddV2", ["c", "d"])
-    for name, health in (("e", NAN), ("a", INF), ("b", INF), ("c", NAN), ("d", CLEAN)):
-        run.tensor(graph, name, health)
+    run.tensors(graph, {"e": NAN, "a": INF, "b": INF, "c": NAN, "d": CLEAN})
     logdir = run.write(tmp_path)
     with open_logdir(logdir) as opened:
         way = opened.rows(

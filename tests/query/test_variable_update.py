@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from tfdbg_arrow.query import open_logdir, training_curves
 
-from .builder import RunBuilder
-from .test_diff import numbers
+from .builder import RunBuilder, numerics
 
 
 def rms(array: np.ndarray) -> float:
@@ -32,7 +31,7 @@ def training(contents: list[np.ndarray], op_type: str, *, rate: float) -> tuple[
         call = run.execution("train", graph=graph)
         factor = rate if "rate" in inputs else 1.0
         for name, array in (("read", content), ("rate", np.array([rate])), ("gradient", (after - content) / factor)):
-            run.tensor(graph, name, numbers(*array), step=step, execution=call)
+            run.tensor(graph, name, numerics(*array), step=step, execution=call)
     return run, [rms(after - content) for content, after in pairwise(contents)]
 
 
@@ -63,7 +62,6 @@ def test_an_update_is_that_of_the_program_or_at_least_as_large_as_said(op_type: 
 def test_a_variable_that_an_optimizer_op_trains_has_curves(op_type: str, tmp_path: Path) -> None:
     run, _ = training([np.array([2.0**step]) for step in range(5)], op_type, rate=0.5)
     curves = training_curves(run.write(tmp_path / "logdir"))
-    assert curves is not None
     found = {curve.name: [value for value in curve.values if value is not None] for curve in curves.curves}
     assert found["weight_norm"] == [1.0, 2.0, 4.0, 8.0]
     assert found["update_ratio"] == pytest.approx([1.0] * (3 if op_type == "ResourceApplyAdam" else 4))

@@ -24,8 +24,13 @@ def logdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     graph = run.graph("loss").op("x", "Square", stack=nobody).op("Log", inputs=["x"], stack=in_function)
     call = run.execution("__inference_loss_1", graph=graph, inputs=[5], outputs={6: "float32"}, stack=at_call)
     for iteration, zeros in enumerate((0, 2)):
-        for name, health in (("x", counts(zero=zeros, pos=3)), ("Log", counts(neg_inf=zeros, pos=3))):
-            run.tensor(graph, name, health, execution=call, frame=1, iteration=iteration)
+        run.tensors(
+            graph,
+            {"x": counts(zero=zeros, pos=3), "Log": counts(neg_inf=zeros, pos=3)},
+            execution=call,
+            frame=1,
+            iteration=iteration,
+        )
     run.execution("Neg", outputs={8: "float32"}, stack=nobody)
     return run.write(tmp_path_factory.mktemp("views") / "logdir")
 
@@ -115,8 +120,7 @@ def test_layer_role_and_forward_op_are_in_the_views(tmp_path: Path) -> None:
     graph = run.graph("root").op("x", "Sqrt").op("Grad", "SqrtGrad", inputs=["x"])
     label_of_gradient = {"layer": "model/norm", "role": "gradient", "forward_graph_id": 0, "forward_op_name": "x"}
     run.rows["graph_op"][-1].update(label_of_gradient)
-    run.tensor(graph, "x", counts(zero=1))
-    run.tensor(graph, "Grad", counts(pos_inf=1))
+    run.tensors(graph, {"x": counts(zero=1), "Grad": counts(pos_inf=1)})
     logdir = run.write(tmp_path)
     label = ("model/norm", "gradient")
     of_gradient = "layer, role, forward_graph_id, forward_op_name"

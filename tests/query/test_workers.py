@@ -18,9 +18,7 @@ def worker(index: int, *, is_bad: bool, late_ns: int = 0) -> RunBuilder:
     graph = run.graph("step").op("x", "Placeholder").op("gradient", "Log", ["x"])
     graph.op("reduced", "CollectiveReduceV2", ["gradient"])
     execution = run.execution("__step", graph=graph)
-    run.tensor(graph, "x", CLEAN, execution=execution)
-    run.tensor(graph, "gradient", INF if is_bad else CLEAN, execution=execution)
-    run.tensor(graph, "reduced", INF, execution=execution)
+    run.tensors(graph, {"x": CLEAN, "gradient": INF if is_bad else CLEAN, "reduced": INF}, execution=execution)
     return run
 
 
@@ -28,7 +26,6 @@ def test_the_worker_with_the_origin_is_named_even_if_its_clock_is_late(tmp_path:
     worker(0, is_bad=False).write(tmp_path)
     worker(1, is_bad=True, late_ns=5_000_000).write(tmp_path)
     found = first_nonfinite(tmp_path)
-    assert found is not None
     assert (found.run_id, found.worker, found.op_name, found.is_origin) == ("run-1", "worker:1", "gradient", True)
     result = CliRunner().invoke(app, ["first-nonfinite", str(tmp_path)])
     assert "  worker  worker:1" in result.stdout.splitlines()
@@ -38,7 +35,6 @@ def test_a_value_received_from_another_worker_is_not_a_proven_origin(tmp_path: P
     worker(0, is_bad=False).write(tmp_path)
     worker(1, is_bad=True).write(tmp_path)
     found = first_nonfinite(tmp_path, run_id="run-0")
-    assert found is not None
     assert (found.worker, found.op_name, found.is_origin) == ("worker:0", "reduced", False)
     with open_logdir(tmp_path) as opened:
         assert [run.worker for run in opened.runs()] == ["worker:0", "worker:1"]
@@ -60,9 +56,7 @@ def test_the_origin_in_another_replica_of_the_same_process(tmp_path: Path) -> No
     run.tensor(graph, "replica_1/Log", INF, execution=execution)
     run.tensor(graph, "replica_1/Reduce", INF, execution=execution)
     run.write(tmp_path)
-    found = first_nonfinite(tmp_path)
-    assert found is not None
-    assert found.op_name == "replica_1/Log"
+    assert first_nonfinite(tmp_path).op_name == "replica_1/Log"
     assert [(row.op_name, row.is_origin) for row in nonfinite(tmp_path)] == [
         ("Reduce", False),
         ("replica_1/Log", True),

@@ -211,27 +211,20 @@ class Histogram:
         return sum(bin_.num_elements for bin_ in self.bins)
 
 
-def read_histogram(
-    logdir: Engine, event_index: int, *, run_id: str, num_bins: int = NUM_BINS, max_bytes: int = MAX_BYTES
-) -> Histogram | None:
+def read_histogram(logdir: Engine, event_index: int, *, run_id: str, max_bytes: int = MAX_BYTES) -> Histogram | None:
     """Returns the distribution of a recorded tensor's elements; None if these were not kept or are not numbers.
 
     Args:
         logdir: The logdir.
         event_index: Its row in tensor_health.
         run_id: The run.
-        num_bins: Maximum number of bins.
         max_bytes: Maximum number of bytes to count. In a larger tensor, only the first elements are counted.
 
     Raises:
         BrokenPartError: A part cannot be read.
     """
     array_and_size = read_array(logdir, event_index, run_id=run_id, max_bytes=max_bytes)
-    return (
-        None
-        if array_and_size is None
-        else count_elements(array_and_size[0], num_elements=array_and_size[1], num_bins=num_bins)
-    )
+    return None if array_and_size is None else count_elements(array_and_size[0], num_elements=array_and_size[1])
 
 
 def count_elements(array: npt.NDArray[Any], *, num_elements: int | None = None, num_bins: int = NUM_BINS) -> Histogram:

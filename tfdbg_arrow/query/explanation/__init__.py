@@ -185,20 +185,8 @@ def explain_event(
         explanation = replace(explanation, repair=repair)
     elif explanation.repair in BEFORE_TRAINING:
         explanation = _of_overflow(explanation.sentence, explanation.repair, facts)
-    elif (
-        explanation.sentence.startswith("Overflow in Exp")
-        and (repair := explanation.repair or "").startswith((CLIP, SCALE_INPUTS))
-        and (outliers := _outliers(facts)) is not None
-    ):
-        repair = repair.removeprefix(SCALE_INPUTS).lstrip()
-        explanation = replace(explanation, repair=f"{repair[0].upper()}{repair[1:]} {_LOOK_TOO.format(*outliers)}")
-    elif (
-        forward is None
-        and facts.takes_data(index := POLES.get(event.op_type or "", 0))
-        and (outliers := _outliers(facts)) is not None
-    ):
-        data = _IS_DATA.format("divisor" if index else "argument", outliers[0])
-        explanation = replace(explanation, repair=f"{explanation.repair} {data}")
+    else:
+        explanation = replace(explanation, repair=_with_data(explanation, facts, is_forward=forward is None))
     if (ops := facts.keras_ops()) is not None:
         explanation = Explanation(in_keras_ops(explanation.sentence, ops), in_keras_ops(explanation.repair or "", ops))
     if facts.is_differentiated(event) or not facts.may_be_rejected():
@@ -233,6 +221,20 @@ def _of_overflow(sentence: str, repair: str, facts: _Facts) -> Explanation:
     if first_loss is not None and largest_of(facts.event) ** _EXTREME_EXPONENT <= abs(first_loss) < inf:
         made = facts.maybe_extreme_of_nothing()
     return explanation if made is None else of_maybe_extreme(explanation, made, facts.place_of(made))
+
+
+def _with_data(explanation: Explanation, facts: _Facts, *, is_forward: bool) -> str:
+    """Returns the fix of an explanation, extended with what to look at if few samples are bad."""
+    repair = explanation.repair or ""
+    if explanation.sentence.startswith("Overflow in Exp") and repair.startswith((CLIP, SCALE_INPUTS)):
+        if (outliers := _outliers(facts)) is not None:
+            repair = repair.removeprefix(SCALE_INPUTS).lstrip()
+            return f"{repair[0].upper()}{repair[1:]} {_LOOK_TOO.format(*outliers)}"
+        return repair
+    index = POLES.get(facts.event.op_type or "", 0)
+    if is_forward and facts.takes_data(index) and (outliers := _outliers(facts)) is not None:
+        return f"{repair} {_IS_DATA.format('divisor' if index else 'argument', outliers[0])}"
+    return repair
 
 
 def _outliers(facts: _Facts) -> tuple[str, str] | None:
