@@ -411,6 +411,21 @@ def test_the_bad_record_is_named(tmp_path: Path, name: str) -> None:
     assert f"sample {samples.first} of {samples.whole}" in found.headline
 
 
+@pytest.mark.parametrize("name", ["zero_feature_under_a_logarithm", "row_of_zeros_is_given_unit_length"])
+def test_the_repair_names_data_that_no_op_changed(name: str, tmp_path: Path) -> None:
+    with tfdbg_arrow.capture(tmp_path):
+        PROGRAMS[name][0]()
+    first = tfdbg_arrow.first_nonfinite(tmp_path)
+    assert first is not None
+    explanation = tfdbg_arrow.query.read_reasons(tmp_path, first).explanation
+    assert explanation is not None
+    is_of_data = (explanation.repair or "").endswith(
+        "The argument is data that no op changed: if such numbers are not meant to be there, replace them in this "
+        "sample, or leave this sample out."
+    )
+    assert is_of_data == (name == "zero_feature_under_a_logarithm")
+
+
 def records_that_a_function_spoils(bad: dict[int, tuple[bool, bool]], *, parallel: int | None = None) -> None:
     """Trains on records of which a function spoils the features, the labels or both: `bad` says which, by row."""
     x, y = np.ones((NUM, 5), "float32"), np.ones((NUM, 1), "float32")

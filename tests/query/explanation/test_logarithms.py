@@ -21,6 +21,7 @@ LOG_AND_DIVISOR = (
     "Keep the argument above 0 before both ops that take it, the logarithm and a division by it, for example with "
     "tf.maximum where it is computed."
 )
+BELOW = counts(neg=1, pos=1)
 XLOGY = "Use tf.math.xlogy(p, p) in place of p * log(p): it is 0 for p = 0, and its gradient is finite."
 
 
@@ -326,7 +327,8 @@ def test_the_logarithm_of_a_sum_with_a_variable_that_became_negative(
 
 
 @pytest.mark.parametrize(
-    ("made_by", "is_trained"), [("ReadVariableOp", True), ("ReadVariableOp", False), ("Sub", True)]
+    ("made_by", "is_trained"),
+    [("ReadVariableOp", True), ("ReadVariableOp", False), ("Sub", True), ("Prod", True)],
 )
 def test_the_logarithm_of_a_variable_that_became_negative(made_by: str, is_trained: bool, tmp_path: Path) -> None:
     below = counts(neg=1, pos=1)
@@ -336,7 +338,41 @@ def test_the_logarithm_of_a_variable_that_became_negative(made_by: str, is_train
     is_of_variable = made_by == "ReadVariableOp" and is_trained
     assert why.sentence.endswith("value of a variable, and nothing keeps it above 0.") == is_of_variable
     assert why.repair.startswith("Train the logarithm of the variable") == is_of_variable
-    assert why.repair.endswith("use tf.math.log(tf.abs(x)).") == (not is_of_variable)
+    assert why.repair.endswith("as for a determinant, use tf.math.log(tf.abs(x)).") == (made_by == "Prod")
+
+
+@pytest.mark.parametrize(("health", "is_trained"), [(counts(neg=2), True), (counts(neg=2), False), (BELOW, True)])
+@pytest.mark.parametrize("of_power", [False, True])
+def test_functions_whose_argument_must_not_be_negative_and_is_trained(
+    health: dict[str, Any], tmp_path: Path, *, is_trained: bool, of_power: bool
+) -> None:
+    """With tf.maximum, an argument that is below 0 everywhere would get no gradient."""
+    step = Step().takes(CLEAN).op("u", "MatMul", ["x"], health).op("y", "Const", [], ONE)
+    step.op("f", "Pow" if of_power else "Log", ["u", "y"] if of_power else ["u"], NAN)
+    step.gradient("slope", "Mul", ["u"], CLEAN, "f" if is_trained else "u")
+    repair = step.reason("f", tmp_path).repair
+    is_softplus = is_trained and health is not BELOW
+    what = "base" if of_power else "argument"
+    assert repair.startswith(f"Apply tf.nn.softplus to the {what}: all of its elements are below 0") == is_softplus
+    assert repair.startswith(f"Keep the {what} above 0, for example with tf.maximum(x, 1e-7)") == (not is_softplus)
+
+
+@pytest.mark.parametrize("term", ["Cumsum", "Mean"])
+def test_the_logarithm_of_a_sum_minus_a_cumulative_sum(term: str, tmp_path: Path) -> None:
+    step = Step().takes(CLEAN).op("sum", "Sum", ["x"], ONE).op("before", term, ["x"], CLEAN)
+    step.op("rest", "Sub", ["sum", "before"], BELOW).op("log", "Log", ["rest"], NAN)
+    why = step.reason("log", tmp_path)
+    is_of_cumsum = term == "Cumsum"
+    assert why.sentence.endswith("where its terms are nearly equal, it is lost in their rounding.") == is_of_cumsum
+    assert why.repair.startswith("Compute tf.cumsum(x, reverse=True)") == is_of_cumsum
+
+
+@pytest.mark.parametrize("takes_more", [False, True])
+def test_the_logarithm_of_a_matrix_of_which_only_the_diagonal_is_used(takes_more: bool, tmp_path: Path) -> None:
+    step = log_of(("diagonal", "MatrixDiagPartV3", ["log"]), *([("sum", "Sum", ["log"])] if takes_more else []))
+    repair = step.reason("log", tmp_path).repair
+    assert (repair == ABOVE_0) == takes_more
+    assert repair.startswith("Apply tf.linalg.diag_part before the logarithm.") == (not takes_more)
 
 
 def test_the_logarithm_of_a_distance_of_0() -> None:

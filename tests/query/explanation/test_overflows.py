@@ -407,6 +407,18 @@ def test_an_overflow_behind_a_bound_is_not_of_the_maximum_of_nothing(
         ([("sum", "Sum", ["exp"]), ("ratio", "RealDiv", ["exp", "sum"])], OF_AXIS),
         (
             [
+                ("sum", "Sum", ["exp"]),
+                ("own", "MatrixDiagPartV3", ["exp"]),
+                ("ratio", "RealDiv", ["own", "sum"]),
+            ],
+            (
+                "Subtract the maximum of the terms of each sum before the exponential, as in tf.exp(x - "
+                "tf.reduce_max(x, axis=-1, keepdims=True)) with the axis of the sum: the quotients stay the same. "
+                "tf.nn.softmax and tf.nn.log_softmax do so."
+            ),
+        ),
+        (
+            [
                 ("sum", "UnsortedSegmentSum", ["exp", "x"]),
                 ("own", "GatherV2", ["sum", "x"]),
                 ("ratio", "RealDiv", ["exp", "own"]),
@@ -433,6 +445,7 @@ def test_an_overflow_behind_a_bound_is_not_of_the_maximum_of_nothing(
     ids=[
         "logsumexp",
         "softmax",
+        "softmax of which the program uses the diagonal",
         "softmax of segments",
         "sums of segments",
         "sums of segments and quotients",
