@@ -25,6 +25,7 @@ from tfdbg_arrow.query.flow.effects import LITERAL, LITERAL_FROM_OUTSIDE, LOG_OF
 from tfdbg_arrow.query.flow.walk import (
     ABSORBED,
     CAUGHT_ERROR,
+    MADE_0,
     REJECTED,
     RETURNED_SCALAR,
     SKIPPED_BRANCH,
@@ -785,6 +786,26 @@ def _search(
         run.eager(call, {**health, "shape": list(shape)}, tensor_id=10 + index)
         if user is not None:
             run.execution(user, inputs=[10 + index, 2], outputs={50 + index: "bool"})
+
+
+@pytest.mark.parametrize(
+    ("op_type", "result", "reason"),
+    [
+        ("Rsqrt", counts(zero=1, pos=1), MADE_0.format("Rsqrt")),
+        ("Rsqrt", CLEAN, ABSORBED),
+        ("Softmax", counts(zero=1, pos=1), ABSORBED),
+    ],
+)
+def test_a_division_that_made_0_of_an_infinity(
+    op_type: str, result: dict[str, object], reason: str, tmp_path: Path
+) -> None:
+    run = RunBuilder("run-a")
+    graph = run.graph("f").op("x", "Placeholder").op("total", "Sum", ["x"]).op("made", op_type, ["total"])
+    graph.function("__f", ["x"], ["made"])
+    call = run.execution("__f", inputs=[1], outputs={100: "float32"}, graph=graph)
+    run.tensors(graph, {"x": CLEAN, "total": INF, "made": result}, execution=call)
+    run.eager(call, result, tensor_id=100)
+    assert answer(run, tmp_path) == ("total", "absorbed", reason)
 
 
 def test_an_output_that_is_only_for_the_gradient_is_not_a_result(tmp_path: Path) -> None:

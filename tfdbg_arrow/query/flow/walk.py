@@ -33,10 +33,13 @@ VANISHED_OR_READ = (
     "ops replaced or left out the bad values that were computed from it, or only comparisons, checks and Python code "
     "took them"
 )
+MADE_0 = "{} made 0 of the infinities, and the program continued with finite numbers, which may be wrong"
 UNREACHED = "no bad value that was computed from it reached a variable, a result or a metric"
 
 _HANDS_OUT = re.compile(r"\w*PyFunc\w*|Write\w+|Save\w*|_?Send|_?HostSend")
 """Types of ops that pass their inputs out of TensorFlow."""
+_DIVISIONS = frozenset({"Div", "DivNoNan", "Inv", "RealDiv", "Reciprocal", "Rsqrt"})
+"""Types of ops that return 0 where they divide a finite number by an infinity."""
 _MAX_STEPS = 20_000
 """Maximum number of tensors that are followed for one bad tensor."""
 _LATEST = 2**63 - 1
@@ -111,6 +114,7 @@ class Walk:
         self._is_discarded = False
         self._is_given = False
         self._is_unclear = False
+        self._made_0: set[str] = set()
 
     @property
     def harm(self) -> str | None:
@@ -139,6 +143,8 @@ class Walk:
             return SKIPPED_STEP if self._is_checked and self._decides else SKIPPED_BRANCH
         if self._is_discarded:
             return DISCARDED
+        if self._made_0:
+            return MADE_0.format(" and ".join(sorted(self._made_0)))
         if self.met:
             return VANISHED_OR_READ if self._is_given else VANISHED
         return ABSORBED if self._is_taken else UNUSED
@@ -152,7 +158,11 @@ class Walk:
             for user in self._users(tensor):
                 if user.is_verdict:
                     self._verdicts.append(user)
-                elif user not in seen and self._is_bad(user) and not self._is_replaced(tensor, user):
+                elif user in seen:
+                    continue
+                elif not self._is_bad(user):
+                    self._note_finite(user)
+                elif not self._is_replaced(tensor, user):
                     seen.add(user)
                     to_follow.append(user)
             if len(seen) > _MAX_STEPS:
@@ -199,6 +209,12 @@ class Walk:
             return False
         crossing = self._flow.borders.crossing(place)
         return crossing is None or crossing.place is None or self._flow.is_bad(crossing.place)
+
+    def _note_finite(self, quotient: WalkedTensor) -> None:
+        """Notes the division that made a finite tensor from a bad one, if it is a division."""
+        event = self._event(quotient)
+        if event is not None and event.op_type in _DIVISIONS and event.num_zero:
+            self._made_0.add(event.op_type)
 
     def _is_replaced(self, tensor: WalkedTensor, choice: WalkedTensor) -> bool:
         """Returns whether a `tf.where` replaced all bad elements of a tensor, as in `tf.where(is_nan(x), inf, x)`."""
