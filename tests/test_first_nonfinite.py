@@ -223,6 +223,25 @@ def test_an_overflow_inside_the_expression_of_another_one_is_not_named_again(tmp
     assert [line.code for line in first.also_bad] == ["(1.0 - 1.0 / z) * y", "1.0 / z"]
 
 
+@pytest.mark.parametrize("is_other_bug", [False, True])
+def test_overflows_of_several_layers_have_one_fix(is_other_bug: bool, tmp_path: Path) -> None:
+    weight, scale = tf.Variable([[1e20]]), tf.Variable([[1e20]])
+
+    @tf.function
+    def step(x: tf.Tensor) -> tf.Tensor:
+        price = x @ weight
+        demand = tf.exp(x * scale) if is_other_bug else x @ scale
+        return price + 2.0 * demand
+
+    with tfdbg_arrow.capture(tmp_path):
+        step(tf.constant([[1e20]]))
+
+    first = tfdbg_arrow.first_nonfinite(tmp_path)
+    assert first is not None
+    assert first.headline.startswith("`x @ weight`")
+    assert [line.code for line in first.also_bad] == (["x * scale"] if is_other_bug else [])
+
+
 def test_another_bug_on_the_same_line_is_named_by_its_part(tmp_path: Path) -> None:
     weight = tf.Variable([0.0, 0.0])
 

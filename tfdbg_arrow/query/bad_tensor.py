@@ -45,6 +45,8 @@ _MAX_FETCHES = 3
 _MAX_RIVALS = 20
 """Maximum number of other origins whose lines are read. A user does not read a longer list."""
 _SINGULAR = types_with(Trait.IS_SINGULAR)
+_WITH_WEIGHTS = types_with(Trait.MULTIPLIES_MATRICES) | {"BiasAdd", "_FusedConv2D", "_FusedMatMul"}
+"""Types of ops that combine tensors with the weights of a layer. When weights grow, many of them overflow in one call."""
 _BACKWARD = re.compile(r"__backward_(.+)_\d+", re.DOTALL)
 """Matches the name of a function with which TensorFlow computes the gradient of another function.
 
@@ -134,7 +136,8 @@ class BadTensorReader:
         """Returns the first lines of other origins, except lines that the answer already names.
 
         `code` of each frame is the part of the line that made the origin, if that part is known. An overflow inside the
-        expression of another overflow is left out, because it needs no separate fix.
+        expression of another overflow is left out, because it needs no separate fix. For the same reason, overflows of
+        other layers are left out beside the overflow of a layer.
         """
         named = [line for line in (beside.source, *beside.equal_lines) if line is not None]
         parts = {(line.line, line.colno, line.end_colno) for line in named}
@@ -142,6 +145,8 @@ class BadTensorReader:
         for rival in islice(rivals, _MAX_RIVALS):
             source = self.places.place(rival).source
             if source is None or (part := (source.line, source.colno, source.end_colno)) in parts:
+                continue
+            if {rival.op_type, beside.op_type} <= _WITH_WEIGHTS:
                 continue
             are_overflows = not _SINGULAR & {rival.op_type, beside.op_type}
             if are_overflows and any(self._is_inside(source, line) for line in named):
