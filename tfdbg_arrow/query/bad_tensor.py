@@ -38,15 +38,13 @@ from tfdbg_arrow.query.recorded import (
 )
 from tfdbg_arrow.query.stacks import Frame, executed_span, source_text
 from tfdbg_arrow.query.user_places import UserPlaces
-from tfdbg_arrow.schema.op_traits import OPTIMIZERS, PIPELINE_ENDS, Trait, types_with
+from tfdbg_arrow.schema.op_traits import OPTIMIZERS, PIPELINE_ENDS, WITH_WEIGHTS, Trait, types_with
 
 _MAX_FETCHES = 3
 """Maximum number of a session's fetches that a text names."""
 _MAX_RIVALS = 20
 """Maximum number of other origins whose lines are read. A user does not read a longer list."""
 _SINGULAR = types_with(Trait.IS_SINGULAR)
-_WITH_WEIGHTS = types_with(Trait.MULTIPLIES_MATRICES) | {"BiasAdd", "_FusedConv2D", "_FusedMatMul"}
-"""Types of ops that combine tensors with the weights of a layer. When weights grow, many of them overflow in one call."""
 _BACKWARD = re.compile(r"__backward_(.+)_\d+", re.DOTALL)
 """Matches the name of a function with which TensorFlow computes the gradient of another function.
 
@@ -146,7 +144,7 @@ class BadTensorReader:
             source = self.places.place(rival).source
             if source is None or (part := (source.line, source.colno, source.end_colno)) in parts:
                 continue
-            if {rival.op_type, beside.op_type} <= _WITH_WEIGHTS:
+            if {rival.op_type, beside.op_type} <= WITH_WEIGHTS:  # when weights grow, many of them overflow in one call
                 continue
             are_overflows = not _SINGULAR & {rival.op_type, beside.op_type}
             if are_overflows and any(self._is_inside(source, line) for line in named):

@@ -374,5 +374,7 @@ RANDOM_KEYS = frozenset(
     }
 )
 """Types of these ops that only turn a seed into the key with which others draw."""
+WITH_WEIGHTS = types_with(_T.MULTIPLIES_MATRICES) | {"BiasAdd", "_FusedConv2D", "_FusedMatMul"}
+"""Types of ops that combine a tensor with the weights of a layer."""
 COLLECTIVES = ("Collective", "Nccl")
 """Prefixes of the types of ops whose output depends on the inputs of the same op in other replicas or other runs."""

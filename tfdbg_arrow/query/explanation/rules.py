@@ -67,7 +67,7 @@ from tfdbg_arrow.query.explanation.outside import FROM_OUTSIDE, of_constants, te
 from tfdbg_arrow.query.flow.extremes import largest_of
 from tfdbg_arrow.query.recorded import TensorEvent
 from tfdbg_arrow.safe_text import number_of
-from tfdbg_arrow.schema.op_traits import READER, UPDATER, Trait, types_with
+from tfdbg_arrow.schema.op_traits import READER, UPDATER, WITH_WEIGHTS, Trait, types_with
 
 _OF_CUSTOM_GRADIENTS = types_with(Trait.STANDS_FOR_CALL)
 """Types of the ops with which tf.custom_gradient marks its result. The gradients of these ops compute nothing."""
@@ -82,8 +82,6 @@ _SEGMENT_SOFTMAX = (
     "tf.math.unsorted_segment_max, and gather it as the sums are gathered. The quotients stay the same."
 )
 _SEGMENT_SUMS = ("SegmentSum", "SegmentSumV2", "UnsortedSegmentSum")
-_LAYERS = MATRIX_PRODUCTS | {"BiasAdd", "_FusedConv2D", "_FusedMatMul"}
-"""Types of ops that combine the inputs with weights."""
 _SOFTPLUS = "Use tf.nn.softplus(x) in place of log(1 + exp(x)): it cannot overflow."
 _SOFTMAX_BY_PARTS = (
     "Subtract the maximum of the terms of each sum before the exponential, as in tf.exp(x - tf.reduce_max(x, axis=-1, "
@@ -211,7 +209,7 @@ def _overflows_before_training(computed: Computed) -> bool:
     if not computed.is_differentiated(computed.output) or not computed.is_before_training():
         return False
     types_behind = {behind.output.op_type for behind in computed.behind()}
-    return READER in types_behind and not _LAYERS.isdisjoint(types_behind)
+    return READER in types_behind and not WITH_WEIGHTS.isdisjoint(types_behind)
 
 
 def _log1p(computed: Computed) -> Explanation | None:
