@@ -423,6 +423,27 @@ def test_an_op_that_took_bad_values_of_another_line_is_not_also_bad(tmp_path: Pa
     assert lines == [line_of("mean = gradient /"), line_of("square = tf.square(gradient) /")]
 
 
+def test_a_division_by_0_beside_an_infinite_divisor_is_also_bad(tmp_path: Path) -> None:
+    """The softplus is infinite for one element and 0 for another one. The logarithm only takes what they made."""
+    weight = tf.Variable([120.0, -120.0, 1.0])
+
+    @tf.function
+    def step(mu: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            alpha = tf.math.log(1.0 + tf.exp(weight))
+            r = 1.0 / alpha
+            loss = tf.reduce_sum(tf.math.lgamma(r)) + tf.reduce_sum(tf.math.log(mu / (r + mu)))
+        weight.assign_sub(tape.gradient(loss, weight))
+
+    with tfdbg_arrow.capture(tmp_path):
+        step(tf.constant([1.0, 2.0, 3.0]))
+
+    first = tfdbg_arrow.first_nonfinite(tmp_path)
+    assert first is not None
+    lines = [line.lineno for line in (first.source, *first.also_bad) if line is not None]
+    assert lines == [line_of("alpha = tf.math.log(1.0 + tf.exp"), line_of("r = 1.0 / alpha")]
+
+
 def test_the_iteration_and_the_call_of_a_loop_over_a_data_set(tmp_path: Path) -> None:
     total = tf.Variable(0.0)
 

@@ -374,6 +374,8 @@ RANDOM_KEYS = frozenset(
     }
 )
 """Types of these ops that only turn a seed into the key with which others draw."""
+DIVISIONS = types_with(_T.DIVIDES | _T.DIVIDES_ONE) | {"DivNoNan", "Rsqrt"}
+"""Types of ops that return 0 where they divide a finite number by an infinity."""
 WITH_WEIGHTS = types_with(_T.MULTIPLIES_MATRICES) | {"BiasAdd", "_FusedConv2D", "_FusedMatMul"}
 """Types of ops that combine a tensor with the weights of a layer."""
 COLLECTIVES = ("Collective", "Nccl")

@@ -18,7 +18,15 @@ from tfdbg_arrow.query.flow.origins import OrderKey, Origins
 from tfdbg_arrow.query.flow.search import breadth_first, rows_behind
 from tfdbg_arrow.query.flow.sinks import LAST_EXECUTION, Sinks
 from tfdbg_arrow.query.recorded import EFFECTS, Execution, TensorEvent, bad_condition, read_events
-from tfdbg_arrow.schema.op_traits import PIPELINE_ENDS, PUTS_INTO_STORE, TAKES_FROM_STORE, Trait, types_with
+from tfdbg_arrow.schema.op_traits import (
+    DIVISIONS,
+    PIPELINE_ENDS,
+    POLES,
+    PUTS_INTO_STORE,
+    TAKES_FROM_STORE,
+    Trait,
+    types_with,
+)
 
 _SINGULAR = types_with(Trait.IS_SINGULAR)
 _HARMS = frozenset({"variable", "result"})
@@ -147,13 +155,23 @@ class Culprits:
         origins = {root.event_index: root for root in (*all_roots, *self._hidden_beside(first))}.values()
         rivals = sorted((root for root in origins if self._is_rival(root, first)), key=self._place)
         blamed = {root.event_index for root in (first, *rivals)}
-        independent = [root for root in rivals if not self._is_behind(root, blamed)]
+        independent = [root for root in rivals if self._has_own_zeros(root) or not self._is_behind(root, blamed)]
         effect = _effects_of_ops(most_harmful)[_instance(first)]
         return Culprit(first, Effect(effect, None), tuple(independent))
 
     def _is_behind(self, event: TensorEvent, others: Collection[int]) -> bool:
-        """Returns whether one of some bad tensors, given by event_index, is behind another bad tensor."""
-        behind = islice(rows_behind([event], self._flow.bad_sources_of, limit=_MAX_BEHIND), 1, None)
+        """Returns whether one of some bad tensors, given by event_index, is behind another bad tensor.
+
+        A finite number divided by an infinity is 0, which can make the next op bad. So the search goes through such
+        divisions, too.
+        """
+
+        def sources(row: TensorEvent) -> Iterator[TensorEvent]:
+            for source in self._flow.recent_sources_of(row):
+                if source.has_inf_or_nan or (source.op_type in DIVISIONS and source.num_zero):
+                    yield source
+
+        behind = islice(rows_behind([event], sources, limit=_MAX_BEHIND), 1, None)
         return any(row.event_index in others for row in behind)
 
     def _hidden_beside(self, first: TensorEvent) -> list[TensorEvent]:
@@ -175,9 +193,20 @@ class Culprits:
 
     def _is_rival(self, root: TensorEvent, first: TensorEvent) -> bool:
         """Returns whether an origin is as much to blame as the first one of its call."""
-        if root.event_index == first.event_index or not self._origins.verdict(root).is_origin:
+        is_origin = self._origins.verdict(root).is_origin or self._has_own_zeros(root)
+        if root.event_index == first.event_index or not is_origin:
             return False
         return self._origins.order(root)[:2] == self._origins.order(first)[:2]  # the call, and the phase in it
+
+    def _has_own_zeros(self, quotient: TensorEvent) -> bool:
+        """Returns whether a division made its infinities of zeros, although the divisor may hold infinities, too."""
+        index = POLES.get(quotient.op_type or "")
+        if index is None or quotient.op_type not in DIVISIONS or quotient.num_nan != 0:
+            return False
+        taken = {index: row for index, _, row in self._flow.taken_by(quotient)}
+        divisor = taken.pop(index, None)
+        is_dividend_finite = all(row.has_inf_or_nan is False for row in taken.values())
+        return divisor is not None and divisor.num_nan == 0 and bool(divisor.num_zero) and is_dividend_finite
 
     def _most_harmful(self) -> list[tuple[str, list[TensorEvent]]]:
         """Returns `_find_most_harmful` for all origins, and keeps the result for the next question."""

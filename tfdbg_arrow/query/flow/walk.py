@@ -15,7 +15,7 @@ from tfdbg_arrow.query.flow.decisions import SELECTS, effect_of_decision, is_che
 from tfdbg_arrow.query.flow.graphs import BRANCHES, CHECKS, DISCRETE, LOOPS, NEVER_BAD, Call
 from tfdbg_arrow.query.flow.sinks import Sinks, effect_of_write
 from tfdbg_arrow.query.recorded import KINDS, Context, GraphTensor, Op, SiteVisit, TensorEvent
-from tfdbg_arrow.schema.op_traits import CONTAINERS, PUTS_INTO_STORE
+from tfdbg_arrow.schema.op_traits import CONTAINERS, DIVISIONS, PUTS_INTO_STORE
 
 SKIPPED_STEP = "a check found it, and the branch that would have used it did not run"
 SKIPPED_BY_LOSS_SCALING = "the loss scaling found it and skipped the update"
@@ -38,8 +38,6 @@ UNREACHED = "no bad value that was computed from it reached a variable, a result
 
 _HANDS_OUT = re.compile(r"\w*PyFunc\w*|Write\w+|Save\w*|_?Send|_?HostSend")
 """Types of ops that pass their inputs out of TensorFlow."""
-_DIVISIONS = frozenset({"Div", "DivNoNan", "Inv", "RealDiv", "Reciprocal", "Rsqrt"})
-"""Types of ops that return 0 where they divide a finite number by an infinity."""
 _MAX_STEPS = 20_000
 """Maximum number of tensors that are followed for one bad tensor."""
 _LATEST = 2**63 - 1
@@ -213,7 +211,7 @@ class Walk:
     def _note_finite(self, quotient: WalkedTensor) -> None:
         """Notes the division that made a finite tensor from a bad one, if it is a division."""
         event = self._event(quotient)
-        if event is not None and event.op_type in _DIVISIONS and event.num_zero:
+        if event is not None and event.op_type in DIVISIONS and event.num_zero:
             self._made_0.add(event.op_type)
 
     def _is_replaced(self, tensor: WalkedTensor, choice: WalkedTensor) -> bool:
