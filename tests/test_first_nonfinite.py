@@ -423,6 +423,29 @@ def test_an_op_that_took_bad_values_of_another_line_is_not_also_bad(tmp_path: Pa
     assert lines == [line_of("mean = gradient /"), line_of("square = tf.square(gradient) /")]
 
 
+@pytest.mark.parametrize("is_taken_by_function", [True, False])
+def test_the_call_that_took_the_batch_with_a_bad_record(is_taken_by_function: bool, tmp_path: Path) -> None:
+    weight = tf.Variable(1.0)
+
+    def step(x: tf.Tensor) -> None:
+        weight.assign_sub(tf.reduce_mean(weight * x))
+
+    def scale(x: tf.Tensor) -> tf.Tensor:
+        return x / tf.reduce_max(x)
+
+    data = np.ones((12, 2), np.float32)
+    data[9] = 0
+    take = tf.function(step) if is_taken_by_function else step
+    with tfdbg_arrow.capture(tmp_path):
+        for batch in tf.data.Dataset.from_tensor_slices(data).map(scale).batch(4):
+            take(batch)
+
+    first = tfdbg_arrow.first_nonfinite(tmp_path)
+    assert first is not None
+    when = " for call 3 of step" if is_taken_by_function else ""
+    assert first.headline.endswith(f" made NaN{when}: sample 1 of the batch.")
+
+
 def test_a_division_by_0_beside_an_infinite_divisor_is_also_bad(tmp_path: Path) -> None:
     """The softplus is infinite for one element and 0 for another one. The logarithm only takes what they made."""
     weight = tf.Variable([120.0, -120.0, 1.0])

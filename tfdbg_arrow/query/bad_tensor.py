@@ -191,7 +191,9 @@ class BadTensorReader:
             **vars(context if has_samples else replace(context, samples=None)),
             step=step,
             step_in_call=None if row_with_step is None or step is None else self._step_in_call(row_with_step),
-            call=self._call(event, context.stack, run_of_loop) if step is None else None,
+            call=self._call(event, context.stack, run_of_loop, record_in=row_with_step if is_record else None)
+            if step is None
+            else None,
             effect=effect.name,
             is_expected=effect.expected_reason is not None,
             expected_reason=effect.expected_reason,
@@ -255,13 +257,25 @@ class BadTensorReader:
             [self._run_id, event.graph_id, event.op_name, event.op_type, event.output_slot],
         )
 
-    def _call(self, event: TensorEvent, stack: tuple[Frame, ...], run_of_loop: LoopRun | None) -> FunctionCall | None:
+    def _call(
+        self,
+        event: TensorEvent,
+        stack: tuple[Frame, ...],
+        run_of_loop: LoopRun | None,
+        *,
+        record_in: TensorEvent | None,
+    ) -> FunctionCall | None:
         """Returns the call from eager code that ran the op of a tensor, or that first took a tensor from outside.
+
+        For a record that a data set made, this is the call that first took its batch, `record_in`.
 
         The result is None if the number of the call is not known. It is also None for a function that TensorFlow or
         Keras defines internally, such as the function in which `jacobian` computes, because users do not know its name.
         """
         index = event.execution_index if run_of_loop is None else run_of_loop.execution_index
+        if record_in is not None and record_in.tensor_id is not None:
+            uses = (use.execution for use in self.flow.events.uses(record_in.tensor_id))
+            index = next((use.execution_index for use in uses if use.graph_id is not None), None)
         execution = self.flow.events.execution(index) if event.scope != "execution" else None
         if execution is None or execution.graph_id is None or index is None:
             return None

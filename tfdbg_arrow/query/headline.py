@@ -176,7 +176,9 @@ def _is_passed_on(tensor: NonFinite) -> bool:
 
 
 def _when_text(tensor: NonFinite) -> str:
-    text = "" if tensor.call is None else f" in call {tensor.call.number:,} of {tensor.call.function}"
+    # A data set makes a record before the call that takes its batch.
+    before_call = "for" if tensor.role == "input" else "in"
+    text = "" if tensor.call is None else f" {before_call} call {tensor.call.number:,} of {tensor.call.function}"
     if tensor.call is not None and tensor.iteration is not None:
         is_of_gradient = _GRADIENT_OF_LOOP.fullmatch(tensor.graph_name or "") is not None
         loop = "the gradient's loop, which runs backwards" if is_of_gradient else "a loop"

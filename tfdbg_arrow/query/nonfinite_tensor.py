@@ -117,7 +117,8 @@ class NonFinite(TensorHealth):
             because a data set reads ahead; None if this step is not known.
         step_in_call: For Keras with `steps_per_execution` above 1, the number of the batch in its call, from 0: `step`
             marks the whole call, with the number of its first batch. None otherwise.
-        call: Without a step, the call from eager code in which the op ran. None if the op did not run in a function, or
+        call: Without a step, the call from eager code in which the op ran; for a record that a function of a data set
+            made, the call that first took the batch with this record. None if the op did not run in a function, or
             if the run does not have all executions.
         layer: The Keras layer or module that the op belongs to, as the user named it. For a gradient, the layer of its
             forward op. None outside layers.
