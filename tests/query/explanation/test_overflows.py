@@ -108,19 +108,26 @@ BOUND_STATE = (
 )
 
 
-def loop(*before: Mapping[str, Any], taken: str = "state", calls: int = 1, is_training: bool = False) -> RunBuilder:
+def loop(
+    *before: Mapping[str, Any],
+    taken: str = "state",
+    calls: int = 1,
+    is_training: bool = False,
+    op_type: str = "Square",
+) -> RunBuilder:
     """Returns a run of `f(x)`, a loop over state = taken * taken. All iterations except the last are finite.
 
     Args:
         before: The health of the product in the iterations before it overflows.
         taken: `state`, which is the last product, or `x`.
         calls: The number of calls.
+        op_type: The type of the op in place of the square.
         is_training: Whether each iteration computes a gradient. A part of a gradient is always computed before the
             loop.
     """
     run = RunBuilder("run-a")
     outer = run.graph("f").op("x", "Placeholder").op("one_by_n", "DivNoNan", ["x"], role="gradient")
-    body = run.graph("body").op("state", "Placeholder").op("x", "Placeholder").op("square", "Square", [taken])
+    body = run.graph("body").op("state", "Placeholder").op("x", "Placeholder").op("square", op_type, [taken])
     body.op("slope", "Mul", ["x"], role="gradient")
     outer.op("while", "StatelessWhile", ["x", "x"], dtypes=("float32", "float32"))
     outer.calls("while", "body_1", body, attribute="body").function("f", ["x"], ["while"])
@@ -156,6 +163,15 @@ def test_an_overflow_of_what_a_loop_makes_of_its_own_result_asks_for_a_bound(tmp
         f"{over} The loop computes each result from the one before, and stayed finite for 3 iterations.",
         f"{BOUND_STATE} If it grew only after some steps of training, lower the learning rate or clip the gradients.",
     )
+
+
+def test_an_exponential_of_what_a_loop_makes_of_its_own_result(tmp_path: Path) -> None:
+    why = reason_of_last(loop(CLEAN, CLEAN, CLEAN, op_type="Exp"), tmp_path)
+    over = f"Overflow in Exp: its inputs are finite, and {OVER}"
+    assert (
+        why.sentence == f"{over} The loop computes each result from the one before, and stayed finite for 3 iterations."
+    )
+    assert why.repair.startswith("Clip the argument from above")
 
 
 @pytest.mark.parametrize(

@@ -187,6 +187,9 @@ def explain_event(
         explanation = _of_overflow(explanation.sentence, explanation.repair, facts)
     else:
         explanation = replace(explanation, repair=_with_data(explanation, facts, is_forward=forward is None))
+        if explanation.sentence.startswith("Overflow in Exp"):
+            growth = growth_in_loop(facts.magnitudes_before())
+            explanation = replace(explanation, sentence=" ".join(filter(None, (explanation.sentence, growth))))
     if (ops := facts.keras_ops()) is not None:
         explanation = Explanation(in_keras_ops(explanation.sentence, ops), in_keras_ops(explanation.repair or "", ops))
     if facts.is_differentiated(event) or not facts.may_be_rejected():
