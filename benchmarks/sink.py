@@ -130,6 +130,14 @@ class Replay:
         """Returns 0, because no values are kept."""
         return 0
 
+    def num_unkept_inputs(self) -> int:
+        """Returns 0, because no inputs are kept."""
+        return 0
+
+    def num_known_arguments(self) -> int:
+        """Returns 0, because every argument is measured."""
+        return 0
+
 
 def measure(program: str, num_rows: int, profile: bool) -> Result:
     """Measures a program in this process."""

@@ -377,7 +377,7 @@ def test_a_bad_argument_is_named(tmp_path: Path, which: str) -> None:
             step(tf.constant(features[start : start + BATCH]), tf.constant(labels[start : start + BATCH]))
 
     assert texts(tmp_path, program) == [
-        ("where", f"2 of the {BATCH} samples of the batch are bad, the first is sample 13"),
+        ("where", f"2 of the {BATCH} samples of the batch are bad, with one bad element each, the first is sample 13"),
         ("data", f"this is the argument {which} of step"),
     ]
 

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.durability.manifests import sealed
@@ -135,6 +135,7 @@ def test_a_last_line_with_zero_bytes_from_a_power_failure_is_ignored() -> None:
 class TestChecksums:
     TEXT = checksummed([add_line(entry(0)), add_line(entry(1)), replace_line([entry(0).path], added=[entry(2)])])
 
+    @settings(deadline=None)
     @given(st.data())
     def test_any_changed_byte_is_damage(self, data: st.DataObject) -> None:
         content = bytearray(self.TEXT.encode())

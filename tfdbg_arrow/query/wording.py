@@ -229,8 +229,10 @@ def slices_text(health: TensorHealth, samples: BadSamples | None) -> str | None:
     if samples is not None:
         unit, whole = samples.unit, f" of {samples.whole}"
         is_computed = samples.unit != "sample" and samples.name is None  # the rows themselves may be healthy
+        is_one_each = health.num_bad == samples.num_bad == health.num_bad_slices and samples.num_samples != health.size
+        each = ", with one bad element each" if is_one_each and not is_computed else ""
         if samples.num_bad == samples.num_samples:
-            return f"every {unit}{whole}; it has {samples.num_samples:,}"
+            return f"every {unit}{whole}{each}; it has {samples.num_samples:,}"
         if samples.num_bad is None:
             return f"{unit} {samples.first:,}{whole}"
         if samples.num_bad == 1:
@@ -238,7 +240,7 @@ def slices_text(health: TensorHealth, samples: BadSamples | None) -> str | None:
             return f"{unit} {samples.first:,}{whole}, {only} {samples.num_samples:,}"
         return (
             f"{samples.num_bad:,} of the {samples.num_samples:,} {unit}s{whole} "
-            f"{'lead to bad elements' if is_computed else 'are bad'}{':' if samples.numbers else ','} "
+            f"{'lead to bad elements' if is_computed else 'are bad'}{each}{':' if samples.numbers else ','} "
             f"{sample_numbers_text(samples)}"
         )
     first_bad, bad = health.first_bad_place, health.num_bad_slices

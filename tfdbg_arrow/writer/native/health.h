@@ -1,7 +1,8 @@
 // The health of a tensor: counts and magnitudes of its elements.
 //
-// `reference.py` in this directory defines every number. The functions here compute the same numbers faster. They need
-// neither Python nor TensorFlow. They do not allocate memory, throw or take a lock, so any thread may call them.
+// `reference.py` in this directory defines the counts, and `tests/writer/magnitudes.py` the magnitudes. The functions
+// here compute the same numbers faster. They need neither Python nor TensorFlow. They do not allocate memory, throw or
+// take a lock, so any thread may call them.
 #ifndef TFDBG_ARROW_WRITER_NATIVE_HEALTH_H_
 #define TFDBG_ARROW_WRITER_NATIVE_HEALTH_H_
 
