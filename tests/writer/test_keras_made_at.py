@@ -113,6 +113,20 @@ def test_eager_parts_and_operations_of_a_functional_model(tmp_path: Path) -> Non
     assert found["Exp", "forward"] == {None}
 
 
+def test_an_optimizer_of_tensorflow_1(tmp_path: Path) -> None:
+    with tfdbg_arrow.capture(tmp_path), tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        variable = tf.compat.v1.get_variable("v", initializer=4.0, use_resource=True)
+        descent = tf.compat.v1.train.GradientDescentOptimizer(0.1)
+        train = descent.minimize(tf.sqrt(variable))
+        session.run(variable.initializer)
+        session.run(train)
+    lines = made_at(tmp_path)
+    assert lines["ResourceApplyGradientDescent", "optimizer"] == {
+        "descent = tf.compat.v1.train.GradientDescentOptimizer(0.1)"
+    }
+    assert lines["SqrtGrad", "gradient"] == {None}
+
+
 @keras.saving.register_keras_serializable()  # type: ignore[untyped-decorator]
 class Doubled(keras.layers.Layer):  # type: ignore[misc]
     """A layer whose class has no constructor."""

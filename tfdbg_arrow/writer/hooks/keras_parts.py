@@ -17,26 +17,17 @@ Only classes of Keras itself are changed. Autograph converts the program's class
 from __future__ import annotations
 
 import functools
-import inspect
 import sys
-import weakref
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from types import FrameType
 from typing import Any
 
-from tfdbg_arrow.spool.records import NO_VALUE
-from tfdbg_arrow.writer.hooks.autograph import original_location
 from tfdbg_arrow.writer.hooks.observation import Observation
+from tfdbg_arrow.writer.hooks.part_stacks import PartStacks, noting_constructor
 from tfdbg_arrow.writer.hooks.patches import KERAS_PACKAGES, AfterImport, Patches
 from tfdbg_arrow.writer.hooks.scoping import Find, put, scoped
-from tfdbg_arrow.writer.own_frames import PACKAGE_DIRECTORY, own_frames_left_out
+from tfdbg_arrow.writer.own_frames import own_frames_left_out
 from tfdbg_arrow.writer.recording.marks import FitLabels
 from tfdbg_arrow.writer.scopes import LOSS, METRIC, OPTIMIZER, Scope, Scopes
-from tfdbg_arrow.writer.stacks import FrameOwners
-
-_RUNNERS = ("__call__", "fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch")
-"""Functions of Keras that run parts. They make some parts late, such as the metric for a name given to compile."""
 
 
 def hook_keras(observation: Observation, patches: Patches) -> None:
@@ -54,7 +45,7 @@ def _hook(observation: Observation, patches: Patches, keras: Any) -> None:
     if not observation.is_active:
         return
     try:
-        stacks = _PartStacks(observation.observer.scopes.intern_stack)
+        stacks = PartStacks(observation.observer.scopes.intern_stack)
         _hook_constructors(observation, patches, keras, stacks)
         _hook_layers(observation, patches, keras, stacks)
         _hook_roles(observation, patches, keras, stacks)
@@ -63,75 +54,10 @@ def _hook(observation: Observation, patches: Patches, keras: Any) -> None:
         observation.observer.note_failure(f"following the layers and steps of {keras.__name__}", error)
 
 
-class _PartStacks:
-    """The stacks that made the parts of Keras.
-
-    Args:
-        intern_stack: Returns the ID of the calling thread's Python stack without some of its innermost frames.
-    """
-
-    def __init__(self, intern_stack: Callable[[int], int]) -> None:
-        self._intern_stack = intern_stack
-        self._owner = functools.cache(FrameOwners().owner)
-        self._stack_ids: dict[int, tuple[weakref.ref[Any], int | None]] = {}
-        """By id() of the part, which must not be hashed. None: the part was made late, while another part ran."""
-
-    def note(self, part: Any) -> None:
-        """Notes where a part is made; call it in a constructor of the part."""
-        key = id(part)
-        if key in self._stack_ids:
-            return
-        num_inner, maker = _maker(part)
-        stack_id = None if self._is_made_late(maker) else self._intern_stack(num_inner)
-        forget = functools.partial(_forget, self._stack_ids, key)
-        self._stack_ids[key] = (weakref.ref(part, forget), stack_id)
-
-    def in_part(self, scope: Scope, part: Any) -> Scope:
-        """Returns a scope for the ops of a part; a part that was made late keeps the stack of the outer part."""
-        _, stack_id = self._stack_ids.get(id(part), (None, NO_VALUE))
-        return scope if stack_id is None or stack_id == scope.part_stack else replace(scope, part_stack=stack_id)
-
-    def _is_made_late(self, maker: FrameType | None) -> bool:
-        """Returns True if Keras makes a part only at run time; the program's frame then says nothing about the part."""
-        while maker is not None:
-            code = maker.f_code
-            converted = original_location(code.co_filename, maker.f_lineno)
-            path = code.co_filename if converted is None else converted[0]
-            owner = "library" if path.startswith(PACKAGE_DIRECTORY) else self._owner(path)
-            if owner == "user":
-                return False
-            if owner == "framework" and code.co_name in _RUNNERS:
-                return True
-            maker = maker.f_back
-        return False
-
-
-def _forget(stack_ids: dict[int, tuple[weakref.ref[Any], int | None]], key: int, reference: object) -> None:
-    stack_ids.pop(key, None)
-
-
-def _maker(part: Any) -> tuple[int, FrameType | None]:
-    """Returns the number of frames from our caller to a part's outermost constructor, and the frame that calls it.
-
-    The first of these frames is the caller's own, and the second is that of the hook around the base constructor. The
-    call of the outermost constructor makes the part.
-    """
-    frame = sys._getframe(2).f_back
-    depth, outermost = 2, (2, frame)
-    while frame is not None:
-        depth += 1
-        code = frame.f_code
-        is_constructor = code.co_name == "__init__" and code.co_argcount > 0
-        if is_constructor and frame.f_locals.get(code.co_varnames[0]) is part:
-            outermost = (depth, frame.f_back)
-        frame = frame.f_back
-    return outermost
-
-
-def _hook_constructors(observation: Observation, patches: Patches, keras: Any, stacks: _PartStacks) -> None:
+def _hook_constructors(observation: Observation, patches: Patches, keras: Any, stacks: PartStacks) -> None:
     bases = (keras.layers.Layer, keras.losses.Loss, keras.metrics.Metric, keras.optimizers.Optimizer)
     for class_ in dict.fromkeys(map(_outermost_with_constructor, bases)):
-        patches.put(class_, "__init__", functools.partial(_make_constructor, observation, stacks))
+        patches.put(class_, "__init__", functools.partial(noting_constructor, observation, stacks))
 
 
 def _outermost_with_constructor(base: type) -> type:
@@ -141,22 +67,7 @@ def _outermost_with_constructor(base: type) -> type:
     return of_keras[-1]
 
 
-def _make_constructor(observation: Observation, stacks: _PartStacks, original: Any) -> Any:
-    @functools.wraps(original)
-    def construct(part: Any, /, *args: Any, **kwargs: Any) -> None:
-        if observation.is_active:
-            try:
-                stacks.note(part)
-            except Exception as error:
-                observation.observer.note_failure("noting where a part of Keras was made", error)
-        with own_frames_left_out:
-            original(part, *args, **kwargs)
-
-    construct.__signature__ = inspect.signature(original)  # type: ignore[attr-defined]
-    return construct
-
-
-def _hook_layers(observation: Observation, patches: Patches, keras: Any, stacks: _PartStacks) -> None:
+def _hook_layers(observation: Observation, patches: Patches, keras: Any, stacks: PartStacks) -> None:
     scopes = observation.observer.scopes
 
     def find(layer: Any, *args: Any, **kwargs: Any) -> Scope:
@@ -167,7 +78,7 @@ def _hook_layers(observation: Observation, patches: Patches, keras: Any, stacks:
     _put_in_all(observation, patches, keras.layers.Layer, ("__call__",), scoped(observation, find))
 
 
-def _hook_roles(observation: Observation, patches: Patches, keras: Any, stacks: _PartStacks) -> None:
+def _hook_roles(observation: Observation, patches: Patches, keras: Any, stacks: PartStacks) -> None:
     scopes = observation.observer.scopes
 
     def always(role: str) -> Find:

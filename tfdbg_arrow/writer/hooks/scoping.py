@@ -6,7 +6,7 @@
 | `_MirroredReplicaContext._merge_call` | the main thread runs a function for the thread of a replica |
 | `StructuredFunctionWrapper.__init__`, `_PerDeviceGenerator.__init__` | the functions of tf.data pipelines and loops |
 | `FuncRegistry.insert`, `__call__` | a Python function that an op calls has the scope of the op |
-| `Optimizer.apply_gradients` of `tf.compat.v1.train` | the optimizer |
+| `Optimizer.__init__`, `apply_gradients` of `tf.compat.v1.train` | the optimizer, and the stack that made it |
 | `backprop._gradient_function`, by TFE_Py_RegisterGradientFunction | notes that a tape runs an op's gradient function |
 | `execute.record_gradient` | notes that a tape keeps an op of a graph, which the attributes object later identifies |
 | `record.record_operation` | wraps the gradient function of a call or `tf.custom_gradient` that a tape keeps |
@@ -32,6 +32,7 @@ from tensorflow.python.framework import ops as framework_ops
 from tensorflow.python.ops import gradients_util, script_ops
 
 from tfdbg_arrow.writer.hooks.observation import Observation
+from tfdbg_arrow.writer.hooks.part_stacks import PartStacks, noting_constructor
 from tfdbg_arrow.writer.hooks.patches import Patches
 from tfdbg_arrow.writer.own_frames import own_frames_left_out
 from tfdbg_arrow.writer.scopes import GRADIENT, INPUT, OPTIMIZER, Entered, Scope
@@ -94,11 +95,14 @@ def hook_layers(observation: Observation, patches: Patches) -> None:
     scopes = observation.observer.scopes
     pipeline = scoped(observation, lambda *args, **kwargs: Scope(role=INPUT, is_of_pipeline=True))
     function = scoped(observation, functools.partial(_of_data_set_function, observation))
-    optimizer = scoped(observation, lambda *args, **kwargs: scopes.in_role(OPTIMIZER))
+    stacks = PartStacks(scopes.intern_stack)
+    optimizer = scoped(observation, lambda self, *args, **kwargs: stacks.in_part(scopes.in_role(OPTIMIZER), self))
     put(observation, patches, tf.Module, "name_scope", functools.partial(_make_name_scope, observation))
     put(observation, patches, structured_function.StructuredFunctionWrapper, "__init__", function)
     put(observation, patches, multi_device_iterator_ops._PerDeviceGenerator, "__init__", pipeline)
     put(observation, patches, tf.compat.v1.train.Optimizer, "apply_gradients", optimizer)
+    constructor = functools.partial(noting_constructor, observation, stacks)
+    put(observation, patches, tf.compat.v1.train.Optimizer, "__init__", constructor)
     replica = mirrored_run._MirroredReplicaContext
     put(observation, patches, replica, "_merge_call", functools.partial(_make_merge_call, observation))
     _hook_python_functions(observation, patches)
