@@ -54,8 +54,9 @@ def _role(id_: int, of: str) -> Column:
 def _part(id_: int, of: str) -> Column:
     return _nullable(id_, "part_stack_trace_id", _BIGINT,
         f"The Python stack that called the constructor of the part of Keras that made the {of}: a layer, loss, metric, "
-        "optimizer or other operation; of nested ones, the innermost. NULL outside of these, if unknown, as for a part "
-        "that was made before the recording began, and for a gradient, whose forward op has it.",
+        "optimizer or other operation; of nested ones, the innermost. Also that of an optimizer of TensorFlow 1. NULL "
+        "outside of these, if unknown, as for a part that was made before the recording began, and for a gradient, "
+        "whose forward op has it.",
         references="stack_trace.stack_trace_id")
 
 
