@@ -129,6 +129,8 @@ class Culprits:
         self._origins = origins
         self._sinks = sinks
         self._gradients = gradients
+        self._harmless_since = LAST_EXECUTION
+        """Of the executions that were asked about, the first one that no harm follows."""
         self.effects = Effects(
             logdir,
             flow,
@@ -267,10 +269,15 @@ class Culprits:
 
     def _is_followed_by_harm(self, event: TensorEvent) -> bool:
         """Returns whether a bad tensor was written, returned or counted by a metric in the call of `event` or later."""
-        return any(
-            next(self._roots_of_sinks(effect, lambda root: False, since=event.execution_index), None)
-            for effect in EFFECTS[:-1]
+        since = -1 if event.execution_index is None else event.execution_index
+        if since >= self._harmless_since:
+            return False
+        is_followed = any(
+            next(self._roots_of_sinks(effect, lambda root: False, since=since), None) for effect in EFFECTS[:-1]
         )
+        if not is_followed:
+            self._harmless_since = since
+        return is_followed
 
     def _ranks(self) -> tuple[tuple[str, ...], ...]:
         """Returns the effects that count as equally harmful, the most harmful first.

@@ -278,15 +278,22 @@ class Effects:
 
     def _elements_of(self, event: TensorEvent) -> list[TensorEvent]:
         """Returns the elements that data sets made from a bad tensor; empty if the run has very many bad elements."""
+        return self._elements_by_root.get(event.event_index, [])
+
+    @cached_property
+    def _elements_by_root(self) -> Mapping[int, list[TensorEvent]]:
+        """The bad elements that data sets made, by the event_index of each origin."""
         ends = " OR ".join("starts_with(op_type, ?)" for _ in PIPELINE_ENDS)
         elements = read_events(
             self._logdir,
             f"has_inf_or_nan AND ({ends}) ORDER BY event_index LIMIT {_MAX_ELEMENTS}",
             [self._run_id, *PIPELINE_ENDS],
         )
-        if len(elements) == _MAX_ELEMENTS:
-            return []
-        return [element for element in elements if event in self._origins.roots([element], set())]
+        by_root: dict[int, list[TensorEvent]] = {}
+        for element in elements if len(elements) < _MAX_ELEMENTS else ():
+            for root in self._origins.roots([element], set()):
+                by_root.setdefault(root.event_index, []).append(element)
+        return by_root
 
     def _is_lost(self, event: TensorEvent, skipped_graphs: set[int]) -> bool:
         """Returns whether steps are lost for good: none was ever applied, and a smaller loss scale would not help.
