@@ -66,6 +66,7 @@ PROGRAMS: dict[str, tuple[Callable[[], object], str]] = {
         lambda: tf.math.l2_normalize(tf.zeros([4], tf.float16)),
         "Pass an epsilon to tf.math.l2_normalize",
     ),
+    "norm of 0": (lambda: tf.linalg.normalize(tf.zeros([3]), ord=1), "The norm is 0."),
     "normalization": (
         lambda: tf.nn.batch_normalization(tf.ones([2, 3]), tf.ones([3]), tf.zeros([3]), None, None, 0.0),
         "Give the normalization an epsilon above 0",

@@ -118,9 +118,12 @@ def test_an_input_has_the_constant_of_the_program_where_tensorflow_kept_an_equal
     assert first(run, tmp_path).inputs[1].producer.op_name == "axis"
 
 
-def test_a_division_in_a_chain_of_functions_divides_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize("function", ["Sqrt", "Pow"])
+def test_a_division_in_a_chain_of_functions_divides_one(function: str, tmp_path: Path) -> None:
+    """The zeros of a root follow from those of its argument, and those of a power from the quotient."""
     run = RunBuilder("run-a")
-    graph = run.graph("f").op("x", "Placeholder").op("one", "Const").op("root", "Sqrt", ["x"])
+    graph = run.graph("f").op("x", "Placeholder").op("one", "Const").op("two", "Const")
+    graph.op("root", function, ["x", "two"] if function == "Pow" else ["x"])
     graph.op("ratio", "RealDiv", ["one", "root"]).function("f", ["x"], ["ratio"])
     run.executed(graph).argument("x").node("ratio", "_UnaryOpsComposition", ["x"]).result("ratio")
     index = call(run, graph, health=counts(zero=1, pos=2))
@@ -128,7 +131,7 @@ def test_a_division_in_a_chain_of_functions_divides_one(tmp_path: Path) -> None:
     bad = run.tensor(graph, "ratio", counts(pos_inf=1, pos=2), execution=index, op_type="_UnaryOpsComposition")
     run.eager(index, counts(pos_inf=1, pos=2), tensor_id=2)
     found = first(run, tmp_path)
-    assert (found.op_type, found.ran_as) == ("RealDiv", "_UnaryOpsComposition in place of Sqrt and RealDiv")
+    assert (found.op_type, found.ran_as) == ("RealDiv", f"_UnaryOpsComposition in place of {function} and RealDiv")
     explanation = reason(run, bad, tmp_path)
     assert explanation.sentence == ("Division by 0: 1 of 3 elements is 0 in the divisor, and the quotient is infinite.")
 

@@ -454,6 +454,13 @@ def test_an_overflow_behind_a_bound_is_not_of_the_maximum_of_nothing(
                 "logarithm: they cannot overflow."
             ),
         ),
+        (
+            [("sum", "AddV2", ["one", "exp"]), ("ratio", "RealDiv", ["exp", "sum"])],
+            (
+                "Use tf.nn.sigmoid(x) in place of exp(x) / (1 + exp(x)), and tf.math.log_sigmoid(x) in place of its "
+                "logarithm: they cannot overflow."
+            ),
+        ),
         ([("sum", "AddV2", ["x", "exp"]), ("log", "Log", ["sum"])], CLIP),
         ([("sum", "Sum", ["exp"])], CLIP),
         ([("product", "Mul", ["exp", "x"])], CLIP),
@@ -467,6 +474,7 @@ def test_an_overflow_behind_a_bound_is_not_of_the_maximum_of_nothing(
         "sums of segments and quotients",
         "softplus",
         "sigmoid",
+        "sigmoid as a quotient of exponentials",
         "another sum",
         "sum",
         "product",

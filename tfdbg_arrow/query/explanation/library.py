@@ -48,6 +48,11 @@ _FUNCTIONS = (
         "axis.",
     ),
     _Function(
+        "nn_impl", "normalize", "RealDiv",
+        "The norm is 0. In place of tf.linalg.normalize(x), use tf.math.l2_normalize(x), or for another ord "
+        "tf.math.divide_no_nan(x, tf.norm(x, keepdims=True)), with the same ord and axis. They return 0 there.",
+    ),
+    _Function(
         "ragged_math_ops", "reduce_mean", "RealDiv",
         "A row of the ragged tensor is empty. In place of its mean, divide its sum by its number of elements with "
         "tf.math.divide_no_nan, or remove empty rows.",

@@ -188,6 +188,8 @@ def _repair_of_exp(computed: Computed) -> str:
         return _SOFTPLUS
     if direct == {PLUS_CONSTANT} and takers & {(PLUS_CONSTANT, "RealDiv"), (PLUS_CONSTANT, "Reciprocal")}:
         return _SIGMOID
+    if direct == {PLUS_CONSTANT, "RealDiv"} and (PLUS_CONSTANT, "RealDiv") in takers:
+        return _SIGMOID.replace("1 / (1 + exp(-x))", "exp(x) / (1 + exp(x))")
     largest = largest_of(computed.output)
     if isinf(largest):
         return f"{CLIP}."

@@ -230,17 +230,21 @@ class ProgramOps:
             for index, edge in enumerate(made.op.inputs)
             if (row := self._value(made.place.of_op(*edge), event, _MAX_DEPTH)) is not None
         }
-        if 0 not in rows and 1 in rows and event.op_type in (*_OF_ONE, CHAIN) and made.op.op_type in _DIVISIONS:
-            rows[0] = _at(_ones(rows[1]), made.place.of_op(*made.op.inputs[0]), "Const")
         if not rows and made.op.op_type == "Log":
             output = self.output(made, event)
             logarithm_of = None if output is None else _counted(output, _logarithm_undone(output))
             if logarithm_of is not None:
                 rows[0] = _at(logarithm_of, made.place.of_op(*made.op.inputs[0]), None)
-        if 1 not in rows and len(made.op.inputs) == 2 and self._is_by_divisor(event):
-            divisor = _counted(event, reciprocal(event))
+        is_division = made.op.op_type in _DIVISIONS
+        if 1 not in rows and len(made.op.inputs) == 2:
+            quotient = event if self._is_by_divisor(event) else None
+            if is_division and event.op_type == CHAIN and made.is_output:
+                quotient = self.output(made, event)
+            divisor = None if quotient is None else _counted(quotient, reciprocal(quotient))
             if divisor is not None:
                 rows[1] = _at(divisor, made.place.of_op(*made.op.inputs[1]), None)
+        if 0 not in rows and 1 in rows and is_division and event.op_type in (*_OF_ONE, CHAIN):
+            rows[0] = _at(_ones(rows[1]), made.place.of_op(*made.op.inputs[0]), "Const")
         return rows
 
     def as_output(self, event: TensorEvent, *, kinds: Sequence[str] = KINDS) -> TensorEvent:
