@@ -385,6 +385,17 @@ def test_a_root_whose_gradient_is_differentiated_has_to_be_avoided(is_twice: boo
     assert why.repair.startswith("Leave out the points where the root is 0") == is_twice
 
 
+@pytest.mark.parametrize("made_by", ["Sub", "Sum"])
+def test_an_epsilon_does_not_help_the_root_of_a_difference(made_by: str, tmp_path: Path) -> None:
+    """Rounding can make a difference negative by more than the epsilon."""
+    step = Step().takes(CLEAN).op("rest", made_by, ["x", "x"], ZERO).op("root", "Sqrt", ["rest"], ZERO)
+    step.gradient("slope", "SqrtGrad", ["root", "x"], INF, "root")
+    repair = step.reason("slope", tmp_path).repair
+    is_of_difference = made_by == "Sub"
+    assert repair.startswith("Keep the argument of the root above 0, for example with tf.maximum") == is_of_difference
+    assert (repair == BEFORE_ROOT) == (not is_of_difference)
+
+
 @pytest.mark.parametrize(("num_writes", "is_not_updated"), [(1, True), (2, False)])
 def test_an_average_that_is_corrected_before_its_first_update(
     num_writes: int, is_not_updated: bool, tmp_path: Path

@@ -41,7 +41,7 @@ OVER_BATCH = (
     "Lower the learning rate or clip the gradients: as all samples of the batch overflow, the weights are the likely "
     "cause. Otherwise, scale the operands (data or weights) down, or compute in a wider dtype."
 )
-FAR_LARGER = "a number in {} data or label may be far larger than in the others. If none is:"
+FAR_LARGER = "too: a number in {} data or label may be far larger than in the others."
 OF_NORM = (
     "Clip by value (tf.clip_by_value, or clipvalue in Keras), which takes no squares, or scale the inputs and the "
     "loss down. Clipping by a norm does not help, as the norm itself overflows."
@@ -75,6 +75,15 @@ def test_the_norm_of_a_gradient_that_overflows(
     assert step.reason("square", tmp_path, result="two") == Explanation(
         f"Overflow in Square: its inputs are finite, and {OVER}{sentence}", repair
     )
+
+
+def test_the_norm_of_a_gradient_that_is_a_penalty(tmp_path: Path) -> None:
+    """The program differentiates the norm. So the norm scales no gradient, and nothing is clipped."""
+    step = Step(is_first=False).takes(CLEAN).op("root", "Sqrt", ["x"], CLEAN)
+    step.gradient("gradient", "Mul", ["x", "x"], CLEAN, "root").op("square", "Square", ["gradient"], INF)
+    step.op("sum", "Sum", ["square"], INF).op("norm", "Sqrt", ["sum"], INF)
+    step.gradient("slope", "Mul", ["x", "x"], CLEAN, "square")
+    assert step.reason("square", tmp_path, result="norm").repair == SCALE
 
 
 def test_before_the_first_update_the_learning_rate_is_no_cause(tmp_path: Path) -> None:
@@ -232,9 +241,9 @@ def reason_of_batch(
         (11, False, OVER_STEPS),
         (10, False, OF_HALF),
         (3, False, OF_HALF),
-        (2, False, f"Look at these samples first: {FAR_LARGER.format('their')} {OF_HALF}"),
-        (1, False, f"Look at this sample first: {FAR_LARGER.format('its')} {OF_HALF}"),
-        (1, True, f"Look at this sample first: {FAR_LARGER.format('its')} {BEFORE_TRAINING}"),
+        (2, False, f"{OF_HALF} Look at these samples, {FAR_LARGER.format('their')}"),
+        (1, False, f"{OF_HALF} Look at this sample, {FAR_LARGER.format('its')}"),
+        (1, True, f"{BEFORE_TRAINING} Look at this sample, {FAR_LARGER.format('its')}"),
     ],
 )
 def test_the_repair_of_an_overflow_depends_on_how_many_samples_overflow(
@@ -461,6 +470,13 @@ def test_an_overflow_behind_a_bound_is_not_of_the_maximum_of_nothing(
                 "logarithm: they cannot overflow."
             ),
         ),
+        (
+            [("sums", "Cumsum", ["exp"]), ("log", "Log", ["sums"])],
+            (
+                "Use tf.math.cumulative_logsumexp in place of the exponentials, their cumulative sum and the "
+                "logarithm: it neither overflows nor underflows."
+            ),
+        ),
         ([("sum", "AddV2", ["x", "exp"]), ("log", "Log", ["sum"])], CLIP),
         ([("sum", "Sum", ["exp"])], CLIP),
         ([("product", "Mul", ["exp", "x"])], CLIP),
@@ -475,6 +491,7 @@ def test_an_overflow_behind_a_bound_is_not_of_the_maximum_of_nothing(
         "softplus",
         "sigmoid",
         "sigmoid as a quotient of exponentials",
+        "cumulative logsumexp",
         "another sum",
         "sum",
         "product",

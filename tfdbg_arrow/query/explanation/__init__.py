@@ -63,8 +63,8 @@ _REJECTED = (
     "Change nothing if the program rejects such a result, as a search that tries values does: the last result of the "
     "line is finite. Otherwise:"
 )
-_LOOK_FIRST = "Look at {} first: a number in {} data or label may be far larger than in the others."
 _LOOK_TOO = "Look at {}, too: a number in {} data may be far larger than in the others."
+_LOOK_AT_LABEL = _LOOK_TOO.replace("data", "data or label")
 _IS_DATA = (
     "The {0} is data that no op changed: if such numbers are not meant to be there, replace them in {1}, or leave {1} "
     "out."
@@ -218,7 +218,7 @@ def _of_overflow(sentence: str, repair: str, facts: _Facts) -> Explanation:
         repair = OVERFLOW_OF_BATCH if are_all_bad else otherwise
     made = None
     if (outliers := _outliers(facts)) is not None:
-        repair = f"{_LOOK_FIRST.format(*outliers)} If none is: {repair}"
+        repair = f"{repair} {_LOOK_AT_LABEL.format(*outliers)}"
         made = facts.maybe_extreme_behind()
     explanation = Explanation(sentence, repair)
     if first_loss is not None and largest_of(facts.event) ** _EXTREME_EXPONENT <= abs(first_loss) < inf:
@@ -235,7 +235,9 @@ def _with_data(explanation: Explanation, facts: _Facts, *, is_forward: bool) -> 
             return f"{repair[0].upper()}{repair[1:]} {_LOOK_TOO.format(*outliers)}"
         return repair
     index = POLES.get(facts.event.op_type or "", 0)
-    if is_forward and facts.takes_data(index) and (outliers := _outliers(facts)) is not None:
+    made = facts.flow.program_ops.maker(facts.event)
+    runs_alone = made is None or made.ran_as is None
+    if is_forward and runs_alone and facts.takes_data(index) and (outliers := _outliers(facts)) is not None:
         return f"{repair} {_IS_DATA.format('divisor' if index else 'argument', outliers[0])}"
     return repair
 

@@ -25,9 +25,11 @@ from tfdbg_arrow.query.explanation.kinds import (
     EMPTY,
     MATRIX_PRODUCTS,
     NEGATIVE_VARIANCE,
+    NO_EPSILON,
     OVERFLOW,
     OVERFLOW_OF_GRADIENT,
     PLUS_CONSTANT,
+    RESHAPES,
     SOFTMAX_OF_AXIS,
     Domain,
     FiniteGives,
@@ -83,6 +85,9 @@ _SEGMENT_SOFTMAX = (
 )
 _SEGMENT_SUMS = ("SegmentSum", "SegmentSumV2", "UnsortedSegmentSum")
 _SOFTPLUS = "Use tf.nn.softplus(x) in place of log(1 + exp(x)): it cannot overflow."
+_CUMULATIVE_LOGSUMEXP = LOGSUMEXP.replace("reduce_logsumexp", "math.cumulative_logsumexp").replace(
+    "their sum", "their cumulative sum"
+)
 _SOFTMAX_BY_PARTS = (
     "Subtract the maximum of the terms of each sum before the exponential, as in tf.exp(x - tf.reduce_max(x, axis=-1, "
     "keepdims=True)) with the axis of the sum: the quotients stay the same. tf.nn.softmax and tf.nn.log_softmax do so."
@@ -119,6 +124,7 @@ _DEVIATIONS = (
 _PROBABILITY = "Clip the argument with tf.clip_by_value to a range inside 0 to 1."
 _EMPTY_MEAN = "Check for an empty batch or mask before the reduction, or divide with tf.math.divide_no_nan."
 _DIVISOR = "Use tf.math.divide_no_nan, or add an epsilon; a tf.where has to replace the input, not only the result."
+_OF_DIFFERENCE = f"Keep the argument of the root above 0, for example with tf.maximum(x, 1e-7). {NO_EPSILON}"
 _BEFORE_ROOT = "Before the root, add an epsilon such as 1e-7 (1e-4 in float16)."
 _OTHER_ROOTS = "A norm, a standard deviation and a power of 0.5 take a root, too."
 DIFFERENTIATED_ROOT = (
@@ -178,6 +184,8 @@ def _repair_of_exp(computed: Computed) -> str:
     direct = {types[0] for types in takers}
     if direct == {"Sum"} and ("Sum", "Log") in takers:
         return LOGSUMEXP
+    if direct == {"Cumsum"} and ("Cumsum", "Log") in takers:
+        return _CUMULATIVE_LOGSUMEXP
     if direct == {"Sum", "RealDiv"} and ("Sum", "RealDiv") in takers:
         return SOFTMAX_OF_AXIS
     if ("Sum", "RealDiv") in takers and direct <= _SELECTING | {"Sum"}:
@@ -655,8 +663,18 @@ def _explain(computed: Computed) -> Explanation | None:
     if computed.forward_type is None:
         return with_mask(explanation, computed)
     explanation = _of_gradient(computed, explanation)
-    is_twice = explanation.repair == _BEFORE_ROOT and computed.is_differentiated(computed.output)
-    return replace(explanation, repair=DIFFERENTIATED_ROOT) if is_twice else explanation
+    if explanation.repair != _BEFORE_ROOT:
+        return explanation
+    if computed.is_differentiated(computed.output):
+        return replace(explanation, repair=DIFFERENTIATED_ROOT)
+    return replace(explanation, repair=_OF_DIFFERENCE) if _is_root_of_difference(computed) else explanation
+
+
+def _is_root_of_difference(computed: Computed) -> bool:
+    """Returns whether the gradient of a root is that of a root of a difference, such as sqrt(1 - x * x)."""
+    root = computed.inputs.get(0)
+    argument = None if root is None else computed.made_from(root).get(0)
+    return argument is not None and computed.made_by(computed.chain(argument, RESHAPES)[-1]) == "Sub"
 
 
 def _with_pool(explanation: Explanation, computed: Computed) -> Explanation:

@@ -107,7 +107,8 @@ class Uses(BadTensorFacts):
         is_square = op_type in ("Sum", "Square", "L2Loss") or (
             op_type == "Mul" and len(inputs) == 2 and inputs[0].event_index == inputs[1].event_index
         )
-        return is_square and any(self.is_of_gradient(row) for row in inputs) and self._has_root_behind_sum()
+        is_norm = is_square and any(self.is_of_gradient(row) for row in inputs) and self._has_root_behind_sum()
+        return is_norm and not self.is_differentiated(self.event)  # else the norm is a part of the loss, as a penalty
 
     def _has_root_behind_sum(self) -> bool:
         """Returns whether the program takes the root of a sum of the tensor's elements."""
