@@ -423,6 +423,24 @@ def test_an_op_that_took_bad_values_of_another_line_is_not_also_bad(tmp_path: Pa
     assert lines == [line_of("mean = gradient /"), line_of("square = tf.square(gradient) /")]
 
 
+@pytest.mark.parametrize("has_bad_targets", [True, False])
+def test_bad_features_and_bad_targets_are_both_named(has_bad_targets: bool, tmp_path: Path) -> None:
+    x, y = np.ones((16, 3), np.float32), np.ones((16, 1), np.float32)
+    x[5, 1] = np.nan
+    y[7:9] = np.nan if has_bad_targets else 1.0
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    with tfdbg_arrow.capture(tmp_path):
+        model.fit(x, y, batch_size=4, shuffle=False, verbose=0)
+
+    first = tfdbg_arrow.first_nonfinite(tmp_path)
+    assert first is not None
+    explanation = read_reasons(tmp_path, first).explanation
+    assert explanation is not None
+    assert first.headline.startswith("NaN came into the program in x of the data")
+    assert explanation.sentence.endswith("Also bad: y of the data, with 2 NaN.") == has_bad_targets
+
+
 @pytest.mark.parametrize("is_taken_by_function", [True, False])
 def test_the_call_that_took_the_batch_with_a_bad_record(is_taken_by_function: bool, tmp_path: Path) -> None:
     weight = tf.Variable(1.0)

@@ -355,7 +355,9 @@ def test_several_bad_samples(bad_rows: list[int], numbers: str, tmp_path: Path) 
     assert first.samples is not None
     assert first.samples.numbers == tuple(row - 16 for row in bad_rows)
     assert first.headline.endswith(f": {len(bad_rows)} of the 16 samples of the batch, {numbers}.")
-    assert slices_text(first, first.samples) == f"{len(bad_rows)} of the 16 samples of the batch are bad: {numbers}"
+    assert slices_text(first, first.samples) == (
+        f"{len(bad_rows)} of the 16 samples of the batch are bad, with one bad element each: {numbers}"
+    )
     assert [input_.index for input_ in first.samples.first_sample] == [1]
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from tfdbg_arrow.query.bad_tensor import run_and_row
 from tfdbg_arrow.query.displayed import Displayed
 from tfdbg_arrow.query.engine import Engine
-from tfdbg_arrow.query.explanation.computed import Computed, Explanation, infs
+from tfdbg_arrow.query.explanation.computed import Computed, Explanation, bad_text, infs
 from tfdbg_arrow.query.explanation.forward_pass import ForwardPass
 from tfdbg_arrow.query.explanation.growth import Growth, find_growth, growth_in_loop, label_of_op
 from tfdbg_arrow.query.explanation.keras_ops import in_keras_ops
@@ -190,6 +190,9 @@ def explain_event(
         if explanation.sentence.startswith("Overflow in Exp"):
             growth = growth_in_loop(facts.magnitudes_before())
             explanation = replace(explanation, sentence=" ".join(filter(None, (explanation.sentence, growth))))
+    if event.scope == "external" and (others := facts.other_bad_data()):
+        listed = ", ".join(f"{name}, with {bad_text(row)}" for name, row in others)
+        explanation = replace(explanation, sentence=f"{explanation.sentence} Also bad: {listed}.")
     if (ops := facts.keras_ops()) is not None:
         explanation = Explanation(in_keras_ops(explanation.sentence, ops), in_keras_ops(explanation.repair or "", ops))
     if facts.is_differentiated(event) or not facts.may_be_rejected():

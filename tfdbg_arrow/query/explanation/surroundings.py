@@ -48,6 +48,8 @@ _READERS = types_with(Trait.READS | Trait.READS_PART)
 _CONSTANTS = frozenset({"Const", "Fill", "ZerosLike"})
 """Types of ops that count as constants of the program when the program writes their result to a variable."""
 _INTEGER = re.compile(r"int\d+")
+_MAX_OTHER_DATA = 4
+"""Maximum number of other bad tensors from outside that a text lists."""
 _MAX_CODE = 1000
 """The parser reads at most this many characters of a line of code."""
 
@@ -338,8 +340,21 @@ class Surroundings(BadTensorFacts):
 
     def outside_name(self) -> str | None:
         """Returns words for a tensor from outside the program, as in `NonFinite.outside_name`."""
-        samples = self.bad_samples()
-        return OutsideTensors(self.flow).name(self.event) if samples is None else samples.name
+        return self._outside_name(self.event)
+
+    def _outside_name(self, event: TensorEvent) -> str | None:
+        samples = SampleFinder(self.logdir, self.flow, run_id=self.run_id).of(event)
+        return OutsideTensors(self.flow).name(event) if samples is None else samples.name
+
+    def other_bad_data(self) -> list[tuple[str, TensorEvent]]:
+        """Returns the other bad tensors from outside that the same execution took, such as the targets, with names."""
+        rows = read_events(
+            self.logdir,
+            "scope = 'external' AND has_inf_or_nan AND execution_index = ? AND event_index <> ? ORDER BY event_index "
+            f"LIMIT {_MAX_OTHER_DATA}",
+            [self.run_id, self.event.execution_index, self.event.event_index],
+        )
+        return [(name, row) for row in rows if (name := self._outside_name(row)) is not None]
 
     def place_of(self, row: TensorEvent) -> str:
         """Returns the layer in which a tensor was computed, or its line; an empty text if neither is known."""
