@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from tfdbg_arrow.query.engine import Engine
@@ -173,11 +173,14 @@ class CallReader:
         passes = call.passes.setdefault((context.step_id, context.call_site or ""), {})
         if (context.frame_id, context.iteration) in passes:
             return
-        visits = [
+        of_site = [
             visit
             for visit in self.site_visits(context.step_id, context.execution_index)
-            if visit.call_site == context.call_site and context.frame_id in (None, visit.frame_id)
+            if visit.call_site == context.call_site
         ]
+        visits = [visit for visit in of_site if context.frame_id in (None, visit.frame_id)]
+        if context.frame_id is not None and sum(visit.num_rows for visit in visits) < _BLOCK_ROWS:
+            visits, context = _with_frames_beside(visits, of_site), replace(context, iteration=None)
         wanted = [
             (visit.frame_id, iteration)
             for visit in visits
@@ -243,6 +246,22 @@ class CallReader:
             parameters.append(execution_index)
         rows = read_events(self._logdir, condition + " ORDER BY event_index DESC LIMIT 1", parameters)
         return rows[0] if rows else None
+
+
+def _with_frames_beside(visits: list[SiteVisit], of_site: list[SiteVisit]) -> list[SiteVisit]:
+    """Returns the visits of one frame, and those nearest to them at the call site, as many as fit into a block.
+
+    A caller that walks through an outer loop asks for the neighbouring frames of its inner loop next.
+    """
+    first = min((visit.first_event_index for visit in visits), default=0)
+    chosen, num_rows = list(visits), sum(visit.num_rows for visit in visits)
+    others = (visit for visit in of_site if visit not in visits)
+    for visit in sorted(others, key=lambda visit: abs(visit.first_event_index - first)):
+        num_rows += visit.num_rows
+        if num_rows > _BLOCK_ROWS:
+            break
+        chosen.append(visit)
+    return chosen
 
 
 def _root_step(call: _Call, graph_id: int) -> int | None:
