@@ -64,7 +64,7 @@ _REJECTED = (
     "line is finite. Otherwise:"
 )
 _LOOK_TOO = "Look at {}, too: a number in {} data may be far larger than in the others."
-_LOOK_AT_LABEL = _LOOK_TOO.replace("data", "data or label")
+_LOOK_AT_LABEL = "Look at {}, too: a number in {} data or label may be far larger than in the others."
 _IS_DATA = (
     "The {0} is data that no op changed: if such numbers are not meant to be there, replace them in {1}, or leave {1} "
     "out."

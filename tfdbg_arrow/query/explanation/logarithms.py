@@ -129,7 +129,7 @@ def _of_negative(explanation: Explanation, computed: Computed) -> Explanation:
         of_term = "A term of the argument is the value of a variable that is below 0, and nothing keeps it above 0."
         return Explanation(f"{explanation.sentence} {of_term}", _OF_VARIABLE)
     if computed.made_by(x) == "Sub" and any(computed.made_by(term) == "Cumsum" for term in _terms(computed, x)):
-        difference = "The argument is a difference, and where its terms are nearly equal, it is lost in their rounding."
+        difference = "The argument is a difference. If its terms are nearly equal, rounding can make it negative."
         return Explanation(f"{explanation.sentence} {difference}", _OF_CUMSUM)
     if x.num_neg_finite == x.size != 1 and is_differentiated:
         return replace(explanation, repair=OF_NEGATIVE.format("argument"))

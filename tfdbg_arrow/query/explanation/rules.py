@@ -85,8 +85,9 @@ _SEGMENT_SOFTMAX = (
 )
 _SEGMENT_SUMS = ("SegmentSum", "SegmentSumV2", "UnsortedSegmentSum")
 _SOFTPLUS = "Use tf.nn.softplus(x) in place of log(1 + exp(x)): it cannot overflow."
-_CUMULATIVE_LOGSUMEXP = LOGSUMEXP.replace("reduce_logsumexp", "math.cumulative_logsumexp").replace(
-    "their sum", "their cumulative sum"
+_CUMULATIVE_LOGSUMEXP = (
+    "Use tf.math.cumulative_logsumexp in place of the exponentials, their cumulative sum and the logarithm: it neither "
+    "overflows nor underflows."
 )
 _SOFTMAX_BY_PARTS = (
     "Subtract the maximum of the terms of each sum before the exponential, as in tf.exp(x - tf.reduce_max(x, axis=-1, "
@@ -98,8 +99,7 @@ _SELECTING = frozenset({
 })  # fmt: skip
 """Types of ops that select or weight exponentials, whose sum then divides the result."""
 _SIGMOID = (
-    "Use tf.nn.sigmoid(x) in place of 1 / (1 + exp(-x)), and tf.math.log_sigmoid(x) in place of its logarithm: they "
-    "cannot overflow."
+    "Use tf.nn.sigmoid(x) in place of {}, and tf.math.log_sigmoid(x) in place of its logarithm: they cannot overflow."
 )
 _HYPERBOLIC = (
     "Clip the argument with tf.clip_by_value. For log(cosh(x)), use x + tf.nn.softplus(-2 * x) - log(2), which cannot "
@@ -195,9 +195,9 @@ def _repair_of_exp(computed: Computed) -> str:
     if direct == {"Log1p"} or (direct == {PLUS_CONSTANT} and (PLUS_CONSTANT, "Log") in takers):
         return _SOFTPLUS
     if direct == {PLUS_CONSTANT} and takers & {(PLUS_CONSTANT, "RealDiv"), (PLUS_CONSTANT, "Reciprocal")}:
-        return _SIGMOID
+        return _SIGMOID.format("1 / (1 + exp(-x))")
     if direct == {PLUS_CONSTANT, "RealDiv"} and (PLUS_CONSTANT, "RealDiv") in takers:
-        return _SIGMOID.replace("1 / (1 + exp(-x))", "exp(x) / (1 + exp(x))")
+        return _SIGMOID.format("exp(x) / (1 + exp(x))")
     largest = largest_of(computed.output)
     if isinf(largest):
         return f"{CLIP}."

@@ -130,7 +130,7 @@ class Culprits:
         self._sinks = sinks
         self._gradients = gradients
         self._harmless_since = LAST_EXECUTION
-        """Of the executions that were asked about, the first one that no harm follows."""
+        """The earliest execution of which it is known that no harm follows."""
         self.effects = Effects(
             logdir,
             flow,
