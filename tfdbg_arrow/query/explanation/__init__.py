@@ -13,7 +13,7 @@ This module reads the facts for a rule from a recording, and chooses the fix.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
 
@@ -129,10 +129,6 @@ class _Facts(Surroundings, Uses, ForwardPass, Training):
     """All facts about a bad tensor that are read on demand."""
 
 
-_FACTS_OF_RULES = [field.name for field in fields(Computed) if hasattr(_Facts, field.name)]
-"""The attributes of Computed that are methods of _Facts. Rules ask for these facts."""
-
-
 def explain_event(
     logdir: Engine, flow: DataFlow, event: TensorEvent, *, run_id: str, is_origin: bool
 ) -> Explanation | None:
@@ -170,7 +166,33 @@ def explain_event(
         is_loss=is_origin and event.shape == () and flow.labels.is_of_loss(event),
         is_literal=Origins(flow, kinds=KINDS).is_literal,
         library_functions=lambda: library_functions(facts.op_to_change()[0]),
-        **{name: getattr(facts, name) for name in _FACTS_OF_RULES},
+        made_by=facts.made_by,
+        behind=facts.behind,
+        takers=facts.takers,
+        is_p_log_p=facts.is_p_log_p,
+        has_log_of_complement=facts.has_log_of_complement,
+        divides_by_argument=facts.divides_by_argument,
+        has_moved_constant=facts.has_moved_constant,
+        adds_rounded_to_0=facts.adds_rounded_to_0,
+        last_write=facts.last_write,
+        constant=facts.constant,
+        squares_of=facts.squares_of,
+        is_norm_of_gradient=facts.is_norm_of_gradient,
+        bad_gradient_of_masked=facts.bad_gradient_of_masked,
+        line_of_select=facts.line_of_select,
+        pool_of_nan=facts.pool_of_nan,
+        masking_product=facts.masking_product,
+        softmax_of_mask=facts.softmax_of_mask,
+        added_number=facts.added_number,
+        stored_in=facts.stored_in,
+        outside_name=facts.outside_name,
+        has_gradients=facts.has_gradients,
+        is_differentiated=facts.is_differentiated,
+        is_before_training=facts.is_before_training,
+        shows_root=facts.shows_root,
+        divides_by_result=facts.divides_by_result,
+        is_summed_for_division=facts.is_summed_for_division,
+        place_of=facts.place_of,
     )
     explanation = None
     if made is not None and made.ran_as is not None:
