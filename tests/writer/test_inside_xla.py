@@ -189,6 +189,33 @@ def test_the_first_bad_and_the_last_iteration_of_a_loop_are_recorded(
         assert found.is_origin
 
 
+@pytest.mark.parametrize("is_carried", [True, False])
+def test_an_overflow_of_the_state_of_a_loop_is_explained_although_earlier_iterations_are_not_recorded(
+    is_carried: bool, tmp_path: Path
+) -> None:
+    @tf.function(jit_compile=True)
+    def grow(x: tf.Tensor) -> tf.Tensor:
+        total = tf.zeros_like(x)
+        for i in tf.range(12):
+            scale = tf.pow(10.0, tf.cast(6 * i, tf.float32))
+            x = (x + 1.0) * 1e6 if is_carried else x + 1.0
+            total += 0.0 if is_carried else x * scale
+        return x + total
+
+    with tfdbg_arrow.capture(tmp_path, xla="inside"):
+        grow(tf.constant([1.0, 2.0]))
+    first = tfdbg_arrow.first_nonfinite(tmp_path)
+    assert first is not None
+    assert (first.op_type, first.iteration) == (("Mul", 6) if is_carried else ("Pow", 7))
+    growth = "The loop computes each result from the one before, and stayed finite for 6 iterations."
+    assert (growth in first.sentence) == is_carried
+    with tfdbg_arrow.open_logdir(tmp_path) as opened:
+        (origin,) = (hop for hop in opened.provenance(first).hops if hop.event_index == first.event_index)
+    assert origin.why is not None
+    assert origin.why.endswith(growth) == is_carried
+    assert str(origin.repair).startswith("Keep the state of the loop from growing") == is_carried
+
+
 def computed(logdir: Path) -> list[dict[str, Any]]:
     """Returns the rows of ops that compute. Other ops have rows only inside XLA."""
     return [row for row in in_graphs(logdir) if plain(row["op_type"]) not in {*UNSEEN, "Placeholder"}]

@@ -170,9 +170,10 @@ class BadTensorReader:
         maker = self.flow.program_ops.maker(event)
         health = self.flow.program_ops.as_output(event, kinds=self._kinds)
         context = self.context(event)
+        in_graph = self.flow.output_of_python_function(event) or event
         # A data set reads ahead: a function makes a record in one step, and a later step uses this record.
-        is_record = self.flow.labels.is_in_data_set(event)
-        row_with_step = self._element_of(event) if is_record else event
+        is_record = self.flow.labels.is_in_data_set(in_graph)
+        row_with_step = self._element_of(in_graph) if is_record else event
         step = None if row_with_step is None else row_with_step.step
         has_samples = health.first_bad_place is not None or is_record
         run_of_loop = self.flow.loop_bodies.run_of(event)
@@ -191,7 +192,7 @@ class BadTensorReader:
             **vars(context if has_samples else replace(context, samples=None)),
             step=step,
             step_in_call=None if row_with_step is None or step is None else self._step_in_call(row_with_step),
-            call=self._call(event, context.stack, run_of_loop, record_in=row_with_step if is_record else None)
+            call=self._call(in_graph, context.stack, run_of_loop, record_in=row_with_step if is_record else None)
             if step is None
             else None,
             effect=effect.name,
@@ -330,9 +331,10 @@ class BadTensorReader:
         return None
 
     def _samples_of(self, event: TensorEvent) -> BadSamples | None:
-        if not self.flow.labels.is_in_data_set(event):
+        in_graph = self.flow.output_of_python_function(event) or event
+        if not self.flow.labels.is_in_data_set(in_graph):
             return self._samples.of(event)
-        batch = self._element_of(event)
+        batch = self._element_of(in_graph)
         samples = None if batch is None else self._samples.of(batch)
         if samples is None:
             return None

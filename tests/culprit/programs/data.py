@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tests.culprit.corpus import bug
+from tests.culprit.corpus import bug, harmless
 
 
 def _regression() -> Any:
@@ -159,6 +159,54 @@ def feature_of_a_python_function() -> Any:
         return tf.reduce_sum(ratios) * 2.0
 
     return features(tf.constant([1.0, 0.0]))
+
+
+@bug(op_type="Log", effect="variable")
+def entropy_in_a_python_function() -> None:
+    """tf.py_function calls eager ops, one of which makes an infinity in the fourth call."""
+    weights = tf.Variable([1.0, 2.0])
+
+    def entropy(shares: Any) -> Any:
+        return -tf.reduce_sum(shares * tf.math.log(shares))  # culprit
+
+    @tf.function
+    def train_step(values: Any) -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.py_function(entropy, [values * weights], tf.float32)
+        weights.assign_sub(0.01 * tape.gradient(loss, weights))
+
+    for number in range(5):
+        train_step(tf.constant([1.0, 0.5 if number < 3 else 0.0]))
+
+
+@bug(op_type="Log", effect="variable")
+def record_that_a_python_function_makes() -> None:
+    """A function of a data set calls a Python function, whose eager op takes the logarithm of a negative number."""
+    records = np.ones((8, 2), "float32")
+    records[5, 1] = -0.5
+
+    def magnitude(flux: Any) -> Any:
+        return -2.5 * tf.math.log(flux) / tf.math.log(10.0)  # culprit
+
+    def load(flux: Any) -> Any:
+        return tf.ensure_shape(tf.py_function(magnitude, [flux], tf.float32), [2]), tf.ones([1])
+
+    _regression().fit(tf.data.Dataset.from_tensor_slices(records).map(load).batch(2), epochs=1, verbose=0)
+
+
+@harmless
+def quotient_that_a_python_function_replaces() -> Any:
+    """The Python function replaces the NaN of 0 / 0 before it returns."""
+
+    def share(values: Any) -> Any:
+        shares = values / tf.reduce_sum(values, axis=1, keepdims=True)
+        return tf.where(tf.math.is_nan(shares), 0.0, shares)
+
+    @tf.function
+    def total(values: Any) -> Any:
+        return tf.reduce_sum(tf.py_function(share, [values], tf.float32))
+
+    return total(tf.constant([[1.0, 0.5], [0.0, 0.0]]))
 
 
 @bug(op_type="PyFunc", effect="result")

@@ -94,7 +94,8 @@ class Training(BadTensorFacts):
         None stands for a magnitude that was not recorded. The list is empty if the tensor was not computed from its
         value in an earlier iteration.
         """
-        if not self.event.loop_iteration or not self._takes_earlier_iteration():
+        iteration = self.event.loop_iteration
+        if not iteration or not self._takes_earlier_iteration():
             return []
         rows = self.logdir.rows(
             "SELECT has_inf_or_nan, coalesce(max_abs_finite, abs(scalar_value)) FROM tensor_health "
@@ -105,6 +106,8 @@ class Training(BadTensorFacts):
                 *(self.event.graph_id, self.event.op_name, self.event.output_slot, self.event.iteration),
             ],
         )
+        if not rows:  # in a function that XLA compiled, the first iteration with a bad value is the first recorded one
+            return [None] * iteration
         return [magnitude for _, magnitude in takewhile(lambda row: not row[0], rows)]
 
     def _takes_earlier_iteration(self) -> bool:
@@ -118,8 +121,28 @@ class Training(BadTensorFacts):
 
         return any(
             (row.graph_id, row.op_name, row.output_slot) == (own.graph_id, own.op_name, own.output_slot)
+            or self._is_state_computed_from_own(row)
             for row in islice(rows_behind([own], taken_in_loop, limit=MAX_BEHIND), 1, None)
         )
+
+    def _is_state_computed_from_own(self, row: TensorEvent) -> bool:
+        """Returns whether a tensor is an argument of the loop's body whose next value was computed from this tensor.
+
+        It is needed if the earlier iterations were not recorded.
+        """
+        place, graphs = row.graph_tensor, self.flow.graphs
+        argument = None if place is None else graphs.argument(place.graph_id, place.op_name, function_name=None)
+        if place is None or argument is None or argument.is_capture:
+            return False
+
+        def taken_in_iteration(taker: TensorEvent) -> Iterator[TensorEvent]:
+            taken = self.inputs_of(taker).values()
+            return (source for source in taken if source.iteration == row.iteration)
+
+        results = graphs.results_at(place.graph_id, argument.input_index)
+        next_values = [self.flow.events.graph_tensor(place.of_op(*result)) for result in results]
+        behind = rows_behind(filter(None, next_values), taken_in_iteration, limit=MAX_BEHIND)
+        return any(source.event_index == self.event.event_index for source in behind)
 
     def has_gradients(self) -> bool:
         """Returns whether the run has ops of gradients; True if the recording does not show the roles of ops."""

@@ -16,7 +16,9 @@ from tfdbg_arrow.query.flow.graphs import NEVER_BAD, GraphReader
 from tfdbg_arrow.query.flow.loop_bodies import LoopBodies
 from tfdbg_arrow.query.flow.pipelines import Pipelines
 from tfdbg_arrow.query.flow.program_ops import ProgramOps
+from tfdbg_arrow.query.flow.python_functions import PythonFunctions, has_health_of
 from tfdbg_arrow.query.flow.resources import Resources, Write
+from tfdbg_arrow.query.flow.search import rows_behind
 from tfdbg_arrow.query.recorded import Context, EagerValue, GraphTensor, Op, Place, TensorEvent, Trace
 from tfdbg_arrow.query.stacks import StackReader
 from tfdbg_arrow.schema.op_traits import (
@@ -31,6 +33,8 @@ from tfdbg_arrow.schema.op_traits import (
 
 _MAX_PATH = 10_000
 """Maximum number of borders that a tensor is followed across. A longer path counts as a cycle."""
+_MAX_BEHIND = 300
+"""Maximum number of bad tensors that are examined in the search from a result of a Python function back to its op."""
 _MAX_KEPT = 50_000
 """Number of tensors whose sources are cached."""
 _SUMS = types_with(Trait.EQUAL | Trait.RESHAPED) | {"Mean", "Sum"}
@@ -87,6 +91,7 @@ class DataFlow:
         self.stacks = StackReader(logdir, run_id=run_id)
         self.program_ops = ProgramOps(self.graphs, self.borders, self._row_of)
         self._pipelines = Pipelines(logdir, self.graphs, self.events, self._row_of, self.loop_bodies, run_id=run_id)
+        self._python_functions = PythonFunctions(logdir, self.events, self.stacks, run_id=run_id)
         self.lock = threading.RLock()
         self._sources: dict[tuple[int, str | None, int], Sources] = {}
         self._gaps = Gaps(logdir, run_id=run_id)
@@ -169,6 +174,31 @@ class DataFlow:
     def bad_sources_of(self, event: TensorEvent) -> list[TensorEvent]:
         """Returns the bad tensors among `recent_sources_of`."""
         return [source for source in self.recent_sources_of(event) if source.has_inf_or_nan]
+
+    def _results_of_python_function(self, event: TensorEvent) -> tuple[TensorEvent, ...]:
+        """Returns the bad eager tensor that a Python function returned as an output of an op such as `tf.py_function`.
+
+        The result is empty if the function took a bad argument whose source is not known.
+        """
+        results = self._python_functions.sources_of(event)
+        behind = rows_behind(results, self.bad_sources_of, limit=_MAX_BEHIND)
+        has_unknown = any(row.scope == "external" and not self.bad_sources_of(row) for row in behind)
+        return () if has_unknown else results
+
+    def _argument_of_python_function(self, event: TensorEvent) -> tuple[TensorEvent, ...]:
+        """Returns the bad input of an op such as `tf.py_function` that a Python function took as an argument."""
+        output = self._python_functions.output_after(event) if event.scope == "external" else None
+        inputs = [] if output is None else [row for _, _, row in self.taken_by(output)]
+        return tuple(row for row in inputs if has_health_of(row, event))[:1]
+
+    def output_of_python_function(self, event: TensorEvent) -> TensorEvent | None:
+        """Returns the output of an op such as `tf.py_function` that was computed from a bad tensor in its function.
+
+        The result is None for a tensor that was not computed in such a function.
+        """
+        output = self._python_functions.output_after(event)
+        behind = () if output is None else rows_behind([output], self.bad_sources_of, limit=_MAX_BEHIND)
+        return output if any(row.event_index == event.event_index for row in behind) else None
 
     def _sources_of(self, event: TensorEvent, *, since: int) -> Sources:
         key = (event.event_index, event.op_type, since)
@@ -382,6 +412,10 @@ class DataFlow:
     def _find_sources(self, event: TensorEvent, since: int) -> Sources:
         if event.has_inf_or_nan and (elements := self._pipelines.sources_of(event)):
             return Sources(elements, is_complete=False)
+        if event.has_inf_or_nan and (results := self._results_of_python_function(event)):
+            return Sources(results, is_complete=True)
+        if event.has_inf_or_nan and (arguments := self._argument_of_python_function(event)):
+            return Sources(arguments, is_complete=True)
         by_event: dict[int, TensorEvent] = {}
         is_complete = self._is_made_known(event)
         to_follow = list(self._input_places(event))
