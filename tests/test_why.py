@@ -289,6 +289,11 @@ CASES = (
     Case("einsum", lambda: tf.einsum("i,i->", _t(1e30, 1), _t(1e30, 1)), "Overflow in Einsum: "),
     Case("sum", lambda: tf.reduce_sum(_t(3e38, 3e38)), "Overflow in Sum: ", "learning rate"),
     Case("python", lambda: tf.py_function(lambda: INF, [], tf.float32), "EagerPyFunc: your Python function returned 1"),
+    Case(
+        "generator",
+        lambda: next(iter(tf.data.Dataset.from_generator(lambda: [INF], output_signature=tf.TensorSpec([])))),
+        "PyFunc: component 0, counted from 0, of a record that the generator yielded holds 1 +Inf.",
+    ),
     Case("checkpoint", _restore, "Restore: the checkpoint holds 1 NaN", "earlier checkpoint"),
     Case("gamma", lambda: tf.random.gamma([2], _t(-1, 1)), "RandomGamma: a parameter is negative", "above 0"),
     Case("ctc", _ctc, "CTCLoss: no alignment of a label", "too long"),

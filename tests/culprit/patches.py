@@ -58,12 +58,16 @@ PATCHES: dict[str, Patch] = {
     ),
     "data.csv_record_with_an_infinity": Patch(_CHECK_SOURCE, (('"0.5,inf"', '"0.5,1.5"'),)),
     "data.example_that_holds_a_nan": Patch(_CHECK_SOURCE, (('float("nan")', "2.0"),)),
+    "data.dataset_of_keras_with_an_infinite_weight": Patch(
+        "Check what __getitem__ of the PyDataset returns", (("[0.5, 0.25, 0.0, 0.5]", "[0.5, 0.25, 0.1, 0.5]"),)
+    ),
     "data.feature_of_a_numpy_function": Patch(_CHECK_PYTHON, (("np.log(values)", "np.log(np.maximum(values, 1e-6))"),)),
     "data.feature_of_a_python_function": Patch(
         _CHECK_PYTHON, (("/ values.numpy()", "/ np.maximum(values.numpy(), 1e-6)"),)
     ),
     "data.generator_that_yields_nan": Patch(
-        _CHECK_PYTHON, (("np.float32(count) / np.float32(count)", "np.float32(count) / np.maximum(count, 1e-6)"),)
+        "Check what the generator yields",
+        (("np.float32(count) / np.float32(count)", "np.float32(count) / np.maximum(count, 1e-6)"),),
     ),
     "data.infinite_rate_of_an_empty_history": Patch(_CHECK_DATA, (("losses.mean()", "max(losses.mean(), 1.0)"),)),
     "data.missing_pixels_in_a_pool": Patch(

@@ -145,6 +145,22 @@ def generator_that_yields_nan() -> None:
     _regression().fit(rows, epochs=1, verbose=0)
 
 
+@bug(op_type="PyFunc", effect="variable")
+def dataset_of_keras_with_an_infinite_weight() -> None:
+    """A PyDataset returns weights that NumPy computed as 1 / 0."""
+
+    class Customers(keras.utils.PyDataset):
+        def __len__(self) -> int:
+            return 4
+
+        def __getitem__(self, index: int) -> Any:
+            with np.errstate(divide="ignore"):
+                weights = 1.0 / np.array([0.5, 0.25, 0.0, 0.5], "float32")
+            return np.ones((1, 2), "float32"), np.zeros((1, 1), "float32"), weights[index : index + 1]
+
+    _regression().fit(Customers(), shuffle=False, epochs=1, verbose=0)  # culprit
+
+
 @bug(op_type="EagerPyFunc", effect="result")
 def feature_of_a_python_function() -> Any:
     """tf.py_function calls numpy, which divides by zero."""

@@ -64,6 +64,25 @@ def _csv(computed: Computed) -> Explanation | None:
     return FromOutside(source=source, repair=_DATA)(computed)
 
 
+def _python_function(computed: Computed) -> Explanation | None:
+    """Explains a result of a Python function: of the program, or one with which a data set reads a generator."""
+    functions = {name for _, name in computed.library_functions()}
+    component = f"component {computed.output.output_slot}, counted from 0, of"
+    if "PyDatasetAdapter.get_tf_dataset" in functions:
+        given = FromOutside(
+            source=f"{component} a batch of the PyDataset holds",
+            repair="Check what __getitem__ of the PyDataset returns, and the data that it takes.",
+        )
+    elif "DatasetV2.from_generator" in functions:
+        given = FromOutside(
+            source=f"{component} a record that the generator yielded holds",
+            repair="Check what the generator yields, and the data that it takes.",
+        )
+    else:
+        given = FromOutside(source="your Python function returned", repair="Check the Python function that was called.")
+    return given(computed)
+
+
 def _restored(computed: Computed) -> Explanation | None:
     """Explains a value of a checkpoint, with the owner of the variable that gets it."""
     explanation = FromOutside(source="the checkpoint holds", repair="Restore an earlier checkpoint.")(computed)
@@ -127,10 +146,7 @@ def of_constants(computed: Computed, repairs: Mapping[str, str]) -> Explanation:
 
 
 FROM_OUTSIDE: dict[str, Rule] = {
-    **dict.fromkeys(
-        ["PyFunc", "PyFuncStateless", "EagerPyFunc"],
-        FromOutside(source="your Python function returned", repair="Check the Python function that was called."),
-    ),
+    **dict.fromkeys(["PyFunc", "PyFuncStateless", "EagerPyFunc"], _python_function),
     **dict.fromkeys(["RestoreV2", "Restore"], _restored),
     **dict.fromkeys(
         ["IteratorGetNext", "IteratorGetNextSync", "OptionalGetValue"],

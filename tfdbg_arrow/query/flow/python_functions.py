@@ -60,7 +60,7 @@ class PythonFunctions:
         return tuple(islice(results, 1))
 
     def output_after(self, event: TensorEvent) -> TensorEvent | None:
-        """Returns the first bad output of an op that called a Python function, after an eager tensor in such a function."""
+        """Returns the next bad output of an op that called a Python function, after an eager tensor in a function."""
         if event.scope == "graph" or not self._is_called_by_op(event):
             return None
         rows = read_events(
