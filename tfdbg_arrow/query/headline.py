@@ -28,6 +28,11 @@ _MAX_CODE = 80
 _BRACKETS = {"(": 1, "[": 1, "{": 1, ")": -1, "]": -1, "}": -1}
 _INFIX = frozenset("+ - * / // % @ ** << >> & | ^ < > <= >= == !=".split())  # noqa: SIM905
 _RESTORES = ("Restore", "RestoreV2")
+_OF_GENERATOR = "generator_next_fn"
+"""Part of the name of the function with which a data set reads a generator.
+
+Source: tensorflow/python/data/ops/from_generator_op.py.
+"""
 _GETS_ELEMENT = types_with(Trait.GETS_ELEMENT)
 _FED = types_with(Trait.FED)
 _PARTS = {"loss": "the loss", "metric": "a metric", "optimizer": "the optimizer"}
@@ -60,7 +65,7 @@ def headline_of(tensor: NonFinite, *, line: str | None, later: Sequence[str] = (
         aside = "" if tensor.graph_name is None else f"in the function {tensor.graph_name}"
     else:
         own_verb = "made" if tensor.forward is None else "is"
-        verb = "passed on" if is_passed_on else "read" if tensor.op_type in _RESTORES else own_verb
+        verb = "passed on" if is_passed_on else "read" if _reads(tensor) else own_verb
         subject = _subject_text(tensor, executed_code(tensor.source, line))
         rest = f", or an op after it ({', '.join(later)})," if later else ""
         text = f"{subject}{rest} {verb} {kinds}"
@@ -75,6 +80,11 @@ def headline_of(tensor: NonFinite, *, line: str | None, later: Sequence[str] = (
         return f"The bad values did no harm: {text}"
     is_prose = text.startswith(("the ", "a ", "as "))  # names of files and ops are not capitalized
     return text[0].upper() + text[1:] if is_prose else text
+
+
+def _reads(tensor: NonFinite) -> bool:
+    """Returns whether an op reads a checkpoint or a generator of data."""
+    return tensor.op_type in _RESTORES or _OF_GENERATOR in (tensor.graph_name or "")
 
 
 def _subject_text(tensor: NonFinite, code: str | None) -> str:
