@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import linecache
 import os
-import re
 import stat
 import sys
 import tokenize
-from array import array
 from collections.abc import Sequence
 from typing import overload
+
+import numpy as np
 
 _MAX_SOURCE_BYTES = 8 << 20
 """No file that a person wrote is larger. The recording keeps the text in memory, and stores it in the logdir."""
@@ -27,7 +27,10 @@ class SourceText(Sequence[str]):
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self._ends = array("I", [match.end() for match in re.finditer("\n|[^\n]\\Z", text)])
+        characters = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4")
+        ends = np.flatnonzero(characters == ord("\n")) + 1
+        has_open_end = bool(text) and not text.endswith("\n")
+        self._ends = (np.append(ends, len(text)) if has_open_end else ends).astype(np.uint32)
 
     def __len__(self) -> int:
         return len(self._ends)
@@ -40,7 +43,7 @@ class SourceText(Sequence[str]):
         if isinstance(index, slice):
             return [self[line] for line in range(*index.indices(len(self)))]
         line = range(len(self))[index]
-        return self.text[self._ends[line - 1] if line else 0 : self._ends[line]]
+        return self.text[int(self._ends[line - 1]) if line else 0 : int(self._ends[line])]
 
 
 def cell_name(path: str) -> str | None:
