@@ -268,6 +268,31 @@ def forget_gate_by_hand() -> None:
 
 
 @bug(op_type="Log", effect="variable")
+def ctc_loss_of_probabilities_in_float16() -> None:
+    """An epsilon of 1e-8 is 0 in float16. The loop in the loss, which turns -Inf into NaN, is not recorded.
+
+    The shapes are those of `harmless.ctc_loss_of_keras`. TensorFlow's graph optimizer fails if a process has CTC losses
+    of different shapes, because they share the name of the loop's body.
+    """
+    weights = tf.Variable(tf.ones([8]))
+    words = tf.constant([[1, 2, 3, 4, 5]] * 4)
+
+    @tf.function
+    def train_step(scores: Any) -> None:
+        with tf.GradientTape() as tape:
+            shares = tf.nn.softmax(tf.cast(scores * weights, tf.float16))
+            logarithms = tf.math.log(shares + 1e-8)  # culprit
+            lengths, frames = tf.fill([4], 5), tf.fill([4], 20)
+            losses = tf.nn.ctc_loss(
+                words, tf.cast(logarithms, tf.float32), lengths, frames, logits_time_major=False, blank_index=0
+            )
+            loss = tf.reduce_mean(losses)
+        weights.assign_sub(0.1 * tape.gradient(loss, weights))
+
+    train_step(50.0 * tf.reshape(tf.one_hot(tf.range(80) % 7, 8), [4, 20, 8]))
+
+
+@bug(op_type="Log", effect="variable")
 def ctc_by_hand_over_probabilities() -> None:
     """tf.nn.ctc_loss expects logits, but gets the logarithm of probabilities that underflow."""
     logits = tf.Variable(tf.random.normal([1, 4, 3]) * 120.0)

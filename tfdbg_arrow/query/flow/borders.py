@@ -114,7 +114,9 @@ class Borders:
         if op.op_type in _PLACEHOLDERS and not op.inputs:
             return Crossing(None, "argument")  # an argument of a function that was not recorded, as in an import
         calls = self._graphs.calls(place.graph_id, place.op_name)
-        return self._result_crossing(place, calls) if calls else None
+        # An op whose functions were not recorded, such as the loop in CTC, computes its outputs like any other op.
+        is_recorded = any(call.callee_graph_id is not None for call in calls)
+        return self._result_crossing(place, calls) if is_recorded else None
 
     def _merge_crossing(self, place: GraphTensor, op: Op) -> Crossing | None:
         """Crosses to the input that the Merge took.
