@@ -214,6 +214,7 @@ CASES = (
     Case("log of a determinant", lambda: tf.math.log(tf.linalg.det(tf.ones([2, 2]))), "Log of 0: the only", "jitter"),
     Case("log of a slice of relu", lambda: tf.math.log(tf.nn.relu(_t(-1, 1))[:1]), "Log of 0: the only", "softplus"),
     Case("log of sigmoid", lambda: tf.math.log(tf.sigmoid(_t(-200, 1))), "Log of 0: 1 of 2", "log_sigmoid in place"),
+    Case("log of exp - 1", lambda: tf.math.log(tf.exp(_t(1e-9, 1)) - 1.0), "Log of 0: 1 of 2", "tf.math.expm1(x)"),
     Case("log of 1 - sigmoid", lambda: tf.math.log(1 - tf.sigmoid(_t(200, 1))), "Log of 0: 1", "log_sigmoid(-x)"),
     Case(
         "log of a lost epsilon", lambda: _lost_epsilon(_t(0, 1)), "Log of 0: 1 of 2 elements is 0, and", "such as 1e-3"

@@ -81,6 +81,10 @@ _STABLE_LOG = {
     "the logarithm. Otherwise, add an epsilon, which gives its own logarithm there, such as -16 for 1e-7.",
     "Prod": LOGARITHMS,
 }
+_EXPM1 = (
+    "For exp(x) - 1, use tf.math.expm1(x), which is not rounded to 0 for an x next to 0. If x may be 0 itself, keep the "
+    "argument above 0 with tf.maximum."
+)
 _FROM_LOGITS = {
     "Softmax": "Use tf.nn.log_softmax, or a loss with from_logits=True, in place of the softmax and the logarithm.",
     "Sigmoid": "Use tf.math.log_sigmoid, or a loss with from_logits=True, in place of the sigmoid and the logarithm.",
@@ -221,6 +225,8 @@ def repair_of_log(computed: Computed, x: TensorEvent) -> str:
     terms = computed.made_from(maker)
     if made_by == "Sub" and 1 in terms and computed.made_by(terms[1]) == "Sigmoid":
         return "Use tf.math.log_sigmoid(-x) in place of log(1 - sigmoid(x))."
+    if made_by == "Sub" and 0 in terms and computed.made_by(terms[0]) == "Exp":
+        return _EXPM1
     repairs = {**_STABLE_LOG, **_FROM_LOGITS} if computed.is_in_loss else _STABLE_LOG
     default = _LOG_OF_MASK if _holds_only_logarithms_of_0_and_1(computed.output) else _ABOVE_0
     repair = repairs.get(made_by, default)
