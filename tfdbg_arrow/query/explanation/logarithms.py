@@ -82,8 +82,8 @@ _STABLE_LOG = {
     "Prod": LOGARITHMS,
 }
 _EXPM1 = (
-    "For exp(x) - 1, use tf.math.expm1(x), which is not rounded to 0 for an x next to 0. If x may be 0 itself, keep the "
-    "argument above 0 with tf.maximum."
+    "For exp(x) - 1, use tf.math.expm1(x), which is not rounded to 0 for an x next to 0. If x itself may be 0, keep "
+    "the argument above 0 with tf.maximum."
 )
 _FROM_LOGITS = {
     "Softmax": "Use tf.nn.log_softmax, or a loss with from_logits=True, in place of the softmax and the logarithm.",
