@@ -301,7 +301,7 @@ class SourceArrays:
         is_numbered |= follow_skipped and types[-1] == "TensorSliceDataset"
         if is_numbered and "RepeatDataset" not in limits:
             return _Records(_MANY, are_rows=False, are_made_in_parallel=is_parallel, follow_skipped=follow_skipped)
-        if follow_skipped or types[-1] != "TensorSliceDataset" or limits == _LIMITS:
+        if follow_skipped or types[-1] != "TensorSliceDataset" or _repeats_a_part(path):
             return None  # the number of records before the first repetition is not known
         length = self._length_of(path[-1][1])
         if length is None and limits:
@@ -373,6 +373,12 @@ class SourceArrays:
     @cached_property
     def _has_arrays_of_keras(self) -> bool:
         return set(_ARRAYS_OF_KERAS) <= set(self._flow.graphs.names.values())
+
+
+def _repeats_a_part(path: Sequence[tuple[str, int]]) -> bool:
+    """Returns whether a data set repeats one that `take` ended early. The last data set comes first in the path."""
+    types = [op_type for op_type, _ in path]
+    return "RepeatDataset" in types and "TakeDataset" in types[types.index("RepeatDataset") :]
 
 
 def _turn(execution_index: int | None, iteration: int | None, op_name: str | None) -> tuple[int, int, int] | None:

@@ -11,9 +11,9 @@ from functools import cached_property
 
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.data_flow import DataFlow
-from tfdbg_arrow.query.flow.events import ForwardOp, Label
+from tfdbg_arrow.query.flow.events import NO_LABEL, ForwardOp, Label
 from tfdbg_arrow.query.outside_tensors import users_of
-from tfdbg_arrow.query.recorded import GraphTensor, TensorEvent
+from tfdbg_arrow.query.recorded import GraphTensor, Op, TensorEvent
 from tfdbg_arrow.query.stacks import GRADIENT_FUNCS, Frame, user_source
 
 
@@ -136,13 +136,23 @@ class UserPlaces:
         return None if line is None or (source is not None and line.line == source.line) else line
 
     def _equal_lines(self, event: TensorEvent, graph_id: int | None, source: Frame | None) -> tuple[Frame, ...]:
-        """Returns the lines of a graph's ops that equal the op of a tensor, except the line of this op."""
-        ops = self._flow.equal_ops(event)
+        """Returns the lines of a graph's ops that equal the op of a tensor, except the line of this op.
+
+        An op that the gradient of this op computes again has no line of its own.
+        """
+        ops = [op for op in self._flow.equal_ops(event) if not self._is_in_gradient_of(source, op, graph_id)]
         own_lines = [self._own_line(self._stacks.stack(op.stack_trace_id), graph_id) for op in ops]
         lines = {line.line: line for line in own_lines if line is not None}
         if source is not None:
             lines.pop(source.line, None)
         return tuple(lines.values())
+
+    def _is_in_gradient_of(self, source: Frame | None, op: Op, graph_id: int | None) -> bool:
+        """Returns whether an op belongs to the gradient of an op on a line."""
+        label = NO_LABEL if graph_id is None else self._flow.labels.op(graph_id, op.op_name)
+        forward = self._flow.labels.forward_op(label)
+        line = None if forward is None else user_source(self._stacks.stack(forward.stack_trace_id))
+        return line is not None and source is not None and line.line == source.line
 
     def _layer(self, label: Label, forward: Forward | None, called_from: Iterable[CallSite]) -> str | None:
         layers = [label.layer, forward.layer if forward else None, *(call.layer for call in called_from)]

@@ -32,6 +32,11 @@ LOGARITHMS = (
     "Add the logarithms of the factors in place of the product (tf.reduce_sum or tf.cumsum of tf.math.log), or "
     "scale the factors."
 )
+OVERFLOW_OF_PRODUCT = (
+    "Add the logarithms of the factors in place of the product (tf.reduce_sum or tf.cumsum of tf.math.log). If the "
+    "program needs the product itself, clip this sum from above before tf.exp, for example with tf.minimum(x, 22.0), "
+    "or scale or clip the factors."
+)
 SIGNED = "Use tf.linalg.slogdet: it returns the sign of the determinant and the logarithm of its magnitude."
 
 

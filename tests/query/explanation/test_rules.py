@@ -15,9 +15,9 @@ from ..builder import CLEAN, INF, NAN, NEG_INF, counts
 from .steps import (
     ABOVE_0_BEFORE_ROOT,
     BEFORE_ROOT,
-    LOGARITHMS,
     ONE,
     OVER,
+    OVERFLOW_OF_PRODUCT,
     SIGNED,
     ZERO,
     Step,
@@ -164,7 +164,13 @@ ORIGIN = "Look for the op that made the infinities: tfdbg-arrow first-nonfinite 
             f"Rsqrt of 0: 1 of 2 elements is 0, and 1 / sqrt(0) is infinite. Rsqrt {OF_NEGATIVE}",
             ABOVE_0_BEFORE_ROOT,
         ),
-        ("SegmentProdV2", [CLEAN], INF, f"Overflow in SegmentProd: its inputs are finite, and {OVER}", LOGARITHMS),
+        (
+            "SegmentProdV2",
+            [CLEAN],
+            INF,
+            f"Overflow in SegmentProd: its inputs are finite, and {OVER}",
+            OVERFLOW_OF_PRODUCT,
+        ),
         (
             "MatrixDeterminant",
             [CLEAN],

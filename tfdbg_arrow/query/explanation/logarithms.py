@@ -61,11 +61,15 @@ _LOG_OF_MASK = (
     f"{_ABOVE_0} If it is a mask of zeros and ones, use tf.where(mask, 0.0, -1e9) with a boolean mask in place of the "
     "logarithm."
 )
-LOGARITHMS = (
-    "Add the logarithms of the factors in place of the product (tf.reduce_sum or tf.cumsum of tf.math.log), or scale "
-    "the factors."
+_SUM_OF_LOGARITHMS = (
+    "Add the logarithms of the factors in place of the product (tf.reduce_sum or tf.cumsum of tf.math.log)"
 )
-"""The fix for a product that overflows or underflows."""
+_LOG_OF_PRODUCT = f"{_SUM_OF_LOGARITHMS}, or scale the factors."
+OVERFLOW_OF_PRODUCT = (
+    f"{_SUM_OF_LOGARITHMS}. If the program needs the product itself, clip this sum from above before tf.exp, for "
+    "example with tf.minimum(x, 22.0), or scale or clip the factors."
+)
+"""The fix for a product that overflows."""
 SIGNED_LOG = "Use tf.linalg.slogdet: it returns the sign of the determinant and the logarithm of its magnitude."
 """The fix for the logarithm of a determinant."""
 RELU = "Use tf.nn.softplus in place of tf.nn.relu, which returns 0 for a number below 0, or add an epsilon."
@@ -79,7 +83,7 @@ _STABLE_LOG = {
     "Sub": f"Keep the argument above 0 with tf.maximum. {NO_EPSILON}",
     "Abs": "For a distance, use tf.math.log1p(x), which is finite at 0, or leave out the zeros with tf.where before "
     "the logarithm. Otherwise, add an epsilon, which gives its own logarithm there, such as -16 for 1e-7.",
-    "Prod": LOGARITHMS,
+    "Prod": _LOG_OF_PRODUCT,
 }
 _EXPM1 = (
     "For exp(x) - 1, use tf.math.expm1(x), which is not rounded to 0 for an x next to 0. If x itself may be 0, keep "

@@ -55,9 +55,9 @@ from tfdbg_arrow.query.explanation.linear import (
     softmax,
 )
 from tfdbg_arrow.query.explanation.logarithms import (
-    LOGARITHMS,
     LOGSUMEXP,
     MOVES,
+    OVERFLOW_OF_PRODUCT,
     POSITIVE,
     RELU,
     SIGNED_LOG,
@@ -378,6 +378,16 @@ def _lgamma(computed: Computed) -> Explanation | None:
     return Explanation(f"Lgamma at a pole: {held} 0 or a negative integer, and the result is infinite.", POSITIVE)
 
 
+def _digamma_of_0(computed: Computed) -> Explanation | None:
+    counted = computed.counted(0)
+    if counted is None or not is_finite(counted[0]) or counted[0].num_neg_finite:
+        return None
+    (x,) = counted
+    if not zeros(x) or zeros(x) != computed.output.num_bad:
+        return None
+    return Explanation(f"Digamma of 0: {elements_are(zeros(x), x)} 0, where the function has a pole.", POSITIVE)
+
+
 def _batch_norm(computed: Computed) -> Explanation | None:
     """Explains batch normalization. Small inputs cannot overflow, so the cause is the root of variance + epsilon."""
     filled = [event for event in computed.inputs.values() if event.size]
@@ -506,8 +516,12 @@ RULES: dict[str, Rule] = {
     **_all("Sin Cos Tan", _ANGLE),
     "Lgamma": _with_relu(_lgamma),
     "Digamma": _with_relu(
-        FiniteGives(
-            reason="an element is 0, next to 0 or a negative integer, where the function has a pole.", repair=POSITIVE
+        first_of(
+            _digamma_of_0,
+            FiniteGives(
+                reason="an element is 0, next to 0 or a negative integer, where the function has a pole.",
+                repair=POSITIVE,
+            ),
         )
     ),
     "Betainc": FiniteGives(reason="a or b is 0, next to 0 or negative, or x is outside [0, 1].", repair=_GAMMA),
@@ -552,7 +566,9 @@ RULES: dict[str, Rule] = {
     **_all("ReciprocalGrad InvGrad", GradientOfFunction(function="Reciprocal", at_zero="inf", repair=_TO_DIVISOR)),
     **_all("Add AddV2 Sub AddN Sum Cumsum BiasAdd SegmentSum SegmentSumV2 UnsortedSegmentSum SparseSegmentSum", _SUMS),
     **_all("AvgPool AvgPool3D BiasAddGrad SegmentMean SparseSegmentMean SparseSegmentSqrtN", _SUMS),
-    **_all("Prod Cumprod UnsortedSegmentProd SegmentProd SegmentProdV2", Sums(of="factors", repair=LOGARITHMS)),
+    **_all(
+        "Prod Cumprod UnsortedSegmentProd SegmentProd SegmentProdV2", Sums(of="factors", repair=OVERFLOW_OF_PRODUCT)
+    ),
     **_all(
         "MatMul BatchMatMul BatchMatMulV2 BatchMatMulV3 SparseTensorDenseMatMul Einsum Conv Conv2D Conv3D "
         "DepthwiseConv2dNative Conv2DBackpropInput Conv2DBackpropFilter Conv3DBackpropInputV2 "
