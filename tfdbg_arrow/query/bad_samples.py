@@ -312,13 +312,16 @@ class SampleFinder:
 
     def _names_of(self, element: TensorEvent) -> Names:
         """Returns the program's names for the components of an element."""
+        return self._names.of_components(element, self._num_components(element))
+
+    def _num_components(self, element: TensorEvent) -> int:
+        """Returns the number of components of an element. Components that are tuples or dicts count once."""
         taken_in = element.execution_index
         slots = [] if taken_in is None else [*self._flow.events.execution_outputs(taken_in)]
         if element.graph_tensor is not None:
             dtypes = self._flow.graphs.graph(element.graph_tensor.graph_id).dtypes
             slots = [slot for op_name, slot in dtypes if op_name == element.op_name]
-        components = {(self._arrays.element_component(taken_in, slot) or (slot,))[0] for slot in slots}
-        return self._names.of_components(element, len(components))
+        return len({(self._arrays.element_component(taken_in, slot) or (slot,))[0] for slot in slots})
 
     def _component(self, taken_in: int | None, output_slot: int | None, names: Names) -> str:
         """Returns what a component of a data set's element is in the program, such as `the component age`."""
@@ -336,8 +339,10 @@ class SampleFinder:
             return None
         for op_type, _, index in self._flow.events.ways_of_use(event.tensor_id):
             if self._arrays.is_array(op_type):
-                path = self._arrays.array_component(event.tensor_id, index)
-                names = self._names_of(self._first_element(event))
+                path, element = self._arrays.array_component(event.tensor_id, index), self._first_element(event)
+                if path == () and self._num_components(element) > 1:  # a function made components of the rows
+                    return "the elements"
+                names = self._names_of(element)
                 name = component_name(path or (index,), names)
                 return "class_weight" if name == "sample_weight" and self._names.has_class_weight(event) else name
         return None

@@ -76,7 +76,8 @@ RELU = "Use tf.nn.softplus in place of tf.nn.relu, which returns 0 for a number 
 """The fix for a zero that tf.nn.relu returned."""
 _STABLE_LOG = {
     "Softmax": "Use tf.nn.log_softmax in place of the softmax and the logarithm.",
-    "Sigmoid": "Use tf.math.log_sigmoid in place of the sigmoid and the logarithm.",
+    "Sigmoid": "Use tf.math.log_sigmoid in place of the sigmoid and the logarithm. For log(1 - sigmoid(x)), use "
+    "tf.math.log_sigmoid(-x).",
     "Relu": RELU,
     "MatrixDeterminant": "Add jitter to the diagonal of the matrix, for example 1e-4 * tf.eye(n). If the matrix is not "
     "singular, tf.linalg.slogdet is enough: it does not underflow.",
