@@ -200,8 +200,10 @@ def test_a_sum_of_exponentials_of_infinities_is_no_underflow(
         ),
         (
             "Sigmoid",
-            "Use tf.math.log_sigmoid in place of the sigmoid and the logarithm. For log(1 - sigmoid(x)), use "
-            "tf.math.log_sigmoid(-x).",
+            (
+                "Use tf.math.log_sigmoid in place of the sigmoid and the logarithm. For log(1 - sigmoid(x)), use "
+                "tf.math.log_sigmoid(-x)."
+            ),
         ),
         ("Softmax", "Use tf.nn.log_softmax in place of the softmax and the logarithm."),
         ("Sum", ABOVE_0),  # not of exponentials
