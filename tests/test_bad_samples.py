@@ -89,9 +89,9 @@ def test_the_validation_has_data_of_its_own(tmp_path: Path, *, is_bad_before: bo
     assert found.headline.endswith(when)
 
 
-@pytest.mark.slow
-def test_in_fit_with_shuffled_arrays_only_the_sample_is_named(tmp_path: Path) -> None:
-    found = first(tmp_path, lambda: fit(arrays(), batch_size=BATCH))
+@pytest.mark.parametrize("shuffle", [pytest.param(True, marks=pytest.mark.slow), "batch"])
+def test_in_fit_with_shuffled_arrays_only_the_sample_is_named(tmp_path: Path, shuffle: bool | str) -> None:
+    found = first(tmp_path, lambda: fit(arrays(), batch_size=BATCH, shuffle=shuffle))
     assert found.samples is not None
     assert (found.samples.whole, found.samples.num_samples, found.samples.row) == ("the batch", BATCH, None)
 
@@ -102,6 +102,19 @@ def test_a_data_set_that_is_only_batched_has_the_order_of_its_arrays(tmp_path: P
         fit((records.batch(BATCH).prefetch(2),), shuffle=False)
 
     assert texts(tmp_path, program) == [ONE_BAD, ("data", f"{ORDERED}; {CLEAN}")]
+
+
+def test_a_data_set_of_numbers_of_rows_has_records(tmp_path: Path) -> None:
+    def program() -> None:
+        features, labels = arrays()
+        numbers = np.arange(NUM_ROWS)[::-1].copy()
+        records = tf.data.Dataset.from_tensor_slices(numbers)
+        records = records.map(lambda number: (tf.gather(features, number), tf.gather(labels, number)))
+        fit((records.batch(BATCH),), shuffle=False)
+
+    found = first(tmp_path, program)
+    assert found.samples is not None
+    assert (found.samples.row, found.samples.is_row_of_arrays) == (NUM_ROWS - 1 - BAD_ROW, False)
 
 
 def with_option(data: Any) -> Any:

@@ -13,7 +13,15 @@ from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.input_names import InputNames, Names, component_name, short_name
 from tfdbg_arrow.query.ragged_batches import RaggedBatch, RaggedBatches
-from tfdbg_arrow.query.recorded import EagerValue, GraphTensor, TensorEvent, TensorHealth, health_of, read_events
+from tfdbg_arrow.query.recorded import (
+    EagerValue,
+    Execution,
+    GraphTensor,
+    TensorEvent,
+    TensorHealth,
+    health_of,
+    read_events,
+)
 from tfdbg_arrow.query.source_arrays import GETS_ELEMENT, SourceArrays, SourceRow
 from tfdbg_arrow.query.step_inputs import KeptInput, SampleInput, StepInputs
 
@@ -231,7 +239,7 @@ class SampleFinder:
             execution = events.execution(call)
             arguments = {} if execution is None else events.execution_inputs(execution.execution_index)
             input_of_tensor = self._step_inputs.of_tensors(arguments.values())
-            names = {} if execution is None else self._names.arguments(execution)
+            names = {} if execution is None else self._argument_names(execution)
             for index, tensor_id in arguments.items():
                 if index in names and tensor_id in input_of_tensor:
                     yield names[index], input_of_tensor[tensor_id]
@@ -266,9 +274,17 @@ class SampleFinder:
         execution = self._flow.events.execution(step)
         if execution is None:
             return {}
-        names = self._names.arguments(execution)
+        names = self._argument_names(execution)
         inputs = self._flow.events.execution_inputs(execution.execution_index)
         return {tensor_id: names[index] for index, tensor_id in inputs.items() if index in names}
+
+    def _argument_names(self, execution: Execution) -> dict[int, str]:
+        """Returns the names of the arguments of a call, by input_index; numbers if several replicas take them."""
+        names = self._names.arguments(execution)
+        if not self._has_replicas(execution.graph_id):
+            return names
+        # The names count the tensors of all replicas: batch_1 is not batch[1].
+        return {index: f"input {number}" for number, index in enumerate(sorted(names))}
 
     def _row_of(self, source: BatchSource, sample: int) -> SourceRow | None:
         if self._flow.loop_bodies.is_component(source.row.graph_tensor):
@@ -375,4 +391,7 @@ class SampleFinder:
         own = _REPLICA.search(event.op_name)
         if own is not None:
             return int(own[1])
-        return 0 if any(map(_REPLICA.search, self._flow.graphs.graph(event.graph_id).ops)) else None
+        return 0 if self._has_replicas(event.graph_id) else None
+
+    def _has_replicas(self, graph_id: int | None) -> bool:
+        return graph_id is not None and any(map(_REPLICA.search, self._flow.graphs.graph(graph_id).ops))

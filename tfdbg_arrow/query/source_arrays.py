@@ -306,7 +306,13 @@ class SourceArrays:
         length = self._length_of(path[-1][1])
         if length is None and limits:
             return None
-        return _Records(_MANY if length is None else length, are_rows=True, are_made_in_parallel=is_parallel)
+        are_rows = not _MAPS.intersection(types) or not self._may_be_numbers_of_rows(path[-1][1])
+        return _Records(_MANY if length is None else length, are_rows=are_rows, are_made_in_parallel=is_parallel)
+
+    def _may_be_numbers_of_rows(self, execution_index: int) -> bool:
+        """Returns whether a data set may consist of numbers with which a function takes rows of other arrays."""
+        inputs = [*self._flow.events.execution_inputs(execution_index).values()]
+        return len(inputs) == 1 and self._flow.events.eager(inputs[0]).event is None  # has no floating-point numbers
 
     def _rows_of_keras(self, path: Sequence[tuple[str, int]]) -> _Records | None:
         """Returns the rows of the arrays from which Keras takes batches, if Keras takes the rows in order."""
@@ -327,9 +333,13 @@ class SourceArrays:
             indices_id: The data set of the numbers of rows: FlatMap, perhaps Repeat, Prefetch, Map and Range.
         """
         made: EagerTensor | None = None
-        for _ in range(_MAX_OF_INDICES):
+        for depth in range(_MAX_OF_INDICES):
             made = None if indices_id is None else self._flow.events.eager(indices_id)
-            if made is None or made.execution_index is None or made.op_type in _MAPS:
+            if made is None or made.execution_index is None:
+                break
+            if made.op_type in _MAPS:
+                if depth == 0:  # shuffle="batch": a Map after FlatMap shuffles the rows of each batch
+                    return True
                 break
             indices_id = self._flow.events.execution_inputs(made.execution_index).get(0)
         if made is None or made.op_type not in _MAPS:

@@ -6,7 +6,7 @@ Creating a view binds all its parts. A logdir with many runs has thousands of pa
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -95,7 +95,6 @@ class LiveViews:
             if name not in self._created:
                 self._make_table(_TABLES[name])
                 self._created.add(name)
-                self._load(name)
         for view in views:
             if view.name not in self._created:
                 select = _uncomputed(view) if view.is_computed else view.text
@@ -127,8 +126,8 @@ class LiveViews:
         text = str(error)
         mismatched = {
             name
-            for name in self._created & _TABLES.keys() - self._united
-            if any(part in text for part in self._parts.get(name, ()))
+            for name in self._parts.keys() & _TABLES.keys() - self._united
+            if any(part in text for part in self._parts[name])
         }
         self._united |= mismatched
         self._forget(mismatched)
@@ -168,23 +167,6 @@ class LiveViews:
                 self._loaded.discard(name)
                 self._connection.execute(f'DROP TABLE "loaded_{name}"')
 
-    def _load(self, name: str) -> None:
-        if name in self._unfetched or self._run_id is None or not self._parts.get(name):
-            return
-        ((rows,),) = self._connection.execute(f'SELECT count(*) FROM "{name}"').fetchall()
-        if rows > _MAX_LOADED_ROWS:
-            return
-        columns = ", ".join(f'"{column.name}"' for column in _TABLES[name].columns)
-        others = ", ".join(f'"{column.name}"' for column in _TABLES[name].columns if column.name != "run_id")
-        self._connection.execute(f'CREATE TABLE "loaded_{name}" AS SELECT {others} FROM "{name}"')
-        # Comparing and joining by a constant costs nothing. As a text in every row, run_id would be the most expensive
-        # column.
-        run_id = f"CAST({sql_literal(self._run_id)} AS VARCHAR) AS run_id"
-        self._connection.execute(
-            f'CREATE OR REPLACE VIEW "{name}" AS SELECT {columns} FROM (SELECT {run_id}, * FROM "loaded_{name}")'
-        )
-        self._loaded.add(name)
-
     def _make_table(self, table: Table) -> None:
         parts = self._parts.get(table.name, ())
         self._check(parts)
@@ -198,13 +180,10 @@ class LiveViews:
     def _make_from_first(self, table: Table, parts: Sequence[str]) -> bool:
         """Creates a view with the columns of the first part. Returns False if that part lacks a column.
 
-        Only the first part is opened. If another part lacks a column, reading the view fails, and `unite` fixes it.
+        If another part lacks a column, reading the parts fails, and `unite` fixes it.
         """
-        columns = ", ".join(_typed(column, f'"{column.name}"') for column in table.columns)
         try:
-            self._connection.execute(
-                f'CREATE OR REPLACE VIEW "{table.name}" AS SELECT {columns} FROM {_source(parts, unite=False)}'
-            )
+            self._make(table, _source(parts, unite=False), part_columns={column.name for column in table.columns})
         except duckdb.BinderException:
             return False
         return True
@@ -222,10 +201,35 @@ class LiveViews:
                     f"{Path(parts[0]).parent} holds parts without the column {column.name!r}, which every part of the "
                     f"table {table.name} must have; {self._cure}."
                 )
-        columns = ", ".join(
-            _typed(column, f'"{column.name}"' if column.name in part_columns else "NULL") for column in table.columns
-        )
-        self._connection.execute(f'CREATE OR REPLACE VIEW "{table.name}" AS SELECT {columns} FROM {source}')
+        self._make(table, source, part_columns=part_columns)
+
+    def _make(self, table: Table, source: str, *, part_columns: Container[str]) -> None:
+        """Creates the view of a table over its parts, or over a copy in memory if it is a small table of one run.
+
+        Args:
+            table: The table.
+            source: The FROM clause that reads the parts.
+            part_columns: Names of the columns that this clause has. Other columns are NULL.
+        """
+        typed = {
+            column.name: _typed(column, f'"{column.name}"' if column.name in part_columns else "NULL")
+            for column in table.columns
+        }
+        select = f"SELECT {', '.join(typed.values())} FROM {source}"
+        if self._run_id is not None:
+            ((rows,),) = self._connection.execute(f"SELECT count(*) FROM {source}").fetchall()
+            if rows <= _MAX_LOADED_ROWS:
+                columns = ", ".join(f'"{name}"' for name in typed)
+                del typed["run_id"]
+                self._connection.execute(
+                    f'CREATE TABLE "loaded_{table.name}" AS SELECT {", ".join(typed.values())} FROM {source}'
+                )
+                self._loaded.add(table.name)
+                # Comparing and joining by a constant costs nothing. As a text in every row, run_id would be the most
+                # expensive column.
+                run_id = f"CAST({sql_literal(self._run_id)} AS VARCHAR) AS run_id"
+                select = f'SELECT {columns} FROM (SELECT {run_id}, * FROM "loaded_{table.name}")'
+        self._connection.execute(f'CREATE OR REPLACE VIEW "{table.name}" AS {select}')
 
 
 @lru_cache(maxsize=1024)
