@@ -106,7 +106,8 @@ class Training(BadTensorFacts):
                 *(self.event.graph_id, self.event.op_name, self.event.output_slot, self.event.iteration),
             ],
         )
-        if not rows:  # in a function that XLA compiled, the first iteration with a bad value is the first recorded one
+        if not rows and self.flow.records_all:
+            # In a function that XLA compiled, the first iteration with a bad value is the first recorded one.
             return [None] * iteration
         return [magnitude for _, magnitude in takewhile(lambda row: not row[0], rows)]
 
