@@ -131,6 +131,7 @@ IN_ORDER = {
     "in parallel": lambda data: data.map(doubled, num_parallel_calls=tf.data.AUTOTUNE).cache().batch(BATCH),
     "repeated": lambda data: data.repeat(2).batch(BATCH),
     "batches repeated": lambda data: data.batch(BATCH).repeat(2),
+    "repeated and ended": lambda data: data.batch(BATCH).repeat().take(NUM_ROWS // BATCH + 2),
     "padded": lambda data: data.take(NUM_ROWS - 1).padded_batch(BATCH),
 }
 IN_ANOTHER_ORDER = {
