@@ -505,3 +505,14 @@ def test_a_negative_sum_of_squares_of_integers_was_too_large(
     said = f" The argument was cast from a sum of squares in {dtype}: the sum was too large for {dtype}, and so became"
     assert (said in why.sentence) == is_wrapped
     assert (why.repair == "Cast the numbers to float32 before they are squared.") == is_wrapped
+
+
+@pytest.mark.parametrize("op_type", ["Log", "Sqrt", "Rsqrt"])
+@pytest.mark.parametrize("dtype", ["int32", "float64"])
+def test_a_negative_counter_may_have_overflowed(op_type: str, dtype: str, tmp_path: Path) -> None:
+    step = Step().takes(counts(pos=1))
+    step.graph.op("counter", "Placeholder", [], dtypes=(dtype,), not_recorded="dtype")
+    step.op("cast", "Cast", ["counter"], counts(neg=1))
+    why = step.op("result", op_type, ["cast"], NAN).reason("result", tmp_path)
+    assert why.sentence.endswith(" The program cast it from int32.") == (dtype == "int32")
+    assert ("check whether the int32 overflowed" in why.repair) == (dtype == "int32")

@@ -128,6 +128,7 @@ class Computed:
     last_write: Callable[[TensorEvent], VariableWrite | None] = _unknown
     constant: Callable[[TensorEvent], str | None] = _unknown
     squares_of: Callable[[TensorEvent], str | None] = _unknown
+    cast_from_integers: Callable[[TensorEvent], str | None] = _unknown
     is_norm_of_gradient: Callable[[], bool] = _no
     bad_gradient_of_masked: Callable[[], TensorEvent | None] = _unknown
     line_of_select: Callable[[], str | None] = _unknown

@@ -176,7 +176,20 @@ class Domain:
             return None
         result = {"nan": "NaN", "inf": "infinite", "neg_inf": "-Inf"}[self.kind]
         what = f"{computed.op} of {self.of}: {elements_are(created, counted[0])} {self.where}"
-        return Explanation(f"{what}, and the result is {result}.", self.repair)
+        return _with_overflow_of_integer(Explanation(f"{what}, and the result is {result}.", self.repair), computed)
+
+
+def _with_overflow_of_integer(explanation: Explanation, computed: Computed) -> Explanation:
+    """Returns an explanation, extended if the argument is a negative integer, which may have overflowed."""
+    (x,) = computed.inputs.values() if len(computed.inputs) == 1 else (None,)
+    dtype = computed.cast_from_integers(x) if x is not None and x.num_neg_finite else None
+    if x is None or dtype is None or computed.squares_of(x) is not None:
+        return explanation
+    return Explanation(
+        f"{explanation.sentence} The program cast it from {dtype}.",
+        f"If it should not be negative, check whether the {dtype} overflowed: a counter that becomes too large turns "
+        f"negative. Count in int64, or in a floating-point dtype. Otherwise: {explanation.repair}",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

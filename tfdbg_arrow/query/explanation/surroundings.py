@@ -184,6 +184,14 @@ class Surroundings(BadTensorFacts):
         dtype = None if taken is None else graph.dtypes.get(taken)
         return dtype if is_square and dtype is not None and _INTEGER.fullmatch(dtype) else None
 
+    def cast_from_integers(self, row: TensorEvent) -> str | None:
+        """Returns the dtype of the integers that an op of a graph cast to a tensor; None for another tensor."""
+        op = None if row.graph_id is None else self.flow.graphs.op(row.graph_id, row.op_name or "")
+        if row.graph_id is None or op is None or op.op_type != "Cast" or not op.inputs:
+            return None
+        dtype = self.flow.graphs.graph(row.graph_id).dtypes.get(op.inputs[0])
+        return dtype if dtype is not None and _INTEGER.fullmatch(dtype) else None
+
     def last_write(self, row: TensorEvent) -> VariableWrite | None:
         """Returns the last write to the variable from which a tensor was read, perhaps cast.
 
