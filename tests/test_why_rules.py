@@ -288,7 +288,10 @@ OPS = (
             "Overflow in Lgamma": some(lambda x: (np.abs(x) > 1e36) | small(x)),
         },
     ),
-    Op("Digamma", {"Digamma: ": some(lambda x: is_pole(x) | small(x))}),
+    Op(
+        "Digamma",
+        {"Digamma: ": some(lambda x: is_pole(x) | small(x)), "Digamma of 0:": count(lambda x: x == 0)},
+    ),
     Op("Betainc", {"Betainc: ": some(lambda a, b, x: (a < TINY) | (b < TINY) | (x < 0) | (x > 1))}, 3, (*UNIT, 100.0)),
     Op("Igamma", {"Igamma: ": some(lambda a, x: (a < TINY) | (x < 0))}, 2, (*UNIT, 100.0)),
     Op("Igammac", {"Igammac: ": some(lambda a, x: (a < TINY) | (x < 0))}, 2, (*UNIT, 100.0)),

@@ -1023,7 +1023,7 @@ def test_a_value_that_cannot_be_followed_is_expected_if_everything_that_left_is_
     healthy = unfollowed(RunBuilder("a"), returns=CLEAN)
     assert answer(healthy, tmp_path / "a") == ("log", "absorbed", UNREACHED)
     bad = nonfinite(unfollowed(RunBuilder("b"), returns=NAN).write(tmp_path / "b"))[0]
-    assert (bad.op_name, bad.effect, bad.is_expected) == ("log", None, False)
+    assert (bad.op_name, bad.effect, bad.is_expected) == ("log", "result", False)
     filtered = unfollowed(RunBuilder("c", op_regex="Log"), returns=CLEAN)
     assert answer(filtered, tmp_path / "c") == ("log", None, None)
 
