@@ -389,7 +389,10 @@ class Culprits:
             or self.beside_constant(root)
         )
         # An infinity that the program wrote itself, such as a mask, is not the cause.
-        return self._first_behind(behind, root, is_literal_skipped=True)
+        cause = self._first_behind(behind, root, is_literal_skipped=True)
+        if cause.event_index == root.event_index:
+            return cause
+        return self._first_behind(self._earlier_in_call(cause), cause, is_literal_skipped=True)
 
     def _first_behind(
         self, behind: list[TensorEvent], root: TensorEvent, *, is_literal_skipped: bool = False
@@ -398,7 +401,18 @@ class Culprits:
         others = [other for other in self._origins.roots(behind, set()) if other.event_index != root.event_index]
         if is_literal_skipped:
             others = [other for other in others if not self._origins.is_literal(other)]
-        return min(others, key=self._place, default=root)
+        return min(others, key=lambda other: (self._takes_unknown_op(other), self._place(other)), default=root)
+
+    def _takes_unknown_op(self, row: TensorEvent) -> bool:
+        """Returns whether a tensor was computed from an op that the graph lacks, as from each call in an import.
+
+        Another candidate, such as an op in the called function, then comes first.
+        """
+        graph_id = row.graph_id
+        op = None if graph_id is None else self._flow.graphs.op(graph_id, row.op_name or "")
+        if graph_id is None or op is None:
+            return False
+        return any(self._flow.graphs.op(graph_id, name) is None for name, _ in op.inputs)
 
     def _after_forward_op(self, root: TensorEvent) -> list[TensorEvent]:
         """Returns the bad tensors that the forward pass of a call computed from the result of a gradient's forward op.

@@ -88,8 +88,6 @@ class ProgramOrder:
         """Returns (order of creation, iteration) for each calling op, from the outermost, and for the op itself."""
         if event.scope != "graph" or event.graph_id is None or event.op_name is None:
             return ()
-        if event.step_id is None:  # as in an import: the calls that led to the op are not known
-            return ((event.event_index, 0),)
         flow = self._flow
         path: list[tuple[int, int]] = []
         context, levels = event.context, flow.borders.levels(event.context, event.graph_id) or ()
