@@ -401,12 +401,17 @@ class Culprits:
         others = [other for other in self._origins.roots(behind, set()) if other.event_index != root.event_index]
         if is_literal_skipped:
             others = [other for other in others if not self._origins.is_literal(other)]
-        return min(others, key=lambda other: (self._takes_unknown_op(other), self._place(other)), default=root)
+
+        def place_behind(other: TensorEvent) -> tuple[int, bool, object]:
+            start, *rest = self._place(other)
+            return start, self._takes_unknown_op(other), rest
+
+        return min(others, key=place_behind, default=root)
 
     def _takes_unknown_op(self, row: TensorEvent) -> bool:
         """Returns whether a tensor was computed from an op that the graph lacks, as from each call in an import.
 
-        Another candidate, such as an op in the called function, then comes first.
+        Another candidate in the same call, such as an op in the called function, then comes first.
         """
         graph_id = row.graph_id
         op = None if graph_id is None else self._flow.graphs.op(graph_id, row.op_name or "")
