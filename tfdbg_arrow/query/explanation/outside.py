@@ -65,7 +65,7 @@ def _csv(computed: Computed) -> Explanation | None:
 
 
 def _python_function(computed: Computed) -> Explanation | None:
-    """Explains a result of a Python function: of the program, or one with which a data set reads a generator."""
+    """Explains a result of a Python function that the program calls, or that reads a generator for a data set."""
     functions = {name for _, name in computed.library_functions()}
     component = f"component {computed.output.output_slot}, counted from 0, of"
     if "PyDatasetAdapter.get_tf_dataset" in functions:

@@ -409,7 +409,7 @@ class Culprits:
         return min(others, key=place_behind, default=root)
 
     def _takes_unknown_op(self, row: TensorEvent) -> bool:
-        """Returns whether a tensor was computed from an op that the graph lacks, as from each call in an import.
+        """Returns whether a tensor was computed from an op that the graph lacks. An imported graph lacks all calls.
 
         Another candidate in the same call, such as an op in the called function, then comes first.
         """
