@@ -43,6 +43,9 @@ PATCHES: dict[str, Patch] = {
     "beside.infinite_diagonal_beside_a_harmless_division": Patch(
         "If the program multiplies a mask by an infinity", (("np.inf * tf.eye(5)", "1e9 * tf.eye(5)"),)
     ),
+    "beside.infinite_number_in_a_checked_mean": Patch(
+        _CHECK_DATA, (("reduce_mean(features)", "reduce_mean(np.nan_to_num(features, posinf=0.0))"),)
+    ),
     "data.argument_of_a_function": Patch(_CHECK_DATA, (("np.array([np.nan, 1.0]", "np.array([0.0, 1.0]"),)),
     "data.array_with_a_missing_value": Patch(
         _CHECK_DATA, (("    _regression().fit(features", "    _regression().fit(np.nan_to_num(features)"),)
@@ -317,6 +320,10 @@ PATCHES: dict[str, Patch] = {
         (("        probs = tf.nn.softmax(logits)\n", ""), ("tf.math.log(probs)", "tf.nn.log_softmax(logits)")),
     ),
     "sequences.exploding_recurrence": Patch(_STATE, (("tf.eye(3) * 30.0", "tf.eye(3) * 0.9"),)),
+    "sequences.forget_gate_by_hand": Patch(
+        "Use tf.nn.sigmoid(x)",
+        (("power = tf.exp(total)", "state = tf.nn.sigmoid(total)"), ("state = power / (1.0 + power)", "")),
+    ),
     "sequences.label_longer_than_its_frames": Patch("Leave out labels that", (("labels[5] = 3", "labels[5, 2] = 3"),)),
     "sequences.mask_times_infinity": Patch(_FINITE, (('(1.0 - keep) * float("-inf")', "(1.0 - keep) * -1e9"),)),
     "sequences.pooling_of_keras_over_padding": Patch(
@@ -347,7 +354,7 @@ PATCHES: dict[str, Patch] = {
         _DOUBLE_WHERE, (("tf.math.log(product)", "tf.math.log(tf.where(product > 0.0, product, 1.0))"),)
     ),
     "zero_gradients.normalise_an_empty_row": Patch(
-        _DIVIDE,
+        "The norm is 0",
         (
             (
                 "unit, _ = tf.linalg.normalize(rows, ord=1, axis=-1)",

@@ -51,7 +51,6 @@ class Repaired:
 
 
 KNOWN_EXCEPTIONS = {
-    "beside.infinite_number_in_a_checked_mean": "The data hold the infinity.",
     "beside.metric_that_was_bad_from_the_start": "The program also has a metric that is always 0 / 0.",
     "beside.nan_that_is_replaced_beside_an_infinity": "The program replaces the other NaN by an infinity.",
     "functions.one_of_two_divisions_in_a_statement": "The program divides by the repaired quotient, which is 0 now.",
@@ -123,12 +122,13 @@ EDITS: tuple[tuple[str, Edit], ...] = (
     ("Keep the argument above 0, for example with tf.maximum(x", at_op({
         "Rsqrt": "tf.math.rsqrt(tf.maximum({x}, 1e-7))",
         "Sqrt": "tf.sqrt(tf.maximum({x}, 1e-7))",
-    })),    ("Keep the argument above 0", at_op({
+    })),
+    ("Keep the argument above 0", at_op({
         "Log": "tf.math.log(tf.maximum({x}, {eps}))",
         "Rsqrt": "tf.math.rsqrt(tf.maximum({x}, {eps}))",
         "Lgamma": "tf.math.lgamma(tf.maximum({x}, {eps}))",
     })),
-
+    ("Apply tf.nn.softplus to the argument", at_op({"Log": "tf.math.log(tf.nn.softplus({x}))"})),
     ("Keep the argument above 1,", at_op({"Acosh": "tf.acosh(tf.maximum({x}, 1.001))"})),
     ("Keep the argument above -1", at_op({"Log1p": "tf.math.log1p(tf.maximum({x}, {eps} - 1.0))"})),
     ("Before the root, add an epsilon", at_op({
