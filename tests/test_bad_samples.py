@@ -603,7 +603,7 @@ def test_rows_are_followed_through_calls_eager_ops_and_split_tensors(tmp_path: P
 
     found = first(tmp_path, program)
     assert facts_of(found) == [
-        ("where", f"row 13 of the argument images of model, the only one that leads to bad elements, of {BATCH}"),
+        ("where", f"row 13 of the argument images of model, the only one of {BATCH} that leads to bad elements"),
         ("data", "the argument images of model itself has no NaN and no infinity"),
     ]
     assert found.headline.endswith(" in call 1 of loss: from row 13 of the argument images of model.")

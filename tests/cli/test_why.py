@@ -77,7 +77,7 @@ class TestWhy:
             "  Neg_29:0 (Neg) in loss\n"
             "      float32 [3]: 1 +Inf, 2 positive of 3 elements\n"
             "    Sum:0 (Sum) in loss\n"
-            "        float32 [1]: 1 +Inf of 1 elements\n"
+            "        float32 [1]: 1 +Inf of 1 element\n"
         )
         assert "... 12 more tensors; --full shows all" in run_cli("why", chain, "Log", "--forward").stdout
         assert run_cli("why", chain, "Log", "--forward", "--full").stdout.count("(Neg)") == 30
@@ -112,9 +112,9 @@ class TestWhy:
         run.eager(log, counts(neg_inf=1), tensor_id=8)
         assert run_cli("why", run.write(tmp_path / "outside")).stdout.partition("\n\n")[2] == (
             "Log:0, run eagerly  <- it went bad here\n"
-            "    float32 [1]: 1 -Inf of 1 elements\n"
+            "    float32 [1]: 1 -Inf of 1 element\n"
             "    a tensor from outside  <- healthy\n"
-            "        float32 [1]: 1 zero of 1 elements\n"
+            "        float32 [1]: 1 zero of 1 element\n"
         )
 
     @pytest.mark.slow
@@ -133,9 +133,9 @@ class TestWhy:
             "Log of 0: the only element is 0, and the logarithm of 0 is -Inf.\n"
             "Effect: no harm: everything that was computed from it is finite.\n\n"
             "log:0 (Log) in loss  <- it began here\n"
-            "    float32 [1]: 1 -Inf of 1 elements\n"
+            "    float32 [1]: 1 -Inf of 1 element\n"
             "    x:0 (Placeholder) in loss, passed as an argument  <- healthy\n"
-            "        float32 [1]: 1 zero of 1 elements\n"
+            "        float32 [1]: 1 zero of 1 element\n"
         )
         codes = {command: run_cli(command, logdir).exit_code for command in ("first-nonfinite", "check", "alerts")}
         assert (result.exit_code, codes) == (0, {"first-nonfinite": 0, "check": 0, "alerts": 0})

@@ -19,7 +19,7 @@ from tfdbg_arrow.query.flow.executed_graphs import read_dtypes
 from tfdbg_arrow.query.flow.program_ops import COUNTS, NUMBERS, reciprocal
 from tfdbg_arrow.query.nonfinite_search import NonFinite
 
-from .builder import CLEAN, NAN, NEG_INF, RunBuilder, counts
+from .builder import CLEAN, INF, NAN, NEG_INF, RunBuilder, counts
 
 
 def written(run: RunBuilder, tmp_path: Path) -> tfdbg_arrow.Logdir:
@@ -183,9 +183,11 @@ def test_a_constant_computed_in_advance_is_an_origin_without_inputs(tmp_path: Pa
         ("Pow", "Mul", NEG_INF, "Pow"),
         ("RealDiv", "Mul", NAN, "RealDiv and Mul"),
         ("Sqrt", "Mul", NAN, "Sqrt"),
+        ("Log", "Mul", INF, "Log and Mul"),  # the logarithm makes only -Inf
+        ("Log", "Mul", NEG_INF, "Log"),
     ],
 )
-def test_a_nan_of_constants_is_not_said_to_be_made_by_one_op_if_another_may_have_made_it_of_its_infinity(
+def test_bad_constants_are_not_said_to_be_made_by_one_op_if_another_may_have_made_them_of_its_infinity(
     maker: str, later: str, health: dict[str, Any], expected: str, tmp_path: Path
 ) -> None:
     run = RunBuilder("run-a")
@@ -202,6 +204,41 @@ def test_a_nan_of_constants_is_not_said_to_be_made_by_one_op_if_another_may_have
     assert (found.op_type, found.ran_as) == (maker, f"Const in place of {maker}, Reshape and {later}")
     assert [input_.health for input_ in found.inputs] == [None, None]
     assert sentence.sentence.startswith(f"{expected} of constants: TensorFlow computed the result in advance, and it ")
+
+
+def test_constant_factors_that_were_multiplied_in_advance(tmp_path: Path) -> None:
+    """For (x * 1e30) * 1e30, TensorFlow runs x * Inf. The constant is no output of the product that it stands for."""
+    run = RunBuilder("run-a")
+    graph = run.graph("f").op("x", "Placeholder").op("a", "Const").op("mul", "Mul", ["x", "a"])
+    graph.op("out", "Mul", ["mul", "a"]).function("f", ["x"], ["out"])
+    run.executed(graph).argument("x").node("mul", "Const").node("out", "Mul", ["x", "mul"]).result("out")
+    index = run.execution("f", inputs=[1], outputs={2: "float32"}, graph=graph)
+    run.tensor(graph, "x", CLEAN, execution=index)
+    bad = run.tensor(graph, "mul", INF, execution=index, op_type="Const")
+    run.tensor(graph, "out", INF, execution=index)
+    run.eager(index, INF, tensor_id=2)
+    assert first(run, tmp_path).op_name == "mul"
+    why = reason(run, bad, tmp_path)
+    assert why.sentence.startswith("Mul by constants: TensorFlow multiplied the constant factors in advance, and")
+    assert why.repair is not None
+    assert why.repair.startswith("Use smaller constant factors")
+
+
+@pytest.mark.parametrize(("later", "is_known"), [("Neg", True), ("Abs", False), ("Relu", False)])
+def test_the_finite_elements_before_an_op_that_removes_signs_are_not_known(
+    later: str, is_known: bool, tmp_path: Path
+) -> None:
+    run = RunBuilder("run-a")
+    graph = run.graph("f").op("x", "Placeholder").op("log", "Log", ["x"]).op("out", later, ["log"])
+    graph.function("f", ["x"], ["out"])
+    run.executed(graph).argument("x").node("out", "_UnaryOpsComposition", ["x"]).result("out")
+    index = run.execution("f", inputs=[1], outputs={2: "float32"}, graph=graph)
+    run.tensor(graph, "x", counts(neg=1, pos=2), execution=index)
+    run.tensor(graph, "out", counts(nan=1, pos=2), execution=index, op_type="_UnaryOpsComposition")
+    run.eager(index, counts(nan=1, pos=2), tensor_id=2)
+    found = first(run, tmp_path)
+    assert (found.op_type, found.num_nan) == ("Log", 1)
+    assert (found.num_neg_finite, found.num_pos_finite) == ((2, 0) if is_known else (None, None))
 
 
 def nested(site: str) -> tuple[RunBuilder, int]:

@@ -117,6 +117,8 @@ class SampleFinder:
         (argument,) = arguments or {None}
         rows = {self._row_of(source, first_bad[0]) for source in sources}
         row = rows.pop() if len(rows) == 1 else None
+        if argument is not None and num_bad == event.shape[0]:
+            return None  # no row is more to blame than the others, and maybe another argument is
         call = sources[0].call if sources and sources[0].call is not None else event.execution_index
         inputs = self._inputs_beside(sources[0].row, call) if sources else {}
         own = inputs.get(event.event_index)

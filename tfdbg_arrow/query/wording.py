@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from tfdbg_arrow.query.headline import bad_kinds_text, sample_numbers_text
 from tfdbg_arrow.query.stacks import executed_span
-from tfdbg_arrow.safe_text import printable_line
+from tfdbg_arrow.safe_text import number_of, printable_line
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -236,8 +236,10 @@ def slices_text(health: TensorHealth, samples: BadSamples | None) -> str | None:
         if samples.num_bad is None:
             return f"{unit} {samples.first:,}{whole}"
         if samples.num_bad == 1:
-            only = "the only one that leads to bad elements, of" if is_computed else "the only bad one of"
-            return f"{unit} {samples.first:,}{whole}, {only} {samples.num_samples:,}"
+            only = f"the only bad one of {samples.num_samples:,}"
+            if is_computed:
+                only = f"the only one of {samples.num_samples:,} that leads to bad elements"
+            return f"{unit} {samples.first:,}{whole}, {only}"
         return (
             f"{samples.num_bad:,} of the {samples.num_samples:,} {unit}s{whole} "
             f"{'lead to bad elements' if is_computed else 'are bad'}{each}{':' if samples.numbers else ','} "
@@ -382,7 +384,7 @@ def facts_text(health: TensorHealth) -> str:
     if counts:
         text += ": " + ", ".join(counts)
     if health.size is not None:
-        text += f" of {health.size:,} elements" if counts else f", {health.size:,} elements"
+        text += f" of {number_of(health.size, 'element')}" if counts else f", {number_of(health.size, 'element')}"
     first = first_bad_text(health)
     return text if first is None else f"{text}, the {first}"
 

@@ -21,8 +21,8 @@ LOGSUMEXP = (
     "underflows."
 )
 ABOVE_0_BEFORE_ROOT = (
-    "Keep the argument above 0, for example with tf.maximum(x, 1e-7). A maximum with 0 is not enough: at 0, the "
-    "gradient of the root is infinite, and so is a division by the root."
+    "Keep the argument above 0, for example with tf.maximum(x, 1e-7). A maximum with 0 is not enough if the program "
+    "differentiates the root or divides by it: at 0, the gradient of the root is infinite, and so is the quotient."
 )
 BEFORE_ROOT = (
     "Before the root, add an epsilon such as 1e-7 (1e-4 in float16). A norm, a standard deviation and a power of 0.5 "

@@ -177,7 +177,7 @@ def explain_event(
         last_write=facts.last_write,
         constant=facts.constant,
         squares_of=facts.squares_of,
-        cast_from_integers=facts.cast_from_integers,
+        integers_behind=facts.integers_behind,
         is_norm_of_gradient=facts.is_norm_of_gradient,
         bad_gradient_of_masked=facts.bad_gradient_of_masked,
         line_of_select=facts.line_of_select,

@@ -57,6 +57,31 @@ class VariableWrite:
         return f"still holds its initial value, from {self.line}" if self.is_initial else f"{self.line} wrote last"
 
 
+_COMPUTING = frozenset({
+    "Add", "AddV2", "Div", "FloorDiv", "Mul", "Pow", "Prod", "Square", "Sub", "Sum", "TruncateDiv",
+})  # fmt: skip
+"""Types of ops that compute with integers."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Integers:
+    """Integers that were cast to a tensor.
+
+    Attributes:
+        dtype: Their dtype.
+        maker: Type of the op that made them. None if it is not known.
+    """
+
+    dtype: str
+    maker: str | None
+
+    @property
+    def maker_text(self) -> str:
+        """A clause that names the op if it computes with numbers, such as `, which Mul returned`."""
+        is_computed = self.maker is not None and self.maker in _COMPUTING
+        return f", which {type_without_version(self.maker or '')} returned" if is_computed else ""
+
+
 def _no(*about: object) -> bool:
     return False
 
@@ -128,7 +153,7 @@ class Computed:
     last_write: Callable[[TensorEvent], VariableWrite | None] = _unknown
     constant: Callable[[TensorEvent], str | None] = _unknown
     squares_of: Callable[[TensorEvent], str | None] = _unknown
-    cast_from_integers: Callable[[TensorEvent], str | None] = _unknown
+    integers_behind: Callable[[TensorEvent, str], Integers | None] = _unknown
     is_norm_of_gradient: Callable[[], bool] = _no
     bad_gradient_of_masked: Callable[[], TensorEvent | None] = _unknown
     line_of_select: Callable[[], str | None] = _unknown
@@ -257,6 +282,11 @@ def bad_text(event: TensorEvent) -> str:
     """Returns the bad elements of a tensor as text, such as `1 NaN and 2 +Inf`."""
     names = (("NaN", event.num_nan), ("-Inf", event.num_neg_inf), ("+Inf", event.num_pos_inf))
     return " and ".join(f"{count:,} {name}" for name, count in names if count) or "an infinity or a NaN"
+
+
+def in_sentence(repair: str | None) -> str:
+    """Returns a fix that begins within a sentence. Without a fix, the text names no function."""
+    return "handle it before the op." if repair is None else repair[0].lower() + repair[1:]
 
 
 Rule = Callable[[Computed], Explanation | None]

@@ -14,6 +14,7 @@ from tfdbg_arrow.query.explanation.computed import (
     bad_text,
     elements,
     elements_are,
+    in_sentence,
     infs,
     is_finite,
     is_real,
@@ -131,7 +132,10 @@ _CONSTANT_0 = (
     "Check how the program sets the divisor: it is 0 in every call, so with tf.math.divide_no_nan each quotient would "
     "be 0."
 )
-_WRITE_OF_0 = "Give the variable a value that is not 0 there, or update it before it is used. If it may be 0:"
+_WRITE_OF_0 = "Give the variable a value {} there{}. If it may be 0, {}"
+_INTEGER_DIVISIONS = frozenset({"Div", "FloorDiv", "TruncateDiv"})
+_GROWING = frozenset({"Add", "AddV2", "Mul", "Prod", "Sum"})
+"""Types of ops that return a smaller number than their positive inputs only if the dtype overflows."""
 _RESET_TO_0 = "Use the variable before the call sets it to 0, or give it a value that is not 0 there."
 MATRIX_PRODUCTS = types_with(Trait.MULTIPLIES_MATRICES)
 RESHAPES = ("ExpandDims", "Identity", "Reshape", "Squeeze")
@@ -182,14 +186,38 @@ class Domain:
 def _with_overflow_of_integer(explanation: Explanation, computed: Computed) -> Explanation:
     """Returns an explanation, extended if the argument is a negative integer, which may have overflowed."""
     (x,) = computed.inputs.values() if len(computed.inputs) == 1 else (None,)
-    dtype = computed.cast_from_integers(x) if x is not None and x.num_neg_finite else None
-    if x is None or dtype is None or computed.squares_of(x) is not None:
+    integers = computed.integers_behind(x, "num_neg_finite") if x is not None and x.num_neg_finite else None
+    if x is None or integers is None or computed.squares_of(x) is not None:
         return explanation
     return Explanation(
-        f"{explanation.sentence} The program cast it from {dtype}.",
-        f"If it should not be negative, check whether the {dtype} overflowed: a counter that becomes too large turns "
-        f"negative. Count in int64, or in a floating-point dtype. Otherwise: {explanation.repair}",
+        f"{explanation.sentence} The program cast it from {integers.dtype}{integers.maker_text}.",
+        f"If it should not be negative, check whether the {integers.dtype} overflowed: a number that becomes too large "
+        f"turns negative. Compute in int64, or cast to a floating-point dtype before. Otherwise, "
+        f"{in_sentence(explanation.repair)}",
     )
+
+
+def _of_integer_0(explanation: Explanation, computed: Computed, *, index: int) -> Explanation | None:
+    """Returns the explanation of a 0 that was cast from integers that were divided or overflowed; otherwise None."""
+    x, of = computed.inputs[index], "divisor" if index else "argument"
+    integers = computed.integers_behind(x, "num_zero")
+    if integers is None:
+        return None
+    was_cast = f"{explanation.sentence} The program cast the {of} from {integers.dtype}{integers.maker_text}"
+    if integers.maker in _INTEGER_DIVISIONS:
+        return Explanation(
+            f"{was_cast}: the result is 0 if the dividend is smaller than the divisor.",
+            "Keep the integer above 0, for example with tf.maximum(n, 1), or cast to a floating-point dtype before the "
+            "division.",
+        )
+    if integers.dtype.startswith("uint") and integers.maker in _GROWING:
+        return Explanation(
+            f"{was_cast}.",
+            f"If it should not be 0, check whether the {integers.dtype} overflowed: a number that becomes too large "
+            "starts at 0 again. Cast to a floating-point dtype before. Otherwise, "
+            f"{in_sentence(explanation.repair)}",
+        )
+    return None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -255,10 +283,12 @@ def with_cause_of_zero(explanation: Explanation, computed: Computed, *, index: i
         )
     write = None if computed.is_optimizer else _write_of_zeros(computed, x)
     if write is None:
-        return explanation
+        return _of_integer_0(explanation, computed, index=index) or explanation
+    value = "above 0" if computed.op == "Log" else "that is not 0"
+    update = ", or update it before it is used" if write.is_initial else ""
     return Explanation(
         f"{explanation.sentence} The {of} is 0 because of a variable that {write}.",
-        _RESET_TO_0 if write.is_of_call else f"{_WRITE_OF_0} {explanation.repair}",
+        _RESET_TO_0 if write.is_of_call else _WRITE_OF_0.format(value, update, in_sentence(explanation.repair)),
     )
 
 
@@ -437,7 +467,8 @@ def of_maybe_extreme(explanation: Explanation, made: TensorEvent, place: str) ->
     return Explanation(
         f"{explanation.sentence} Numbers of this size may come from {op}, which returns {_extreme_text(made)}, for a "
         "segment or row with no element.",
-        f"If a segment or row can be empty, replace its result, {_FINITE_EXTREME}. Otherwise: {explanation.repair}",
+        f"If a segment or row can be empty, replace its result, {_FINITE_EXTREME}. Otherwise, "
+        f"{in_sentence(explanation.repair)}",
     )
 
 
@@ -676,5 +707,5 @@ def follow_zeros(
 _DIVISIONS = ("Div", "RealDiv")
 _ROOTS = ("EuclideanNorm", "Pow", "Sqrt")
 _FINITE_EXTREME = "for example with tf.where(tf.abs(y) < y.dtype.max, y, 0.0)"
-_FINITE = "Use a large finite number, such as 1e9 or -1e9, in place of the infinite one"
+_FINITE = "Use a large finite number of the same sign, such as 1e9, in place of the infinite one"
 _NO_NAN_PRODUCT = "or use tf.math.multiply_no_nan(x, y), which returns 0 where y is 0."

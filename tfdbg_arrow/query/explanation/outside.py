@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tfdbg_arrow.query.explanation.computed import Computed, Explanation, Rule, bad_text, infs, is_finite
+from tfdbg_arrow.query.explanation.computed import Computed, Explanation, Rule, bad_text, in_sentence, infs, is_finite
 from tfdbg_arrow.query.headline import bad_kinds_text
 from tfdbg_arrow.query.recorded import TensorEvent
 from tfdbg_arrow.schema.op_traits import Trait, types_with
@@ -18,8 +18,8 @@ _CHECK_DATA = (
 _CHECK_SCALAR = "Check where the program got it, such as a schedule, NumPy code or a division in Python."
 _CHECK_CONSTANT = "Check the constant and how the program got it, such as a weight from NumPy or a default value."
 _MASK_TIMES_INFINITY = (
-    "If the program multiplies a mask by an infinity, use tf.where or a large number such as -1e9 in place of the "
-    f"product. Otherwise: {_CHECK_CONSTANT}"
+    "If the program multiplies a mask by an infinity, use tf.where in place of the product, or a large finite number "
+    f"of the same sign, such as 1e9, in place of the infinity. Otherwise, {in_sentence(_CHECK_CONSTANT)}"
 )
 _KEEPS_KINDS = types_with(Trait.CARRIES | Trait.EQUAL) | {"Cast", "Const", "MatrixBandPart"}
 """Types of ops that return or leave out the bad elements of their inputs. They make no other bad elements."""
@@ -136,6 +136,12 @@ def of_constants(computed: Computed, repairs: Mapping[str, str]) -> Explanation:
             f"RealDiv by a constant: TensorFlow divided another constant by it in advance, and that quotient holds "
             f"{bad_text(computed.output)}. If the other constant is finite, the divisor is 0 or next to 0.",
             "Check how the program sets the divisor.",
+        )
+    if maker == "Mul" and any(factor.op_type != "Const" for factor in computed.inputs.values()):
+        return Explanation(
+            f"Mul by constants: TensorFlow multiplied the constant factors in advance, and their product holds "
+            f"{bad_text(computed.output)}.",
+            "Use smaller constant factors, so that their product is finite, or compute in a wider dtype.",
         )
     *first, last = (maker, *computed.later)
     names = f"{', '.join(first)} and {last}" if first else last

@@ -112,8 +112,8 @@ _SCALED_BESSEL = (
 _ABOVE_MINUS_1 = "Keep the argument above -1, for example with tf.maximum(x, -0.999)."
 _ABOVE_1 = "Keep the argument above 1, for example with tf.maximum(x, 1.001): the slope at 1 is infinite."
 _ABOVE_0_BEFORE_ROOT = (
-    "Keep the argument above 0, for example with tf.maximum(x, 1e-7). A maximum with 0 is not enough: at 0, the "
-    "gradient of the root is infinite, and so is a division by the root."
+    "Keep the argument above 0, for example with tf.maximum(x, 1e-7). A maximum with 0 is not enough if the program "
+    "differentiates the root or divides by it: at 0, the gradient of the root is infinite, and so is the quotient."
 )
 _INSIDE_UNIT = "Clip the argument with tf.clip_by_value, for example to -0.999999 to 0.999999."
 _UNIT = f"{_INSIDE_UNIT.removesuffix('.')}: the slope at 1 is infinite."
@@ -123,7 +123,10 @@ _DEVIATIONS = (
 )
 _PROBABILITY = "Clip the argument with tf.clip_by_value to a range inside 0 to 1."
 _EMPTY_MEAN = "Check for an empty batch or mask before the reduction, or divide with tf.math.divide_no_nan."
-_DIVISOR = "Use tf.math.divide_no_nan, or add an epsilon; a tf.where has to replace the input, not only the result."
+_DIVISOR = (
+    "Use tf.math.divide_no_nan, or add an epsilon. In a training, a tf.where has to replace the input, not only the "
+    "result."
+)
 _OF_DIFFERENCE = f"Keep the argument of the root above 0, for example with tf.maximum(x, 1e-7). {NO_EPSILON}"
 _BEFORE_ROOT = "Before the root, add an epsilon such as 1e-7 (1e-4 in float16)."
 _OTHER_ROOTS = "A norm, a standard deviation and a power of 0.5 take a root, too."

@@ -9,7 +9,14 @@ from dataclasses import asdict, replace
 from itertools import islice
 
 from tfdbg_arrow.query.bad_samples import BadSamples, SampleFinder
-from tfdbg_arrow.query.explanation.computed import MAX_CHAIN, Computed, VariableWrite, chain_of, holds_only_neg_inf
+from tfdbg_arrow.query.explanation.computed import (
+    MAX_CHAIN,
+    Computed,
+    Integers,
+    VariableWrite,
+    chain_of,
+    holds_only_neg_inf,
+)
 from tfdbg_arrow.query.explanation.facts import MAX_BEHIND, BadTensorFacts
 from tfdbg_arrow.query.explanation.keras_ops import name_of_keras_ops
 from tfdbg_arrow.query.explanation.kinds import ADDS, RESHAPES
@@ -47,7 +54,7 @@ _ROOTS = ("Sqrt", *RESHAPES)
 _READERS = types_with(Trait.READS | Trait.READS_PART)
 _CONSTANTS = frozenset({"Const", "Fill", "ZerosLike"})
 """Types of ops that count as constants of the program when the program writes their result to a variable."""
-_INTEGER = re.compile(r"int\d+")
+_INTEGER = re.compile(r"u?int\d+")
 _MAX_OTHER_DATA = 4
 """Maximum number of other bad tensors from outside that a text lists."""
 _MAX_CODE = 1000
@@ -184,13 +191,33 @@ class Surroundings(BadTensorFacts):
         dtype = None if taken is None else graph.dtypes.get(taken)
         return dtype if is_square and dtype is not None and _INTEGER.fullmatch(dtype) else None
 
-    def cast_from_integers(self, row: TensorEvent) -> str | None:
-        """Returns the dtype of the integers that an op of a graph cast to a tensor; None for another tensor."""
-        op = None if row.graph_id is None else self.flow.graphs.op(row.graph_id, row.op_name or "")
-        if row.graph_id is None or op is None or op.op_type != "Cast" or not op.inputs:
-            return None
-        dtype = self.flow.graphs.graph(row.graph_id).dtypes.get(op.inputs[0])
-        return dtype if dtype is not None and _INTEGER.fullmatch(dtype) else None
+    def integers_behind(self, row: TensorEvent, kind: str) -> Integers | None:
+        """Returns the integers that were cast to a tensor, perhaps scaled afterwards; None for another tensor.
+
+        Args:
+            row: The tensor.
+            kind: The count of the elements that the integers explain, such as `num_zero`.
+        """
+        for _ in range(MAX_CHAIN):
+            inputs = self.inputs_of(row)
+            if self.made_by(row) == "Cast":
+                integers, dtype = self._integers_of(row), self._dtype_before(row)
+                if dtype is None or not _INTEGER.fullmatch(dtype):
+                    return None
+                return Integers(dtype=dtype, maker=None if integers is None else integers.op_type)
+            with_kind = [taken for taken in inputs.values() if getattr(taken, kind)]
+            if self.made_by(row) not in ("Mul", "RealDiv") or len(inputs) != 2 or len(with_kind) != 1:
+                return None
+            (row,) = with_kind
+        return None
+
+    def _dtype_before(self, cast: TensorEvent) -> str | None:
+        """Returns the dtype that a cast took, or None if it is not known."""
+        op = None if cast.graph_id is None else self.flow.graphs.op(cast.graph_id, cast.op_name or "")
+        if cast.graph_id is not None and op is not None and op.op_type == "Cast" and op.inputs:
+            return self.flow.graphs.graph(cast.graph_id).dtypes.get(op.inputs[0])
+        taken = next(iter(self.flow.inputs_of(cast)), None)
+        return None if taken is None else taken.trace.dtype
 
     def last_write(self, row: TensorEvent) -> VariableWrite | None:
         """Returns the last write to the variable from which a tensor was read, perhaps cast.

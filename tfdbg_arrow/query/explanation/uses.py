@@ -30,8 +30,9 @@ class Uses(BadTensorFacts):
         own_key = self.own_key()
         if isinstance(own_key, str) and self._type_of(self.event.graph_id, own_key) != self.event.op_type:
             maker = self.flow.program_ops.maker(self.event)
-            if maker is None or maker.op.op_name != own_key:
-                return frozenset()  # TensorFlow fused several ops, and another of them takes the result
+            if maker is None or maker.place.graph_id != self.event.graph_id:
+                return frozenset()
+            own_key = maker.op.op_name  # TensorFlow fused several ops, and named them after another one
         for key, op_type in self._forward_users(own_key):
             own = PLUS_CONSTANT if op_type in ADDS and self._adds_constant(key) else op_type
             types |= {(own,), *((own, after) for _, after in self._forward_users(key))}

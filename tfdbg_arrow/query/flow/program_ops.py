@@ -36,6 +36,8 @@ _SUMS_WITH_0 = frozenset({"Add", "AddV2", "Sub"})
 """Types of ops that a chain leaves out if they add or subtract 0."""
 _KEEPING_PLACES = frozenset({"Abs", "Identity", "Log", "Neg"}) | _SUMS_WITH_0
 """Types of ops in a chain that remove no bad elements: if there are as many after as before, they are the same ones."""
+_MERGING = frozenset({"Abs", "Relu"})
+"""Types of ops whose output does not show how many finite elements of their input were negative."""
 _MAX_NAMES = 4
 """Maximum number of op types that a text lists."""
 _MAX_DEPTH = 8
@@ -56,8 +58,8 @@ class ProgramOp:
         is_output: Whether the tensor is the op's own output, possibly after ops that keep its bad elements.
         ran_as: A text that names the node that TensorFlow ran in place of the op; None if TensorFlow ran the op itself.
             An example is `_UnaryOpsComposition in place of Relu and Log`.
-        later: The types of ops that TensorFlow computed in advance from the op's result, and that can have made the NaN
-            if the op made an infinity.
+        later: The types of ops that TensorFlow computed in advance from the op's result, and that can have made the bad
+            elements from an infinity that the op made.
     """
 
     place: GraphTensor
@@ -120,15 +122,27 @@ class ProgramOps:
         if divided is not None:
             place, op = divided
             op_types += [] if op.op_type in op_types else [op.op_type]
-            return ProgramOp(place, op, others=(), is_output=False, ran_as=_ran_as(event.op_type, op_types, op.op_type))
+            # TensorFlow runs x / c as x * (1 / c). The constant 1 / c has a row, and stands for the quotient.
+            node = "Mul with a constant" if event.op_type == "Const" else event.op_type
+            return ProgramOp(place, op, others=(), is_output=False, ran_as=_ran_as(node, op_types, op.op_type))
         place, op = self._most_likely(own, event, possible)
         is_itself = (place.graph_id, op.op_name, op.op_type) == (own.graph_id, own.op_name, event.op_type)
         after = self._after(place, op, computed)
         is_output = after is not None and all(self._undoing(later, place, event) is not None for later in after)
+        is_output = is_output and not (event.op_type == "Const" and self._takes_computed(place, op))
         others = sorted({other.op_type for _, other in possible} - {op.op_type} - _KEEPING_FINITE)
-        later = _that_make_nan_of_infinity(op, after or ()) if event.op_type == "Const" and event.num_nan else ()
+        may_change = event.op_type == "Const" and (bool(event.num_nan) or not is_output)
+        later = _that_change_kinds(event, op, after or ()) if may_change else ()
         ran_as = None if is_itself else _ran_as(event.op_type, op_types, op.op_type)
         return ProgramOp(place, op, others=tuple(others), is_output=is_output, ran_as=ran_as, later=later)
+
+    def _takes_computed(self, place: GraphTensor, op: Op) -> bool:
+        """Returns whether an op takes a tensor that a node computed.
+
+        For (x * a) * b with constants a and b, TensorFlow computes the constant a * b. This is no output of the op.
+        """
+        rows = (self._row_of(place.of_op(*edge)) for edge in op.inputs)
+        return any(row is not None and row.op_type not in (None, "Const") for row in rows)
 
     def _after(self, place: GraphTensor, op: Op, computed: Sequence[tuple[GraphTensor, Op]]) -> list[Op] | None:
         """Returns the ops of a node that come after the given op, in order; None if the ops are in several graphs."""
@@ -251,7 +265,12 @@ class ProgramOps:
         """Returns the output of the op that made a tensor, if it has bad elements of the kinds; otherwise `event`."""
         made = self.maker(event)
         output = None if made is None else self.output(made, event)
-        return event if output is None or not output.bad_kinds(kinds) else output
+        if made is None or output is None or not output.bad_kinds(kinds):
+            return event
+        after = self._after(made.place, made.op, self._computed(event)) or ()
+        if made.is_output and any(later.op_type in _MERGING for later in after):
+            return replace(output, num_neg_finite=None, num_zero=None, num_pos_finite=None)
+        return output
 
     def output(self, made: ProgramOp, event: TensorEvent) -> TensorEvent | None:
         """Returns the output of the op that made a tensor, with the bad elements that follow from the tensor.
@@ -408,9 +427,7 @@ def _that_make_kinds_of(
     """Returns the ops of a node that can have made its bad elements from finite ones; all ops if it is not known."""
     if event.op_type != CHAIN:
         return computed
-    seen = Bad(0)
-    for kind, number in ((Bad.NAN, event.num_nan), (Bad.NEG_INF, event.num_neg_inf), (Bad.POS_INF, event.num_pos_inf)):
-        seen |= kind if number else Bad(0)
+    seen = _kinds_in(event)
     possible = []
     for number_before, maker in enumerate(computed, start=1):
         kinds = MADE_OF_FINITE.get(_type_in_chain(maker[1]), ANY_BAD)
@@ -421,13 +438,29 @@ def _that_make_kinds_of(
     return possible or computed
 
 
+def _kinds_in(event: TensorEvent) -> Bad:
+    """Returns the kinds of bad elements that a tensor holds."""
+    seen = Bad(0)
+    for kind, number in ((Bad.NAN, event.num_nan), (Bad.NEG_INF, event.num_neg_inf), (Bad.POS_INF, event.num_pos_inf)):
+        seen |= kind if number else Bad(0)
+    return seen
+
+
 def _type_in_chain(op: Op) -> str:
     return "Reciprocal" if op.op_type in _DIVISIONS else op.op_type
 
 
-def _that_make_nan_of_infinity(op: Op, after: Sequence[Op]) -> tuple[str, ...]:
-    """Returns the types of later ops that can make NaN from an infinity that an op made from finite elements."""
-    infinite = MADE_OF_FINITE.get(op.op_type, ANY_BAD) & (Bad.NEG_INF | Bad.POS_INF)
+def _that_change_kinds(event: TensorEvent, op: Op, after: Sequence[Op]) -> tuple[str, ...]:
+    """Returns the types of later ops that can have made the bad elements of a tensor from those that an op made.
+
+    The result is empty if the op itself can make all kinds of bad elements in the tensor, except NaN of infinities.
+    """
+    made = MADE_OF_FINITE.get(op.op_type, ANY_BAD)
+    infinite = made & (Bad.NEG_INF | Bad.POS_INF)
+    seen = _kinds_in(event)
+    if not event.num_nan:
+        changed = (later.op_type for later in after if later.op_type not in MOVING)
+        return tuple(dict.fromkeys(changed)) if infinite and seen & ~made else ()
     types = (
         later.op_type
         for later in after
