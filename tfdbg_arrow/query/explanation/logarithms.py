@@ -13,7 +13,6 @@ from tfdbg_arrow.query.explanation.kinds import (
     RESHAPES,
     Domain,
     Pole,
-    first_of,
     is_finite_exponential,
 )
 from tfdbg_arrow.query.explanation.library import IN_LOGSUMEXP
@@ -101,15 +100,16 @@ _MAX_MOVES = 5
 _SUMS = ("Mean", "Sum")
 _PRODUCTS = ("Mul", "RealDiv")
 _MAX_FACTORS = 20
-_LOG = first_of(
-    Pole(value="the logarithm of 0 is -Inf", kind="neg_inf", repair=_ABOVE_0),
-    Domain(of="a negative number", where="below 0", repair=POSITIVE),
-)
+_LOG_OF_0 = Pole(value="the logarithm of 0 is -Inf", kind="neg_inf", repair=_ABOVE_0)
+_LOG_OF_NEGATIVE = Domain(of="a negative number", where="below 0", repair=POSITIVE)
 
 
 def logarithm(computed: Computed) -> Explanation | None:
     """Explains the logarithm. The op that made the argument determines which function to use instead."""
-    explanation = _LOG(computed)
+    of_0, of_negative = _LOG_OF_0(computed), _LOG_OF_NEGATIVE(computed)
+    if of_0 is not None and of_negative is not None:
+        return Explanation(f"{of_0.sentence} {of_negative.sentence}", of_negative.repair)
+    explanation = of_0 or of_negative
     if explanation is None or explanation.repair not in (_ABOVE_0, POSITIVE):
         return explanation
     x = computed.inputs[0]
