@@ -584,6 +584,25 @@ def test_rows_of_the_only_argument_are_no_samples(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("use", ["condition", "factor"])
+def test_rows_of_an_argument_are_not_named_beside_a_mask_of_booleans(use: str, tmp_path: Path) -> None:
+    """Booleans have no rows in a recording. The mask may be the reason, and not the argument of floats."""
+
+    @tf.function
+    def pool(scores: Any, mask: Any) -> Any:
+        kept = tf.where(mask, scores, 0.0) if use == "condition" else scores * tf.cast(mask, tf.float32)
+        return tf.math.log(kept)
+
+    mask = np.ones((8, 3), bool)
+    mask[5] = False
+    assert first(tmp_path, lambda: pool(tf.ones([8, 3]), tf.constant(mask))).samples is None
+
+
+def test_rows_of_an_argument_are_not_named_if_all_are_bad(tmp_path: Path) -> None:
+    function = tf.function(lambda images, scale: images / scale)
+    assert first(tmp_path, lambda: function(tf.ones([8, 3]), tf.constant(0.0))).samples is None
+
+
 def test_rows_are_followed_through_calls_eager_ops_and_split_tensors(tmp_path: Path) -> None:
     weight = tf.Variable(tf.ones([6, 4]))
 

@@ -99,6 +99,10 @@ CASES: list[tuple[dict[str, Any], str]] = [
         {"source": PART, "forward": FORWARD, "step": 2},
         "The gradient of `tf.math.log(1 - p)` at layers.py:12 is -Inf in step 2.",
     ),
+    (
+        {"source": PART, "forward": replace(FORWARD, order=2)},
+        "The gradient of the gradient of `tf.math.log(1 - p)` at layers.py:12 is -Inf.",
+    ),
     ({"source": replace(FRAME, code=None), "forward": FORWARD}, "The gradient of Sqrt at layers.py:12 is -Inf."),
     ({"forward": FORWARD, "step": 2}, "The gradient of Sqrt is -Inf in step 2."),
     ({"op_type": None, "op_name": None}, "-Inf came into the program in a tensor from outside."),

@@ -98,7 +98,7 @@ def _subject_text(tensor: NonFinite, code: str | None) -> str:
         if what is None and forward is not None:
             what = forward.op_type or forward.op_name or "an unknown op"
         text = " at ".join(part for part in (what, place_text) if part)
-    return text if forward is None else f"the gradient of {text}"
+    return text if forward is None else f"{'the gradient of ' * forward.order}{text}"
 
 
 def _is_from_outside(tensor: NonFinite) -> bool:

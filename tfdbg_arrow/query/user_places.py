@@ -27,6 +27,8 @@ class Forward:
         graph_name: Name of this graph; None outside graphs.
         layer: The Keras layer or module that the op belongs to, as the user named it; None outside layers.
         source: The user's innermost frame in the stack that created or executed the op, or None.
+        order: 1 for an op of the forward pass. For the gradient of a gradient, it is 2: the op itself then belongs to
+            the gradient of the op on the line.
     """
 
     op_type: str | None
@@ -34,6 +36,7 @@ class Forward:
     graph_name: str | None
     layer: str | None
     source: Frame | None
+    order: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,6 +168,7 @@ class UserPlaces:
             graph_name=self.graph_name(forward.graph_id),
             layer=forward.layer,
             source=user_source(self._stacks.stack(forward.stack_trace_id)),
+            order=forward.order,
         )
 
     def _calls(self, place: GraphTensor | None, index: int | None) -> list[tuple[CallSite, Frame | None, Label]]:

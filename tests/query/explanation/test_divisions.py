@@ -517,6 +517,16 @@ def test_a_negative_sum_of_squares_of_integers_was_too_large(
     assert (why.repair == "Cast the numbers to float32 before they are squared.") == is_wrapped
 
 
+def test_a_complex_number_divided_by_0_is_nan() -> None:
+    divisor = row("Const", counts(zero=1, pos=1), dtype="complex64")
+    why = explained("RealDiv", NAN, row("Const", CLEAN, dtype="complex64"), divisor)
+    assert why == Explanation(
+        "Division by 0: 1 of 2 elements is 0 in the divisor, and for complex numbers, the quotient is NaN.", NO_NAN
+    )
+    why = explained("Reciprocal", NAN, divisor)
+    assert why.sentence == "Reciprocal of 0: 1 of 2 elements is 0, and for complex numbers, the result is NaN."
+
+
 @pytest.mark.parametrize("op_type", ["Log", "Sqrt", "Rsqrt"])
 @pytest.mark.parametrize("dtype", ["int32", "float64"])
 def test_a_negative_counter_may_have_overflowed(op_type: str, dtype: str, tmp_path: Path) -> None:

@@ -163,6 +163,7 @@ def test_an_overflow_of_what_a_loop_makes_of_its_own_result_asks_for_a_bound(tmp
         BOUND_STATE,
     )
     measured = [numbers(1.0, largest, pos=2) for largest in (3.0, 9.0, 1e10, 1e20)]
+    measured.insert(0, numbers(0.0, 0.0, zero=2))  # from which nothing grows
     assert reason_of_last(loop(*measured), tmp_path / "measured") == Explanation(
         "Overflow in Square: the largest magnitude in its inputs is 1e+20, and 1 of 2 elements is beyond the largest "
         "float32, 3.40282e+38. The result grew from 3 to 1e+20 over 4 iterations of the loop.",

@@ -10,6 +10,7 @@ from tfdbg_arrow.query.explanation.computed import holds_only_neg_inf
 from tfdbg_arrow.query.explanation.facts import BadTensorFacts
 from tfdbg_arrow.query.explanation.library import IN_LOGSUMEXP, library_functions
 from tfdbg_arrow.query.flow.data_flow import DataFlow
+from tfdbg_arrow.query.flow.decisions import SELECTS
 from tfdbg_arrow.query.flow.extremes import POOLS, holds_extreme
 from tfdbg_arrow.query.flow.origins import NORMALIZATIONS, Origins
 from tfdbg_arrow.query.flow.sinks import Sinks
@@ -19,7 +20,6 @@ from tfdbg_arrow.query.stacks import short_place, user_source
 from tfdbg_arrow.schema.op_traits import Trait, types_with
 
 _GETS_ELEMENT = f"{tuple(sorted(types_with(Trait.GETS_ELEMENT)))}"
-_SELECTS = ("Select", "SelectV2")
 
 
 class ForwardPass(BadTensorFacts):
@@ -101,7 +101,7 @@ class ForwardPass(BadTensorFacts):
         return walk
 
     def _has_selects(self) -> bool:
-        types = ", ".join(f"'{op_type}'" for op_type in _SELECTS)
+        types = ", ".join(f"'{op_type}'" for op_type in SELECTS)
         rows = self.logdir.rows(
             f"SELECT 1 WHERE EXISTS (SELECT 1 FROM graph_op WHERE run_id = ? AND op_type IN ({types})) "
             f"OR EXISTS (SELECT 1 FROM execution WHERE run_id = ? AND op_type IN ({types}))",
@@ -209,7 +209,7 @@ class _ForwardWalk(Walk):
         if role == "gradient":
             self.bad_gradients += [event] if is_bad and event is not None else []
             return False
-        self.selects += [made_by] if op_type in _SELECTS and not is_bad and made_by is not None else []
+        self.selects += [made_by] if op_type in SELECTS and not is_bad and made_by is not None else []
         self.products += [event] if op_type == "Mul" and is_bad and event is not None else []
         if event is not None and op_type in POOLS and not is_bad:
             taken = next((row for index, _, row in self._flow.taken_by(event) if index == 0), None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise, takewhile
+from itertools import dropwhile, pairwise, takewhile
 from math import prod
 
 from tfdbg_arrow.query.displayed import Displayed
@@ -114,14 +114,15 @@ def growth_in_loop(magnitudes: Sequence[float | None]) -> str | None:
     """
     if len(magnitudes) < _MIN_ITERATIONS:
         return None
-    over = number_of(len(magnitudes), "iteration")
     recorded = [magnitude for magnitude in magnitudes if magnitude is not None]
     if len(recorded) < len(magnitudes):
-        return f"The loop computes each result from the one before, and stayed finite for {over}."
-    first = next((magnitude for magnitude in recorded if magnitude > 0), None)
-    if first is None or recorded[-1] < max(*recorded, _MIN_LAST, first * _MIN_GROWTH):
+        num_finite = number_of(len(magnitudes), "iteration")
+        return f"The loop computes each result from the one before, and stayed finite for {num_finite}."
+    grown = list(dropwhile(lambda magnitude: magnitude == 0, recorded))
+    if not grown or grown[-1] < max(*grown, _MIN_LAST, grown[0] * _MIN_GROWTH):
         return None
-    return f"The result grew from {first:.3g} to {recorded[-1]:.3g} over {over} of the loop."
+    over = number_of(len(grown), "iteration")
+    return f"The result grew from {grown[0]:.3g} to {grown[-1]:.3g} over {over} of the loop."
 
 
 @dataclass(frozen=True)

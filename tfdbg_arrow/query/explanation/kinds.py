@@ -25,6 +25,7 @@ from tfdbg_arrow.query.explanation.computed import (
     zeros,
 )
 from tfdbg_arrow.query.explanation.outside import FROM_OUTSIDE
+from tfdbg_arrow.query.flow.decisions import SELECTS
 from tfdbg_arrow.query.flow.extremes import MAXIMA, POOLS, holds_extreme, largest_of
 from tfdbg_arrow.query.flow.search import rows_behind
 from tfdbg_arrow.query.recorded import TensorEvent
@@ -125,7 +126,6 @@ _KEEPS_EACH_ZERO = frozenset({
     "Transpose",
 })  # fmt: skip
 """Types of ops whose result is 0 only where their first input is 0."""
-_SELECTS = ("Select", "SelectV2")
 _LARGE = "1e9"
 """The large number that fixes suggest."""
 _CONSTANT_0 = (
@@ -243,7 +243,8 @@ class Pole:
         created = (output.num_neg_inf or 0) if self.kind == "neg_inf" else infs(output)
         is_made = created > 0 or (not is_real(x) and bool(output.num_nan) and not x.num_nan)
         if is_made and x.num_zero:
-            sentence = f"{computed.op} of 0: {elements_are(x.num_zero, x)} 0, and {self.value}."
+            value = self.value if created else "for complex numbers, the result is NaN"
+            sentence = f"{computed.op} of 0: {elements_are(x.num_zero, x)} 0, and {value}."
             return with_cause_of_zero(Explanation(sentence, self.repair), computed, index=0)
         if created and is_real(x):
             sentence = (
@@ -313,7 +314,7 @@ def _write_of_zeros(computed: Computed, x: TensorEvent) -> VariableWrite | None:
         with_zeros = [source for source in taken.values() if source.num_zero]
         if made_by in _KEEPS_EACH_ZERO:
             row = taken.get(0)
-        elif made_by in _SELECTS:
+        elif made_by in SELECTS:
             row = with_zeros[0] if len(with_zeros) == 1 else None
         elif made_by in _KEEPS_ZEROS | _KEEPS_ZEROS_OF_FIRST and row.num_zero == row.size:
             is_of_first = row.op_type in _KEEPS_ZEROS_OF_FIRST and 0 in taken  # TensorFlow may run x / c as x * (1 / c)

@@ -191,6 +191,9 @@ class Division:
         if is_of_infs:
             sentence = f"Inf / Inf: the dividend holds {num_infs(x)} and the divisor {num_infs(y)}; Inf / Inf is NaN."
             return Explanation(sentence, ORIGIN_OF_INFINITY)
+        if not is_real(y) and not zeros(x):
+            divisors = f"{elements_are(y.num_zero, y)} 0 in the divisor"
+            return _by_zero(computed, f"Division by 0: {divisors}, and for complex numbers, the quotient is NaN.")
         where = "In a gradient, 0 / 0" if computed.is_gradient else "0 / 0"
         sentence = f"{where}: the divisor has {_zeros(y)}, the dividend {_zeros(x)}, and 0 / 0 is NaN."
         if infs(computed.output) and y.num_zero and is_finite(x):
@@ -241,7 +244,7 @@ def _repair_of_divisor(computed: Computed) -> str:
     if not computed.divides_by_result():
         if computed.is_summed_for_division():
             return _NO_NAN_TWICE
-        is_large = dividend.num_zero == 0 and divisor.num_neg_finite == 0
+        is_large = dividend.num_zero == 0 and divisor.num_neg_finite == 0 and is_real(divisor)
         return _NO_NAN_OR_LARGE.format("1e-4" if divisor.dtype == "float16" else "1e-7") if is_large else _NO_NAN
     operands = {"divisor": divisor, **({"dividend": dividend} if zeros(dividend) else {})}
     epsilon = "1e-4" if divisor.dtype == "float16" else "1e-7"

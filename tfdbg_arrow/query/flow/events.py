@@ -457,6 +457,7 @@ class ForwardOp:
         layer: The Keras layer or module that it belongs to.
         stack_trace_id: The stack that created or executed it.
         part_stack_trace_id: The stack that made the Keras layer, loss, metric or optimizer that it belongs to.
+        order: 1 for an op of the forward pass, 2 for an op of its gradient, and so on.
     """
 
     op_type: str | None
@@ -465,6 +466,7 @@ class ForwardOp:
     layer: str | None
     stack_trace_id: int | None
     part_stack_trace_id: int | None
+    order: int = 1
 
 
 NO_LABEL = Label()
@@ -560,6 +562,7 @@ class Labels:
             layer=first.layer,
             stack_trace_id=first.stack_trace_id,
             part_stack_trace_id=first.part_stack_trace_id,
+            order=first.order + 1,
         )
 
     def _read_graph(self, graph_id: int) -> dict[str, Label]:
