@@ -12,6 +12,7 @@ from tfdbg_arrow.cli.command import Command
 from tfdbg_arrow.cli.output import Opening, console, print_json, progress_bar, reading, reading_options, styled
 from tfdbg_arrow.cli.watch import wait_for
 from tfdbg_arrow.errors import SettingError
+from tfdbg_arrow.query.export_formats import WRITTEN
 from tfdbg_arrow.safe_text import number_of
 
 if TYPE_CHECKING:
@@ -19,12 +20,7 @@ if TYPE_CHECKING:
     from tfdbg_arrow.query import Exported, TensorBoardExport
 
 _FORMATS = {
-    "parquet": "Write flat Parquet files for BI tools, one per table and view.",
-    "csv": "Write CSV files, one per table and view.",
-    "duckdb": "Write a DuckDB database.",
-    "sqlite": "Write a SQLite database.",
-    "delta": "Write Delta tables, one per table and view.",
-    "iceberg": "Write Iceberg tables, one per table and view, with a SQLite catalog.",
+    **{format_.value: written.help for format_, written in WRITTEN.items()},
     "debugger-v2": "Write a dump that TensorFlow's Debugger V2 and TensorBoard can read.",
     "tensorboard": "Write curves, layers and distributions as event files, which TensorBoard and other trackers read.",
 }

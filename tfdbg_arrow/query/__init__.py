@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from tfdbg_arrow.query.capture_stats import CaptureStat
     from tfdbg_arrow.query.coverage import Coverage, UnobservedOp, UnobservedOps
     from tfdbg_arrow.query.explanation import Explanation, Growth, Reasons, read_reasons
-    from tfdbg_arrow.query.exports import Exported, ExportedTable, ExportFormat, export
+    from tfdbg_arrow.query.export_formats import ExportFormat
+    from tfdbg_arrow.query.exports import Exported, ExportedTable, export
     from tfdbg_arrow.query.exports.run_events import RunEvents
     from tfdbg_arrow.query.exports.training_events import TensorBoardExport, export_tensorboard
     from tfdbg_arrow.query.info import LogdirInfo, Run, TableInfo
@@ -96,7 +97,8 @@ _NAMES_OF = {
     "tfdbg_arrow.query.capture_stats": ["CaptureStat"],
     "tfdbg_arrow.query.coverage": ["Coverage", "UnobservedOp", "UnobservedOps"],
     "tfdbg_arrow.query.explanation": ["Explanation", "Growth", "Reasons", "read_reasons"],
-    "tfdbg_arrow.query.exports": ["ExportFormat", "Exported", "ExportedTable", "export"],
+    "tfdbg_arrow.query.export_formats": ["ExportFormat"],
+    "tfdbg_arrow.query.exports": ["Exported", "ExportedTable", "export"],
     "tfdbg_arrow.query.exports.run_events": ["RunEvents"],
     "tfdbg_arrow.query.exports.training_events": ["TensorBoardExport", "export_tensorboard"],
     "tfdbg_arrow.query.info": ["LogdirInfo", "Run", "TableInfo"],

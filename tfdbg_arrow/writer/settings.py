@@ -158,6 +158,25 @@ class Settings:
         """True if elements of tensors are kept."""
         return self.mode is TensorDebugMode.FULL_TENSOR or self.values is not None
 
+    def recorded(self) -> dict[str, Any]:
+        """Returns the settings in the column `settings` of the `run` table. The other settings have own columns."""
+        return {
+            "requested_health_backend": self.health_backend,
+            "max_memory_bytes": self.memory.max_memory_bytes,
+            "when_full": self.when_full,
+            "dtypes": sorted(self.dtypes),
+            "graphs": "traced" if self.keeps_ops else "executed",
+            "values": None if self.values is None else self.values.text,
+            "steps": None if self.steps is None else str(self.steps),
+            "max_bytes": self.max_bytes,
+            "dump_on": self.dump_on,
+            "dump_after": None if self.retention is None else self.retention.num_after,
+            "on_nonfinite": self.on_nonfinite if isinstance(self.on_nonfinite, str) else "callable",
+            "redact": sorted(self.redact) or None,
+            "histograms": self.histograms,
+            "exact_subnormals": self.exact_subnormals,
+        }
+
     def covers_op(self, op_type: str) -> bool:
         """Returns True if tensors of ops of this type are recorded."""
         return self.op_regex is None or self.op_regex.match(op_type) is not None

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import re
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import duckdb
 
 from tfdbg_arrow.errors import ExportError, QueryError
 from tfdbg_arrow.query.asked_runs import find_run
+from tfdbg_arrow.query.export_formats import WRITTEN, ExportFormat
 from tfdbg_arrow.query.exports.table_writer import Relation, Rows, TableWriter, relation_names, relations
 from tfdbg_arrow.query.exports.targets import check_target, size_of
 from tfdbg_arrow.query.logdir.open_logdir import OpenLogdir
@@ -32,17 +33,6 @@ If these views are written as rows, a CSV export becomes two to five times as la
 """
 _REASON = re.compile(r'": ([^"{}]+)')
 """Matches the reason in an error of DuckDB, after the path of the file."""
-
-
-class ExportFormat(StrEnum):
-    """The format of an export."""
-
-    PARQUET = "parquet"
-    CSV = "csv"
-    DUCKDB = "duckdb"
-    SQLITE = "sqlite"
-    DELTA = "delta"
-    ICEBERG = "iceberg"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,18 +124,9 @@ def export(
 
 
 def _writer_of(format_: ExportFormat) -> type[TableWriter]:
-    from tfdbg_arrow.query.exports.databases import DuckDBExport, SQLiteExport
-    from tfdbg_arrow.query.exports.flat_files import CsvExport, ParquetExport
-    from tfdbg_arrow.query.exports.table_formats import DeltaExport, IcebergExport
-
-    return {
-        ExportFormat.PARQUET: ParquetExport,
-        ExportFormat.CSV: CsvExport,
-        ExportFormat.DUCKDB: DuckDBExport,
-        ExportFormat.SQLITE: SQLiteExport,
-        ExportFormat.DELTA: DeltaExport,
-        ExportFormat.ICEBERG: IcebergExport,
-    }[format_]
+    written = WRITTEN[format_]
+    writer: type[TableWriter] = getattr(importlib.import_module(f"{__name__}.{written.module}"), written.writer)
+    return writer
 
 
 def _write_all(

@@ -78,7 +78,7 @@ def public_views() -> tuple[View, ...]:
 
 
 def _filled(text: str) -> str:
-    """Returns the text of a view with the lists of op types filled in, and with its repeated parts."""
+    """Returns the text of a view with its lists of op types and columns filled in, and with its repeated parts."""
     if "{" not in text:
         return text
     adding = " UNION ALL ".join(
@@ -87,7 +87,9 @@ def _filled(text: str) -> str:
         for op_type, added in sorted(ADDING.items())
     )
     is_optimizer = " OR ".join(f"substr(o.op_type, 1, {len(prefix)}) = '{prefix}'" for prefix in OPTIMIZERS)
+    health_columns = ",\n    ".join(f"h.{name}" for name in _HEALTH_COLUMNS if name not in _NOT_OF_GRAPHS)
     text = text.replace("{adding}", adding).replace("{is_optimizer}", is_optimizer)
+    text = text.replace("{health_columns}", health_columns)
     for name, trait in _OP_TYPES.items():
         text = text.replace(f"{{{name}}}", ", ".join(map(sql_literal, sorted(types_with(trait)))))
     return _REPEATED.sub(_repeat, text)
@@ -101,6 +103,9 @@ _OP_TYPES = {
     "argument_types": Trait.ARGUMENT,
 }
 """The lists of op types that a view can name in braces."""
+_HEALTH_COLUMNS = tuple(column.name for table in TABLES if table.name == "tensor_health" for column in table.columns)
+_NOT_OF_GRAPHS = frozenset({"wall_time", "scope", "tensor_id", "device_id", "rank"})
+"""The columns of tensor_health that graph_tensor leaves out."""
 _REPEATED = re.compile(r"\{repeat (\d+)\}\n(.*?)\{end\}\n", re.DOTALL)
 
 
