@@ -9,6 +9,7 @@ import pytest
 
 import tfdbg_arrow
 from tfdbg_arrow import query
+from tfdbg_arrow.schema import FORMAT_VERSION
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted(
@@ -55,3 +56,7 @@ def test_the_api_reference_has_every_public_name() -> None:
     expected = {f"query.{name}" for name in query.__all__} | set(tfdbg_arrow.__all__) - set(query.__all__)
     assert expected - set(documented) == {"__version__"}
     assert len(documented) == len(set(documented))
+
+
+def test_the_specification_names_the_format_version() -> None:
+    assert f"Format version {FORMAT_VERSION}." in (ROOT / "spec" / "README.md").read_text("utf-8")

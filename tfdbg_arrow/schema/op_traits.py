@@ -136,7 +136,7 @@ _ROWS: tuple[tuple[str, Trait], ...] = (
     ("StatelessWhile While _While", _T.LOOPS),
     ("Placeholder PlaceholderV2", _T.FED),
     ("PlaceholderWithDefault", _T.HAS_DEFAULT | _T.SHARES_MEMORY),
-    # Variables and other resources; WRITES has the ops that write to them.
+    # Variables and other resources; WRITER matches the ops that write to them.
     ("VarHandleOp", _T.MAKES_HANDLE),
     ("Variable VariableV2", _T.HOLDS_REFERENCE),
     ("ReadVariableOp _ReadVariablesOp", _T.READS),
