@@ -234,7 +234,8 @@ def test_a_ragged_batch(is_reversed: bool, tmp_path: Path) -> None:
             flat = values.flat_values[::-1] if is_reversed else values.flat_values
             logarithms = tf.math.log(flat * weight)
             loss = tf.reduce_sum(logarithms) - tf.reduce_mean(tf.cast(label, tf.float32))
-        weight.assign_sub(0.01 * tape.gradient(loss, weight))
+        # In all batches together, the weight stays above 0, so that only the bad record makes bad values.
+        weight.assign_sub(1e-4 * tape.gradient(loss, weight))
 
     def program() -> None:
         data = tf.data.Dataset.from_tensor_slices((tf.ragged.constant(lists), labels()))

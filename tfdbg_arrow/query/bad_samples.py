@@ -166,7 +166,9 @@ class SampleFinder:
             num_samples=num_samples,
             whole=self._whole(event, is_batch=True),
             unit="sample",
-            first_sample=(self._step_inputs.sample(batch.values, start, name=name, num_values=end - start), *others),
+            first_sample=(self._step_inputs.sample(batch.values, start, name=name, num_values=end - start), *others)
+            if len(numbers) < num_samples
+            else (),  # if all samples are bad, the first one is no more to blame than the others
             numbers=numbers if len(numbers) > 1 else (),
         )
 

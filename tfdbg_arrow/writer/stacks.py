@@ -15,7 +15,7 @@ import sysconfig
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from types import CodeType
 
 from tfdbg_arrow.writer.own_frames import PACKAGE_DIRECTORY
@@ -38,6 +38,7 @@ _INSTALLED = re.compile(r".*/(?:site|dist)-packages/")
 """Directories in which packages are installed, including those of a base interpreter or environment."""
 
 
+@cache  # sysconfig computes all its paths again for each of them
 def _library_directories() -> tuple[str, ...]:
     paths = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
     paths += [*site.getsitepackages(), site.getusersitepackages()]

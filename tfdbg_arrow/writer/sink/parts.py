@@ -327,7 +327,7 @@ class PartWriter:
         line = replace_line(removed, added=entries, spool_upto=spool_upto, is_recovery=is_recovery)
         self._publish(removed, entries, line)
         gone = set(removed)
-        for table in {path.split("/", 1)[0] for path in removed} | {entry.table for entry in entries}:
+        for table in dict.fromkeys([*(path.split("/", 1)[0] for path in removed), *(entry.table for entry in entries)]):
             parts = self._parts.get(table, [])
             new = [part for part in made if part.entry.table == table]
             place = next((i for i, part in enumerate(parts) if part.entry.path in gone), len(parts))

@@ -142,8 +142,7 @@ class Sink:
         try:
             mark_logdir(self._logdir)
             self._parts.start()
-            for table in TABLES:
-                self._parts.write(table.name, arrow_schema(table.name).empty_table())
+            self._parts.replace([], {table.name: [arrow_schema(table.name).empty_table()] for table in TABLES})
         except OSError as error:
             raise LogdirError(
                 f"logdir {self._logdir} cannot be written ({error.strerror or error}), expected a directory that this "
