@@ -126,6 +126,22 @@ def test_the_first_bad_iteration_of_a_loop(tmp_path: Path) -> None:
     assert first.ran_as == "Square in place of Mul"
 
 
+def test_the_iterations_of_nested_loops(tmp_path: Path) -> None:
+    @tf.function
+    def total(x: tf.Tensor) -> tf.Tensor:
+        for outer in tf.range(3):
+            for inner in tf.range(2):
+                x += 1.0 / tf.cast(2 * outer + inner - 5, tf.float32)
+        return x
+
+    with tfdbg_arrow.capture(tmp_path):
+        total(tf.constant(0.0))
+
+    first = tfdbg_arrow.first_nonfinite(tmp_path)
+    assert first is not None
+    assert " in call 1 of total, iteration 1 of the inner loop in iteration 2 of the outer loop" in first.headline
+
+
 def test_the_lines_of_other_bugs_in_the_same_call_are_named(tmp_path: Path) -> None:
     weight = tf.Variable([0.0, 1.0])
 

@@ -206,7 +206,20 @@ class BadTensorReader:
         name = WRITTEN if effect.expected_reason == LITERAL and self.effects.is_in_code(event) else name
         described = replace(described, outside_name=name)
         later = () if maker is None else maker.later
-        return replace(described, headline=headline_of(described, line=self._line(described.source), later=later))
+        headline = headline_of(
+            described,
+            line=self._line(described.source),
+            later=later,
+            outer_iterations=self._outer_iterations(in_graph),
+        )
+        return replace(described, headline=headline)
+
+    def _outer_iterations(self, event: TensorEvent) -> list[int | None]:
+        """Returns the iterations of the loops around a tensor's own loop, the outermost loop first."""
+        own = event.graph_tensor
+        if own is None or event.loop_iteration is None:
+            return []
+        return [iteration for _, iteration in self.flow.sites.loops_around(own.context, own.graph_id)][:-1]
 
     def _line(self, source: Frame | None) -> str | None:
         """Returns the text of a line with its indentation, if the part of it that ran is known."""
@@ -356,8 +369,11 @@ class BadTensorReader:
             return None
         if self.places.graph_name(execution.graph_id) != _SEVERAL_STEPS_OF_KERAS:
             return None
-        loop, iteration = self.flow.sites.outermost_loop(own.context, own.graph_id) or (None, None)
-        body_id = None if loop is None or loop.call.attribute != "body" else loop.call.callee_graph_id
+        loops = self.flow.sites.loops_around(own.context, own.graph_id)
+        if not loops or loops[0][0].call.attribute != "body":
+            return None
+        loop, iteration = loops[0]
+        body_id = loop.call.callee_graph_id
         if body_id is None:
             return None
         # The loop checks before each step whether there is a batch. If the loop is unrolled, an iteration has several

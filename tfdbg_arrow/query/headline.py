@@ -41,7 +41,9 @@ _MAX_NUMBERS = 5
 """Maximum number of bad samples whose numbers a text has."""
 
 
-def headline_of(tensor: NonFinite, *, line: str | None, later: Sequence[str] = ()) -> str:
+def headline_of(
+    tensor: NonFinite, *, line: str | None, later: Sequence[str] = (), outer_iterations: Sequence[int | None] = ()
+) -> str:
     """Returns a sentence that names the user's line, the bad values, the step and the sample, as far as they are known.
 
     An example is "`log(1 - p)` at layers.py:12 made -Inf in step 211: sample 17 of the batch."
@@ -50,6 +52,7 @@ def headline_of(tensor: NonFinite, *, line: str | None, later: Sequence[str] = (
         tensor: The bad tensor; its own headline is not read.
         line: The text of the line `tensor.source`, with its indentation; None if the run did not keep it.
         later: The types of the ops that may have turned the op's result into NaN.
+        outer_iterations: The iteration of each loop around the loop of the op, the outermost first; None if unknown.
     """
     kinds, is_passed_on, is_from_outside = bad_kinds_text(tensor), _is_passed_on(tensor), _is_from_outside(tensor)
     aside = ""
@@ -71,7 +74,7 @@ def headline_of(tensor: NonFinite, *, line: str | None, later: Sequence[str] = (
         text = f"{subject}{rest} {verb} {kinds}"
     if not (tensor.is_origin or is_passed_on or is_from_outside):
         text = f"as far as it is known, {text}"
-    when = _when_text(tensor)
+    when = _when_text(tensor, outer_iterations)
     if aside:
         text, when = f"{text}, {aside}", f",{when}" if when else ""
     end = "." if tensor.samples is None else f": {_samples_text(tensor.samples, tensor.call)}."
@@ -185,14 +188,17 @@ def _is_passed_on(tensor: NonFinite) -> bool:
     )
 
 
-def _when_text(tensor: NonFinite) -> str:
+def _when_text(tensor: NonFinite, outer_iterations: Sequence[int | None]) -> str:
     # A data set makes a record before the call that takes its batch.
     before_call = "for" if tensor.role == "input" else "in"
     text = "" if tensor.call is None else f" {before_call} call {tensor.call.number:,} of {tensor.call.function}"
     if tensor.call is not None and tensor.iteration is not None:
         is_of_gradient = _GRADIENT_OF_LOOP.fullmatch(tensor.graph_name or "") is not None
-        loop = "the gradient's loop, which runs backwards" if is_of_gradient else "a loop"
+        loop = f"{'the inner' if outer_iterations else 'a'} loop"
+        loop = "the gradient's loop, which runs backwards" if is_of_gradient else loop
         text += f", iteration {tensor.iteration:,} of {loop}"
+        if len(outer_iterations) == 1 and outer_iterations[0] is not None and not is_of_gradient:
+            text += f" in iteration {outer_iterations[0]:,} of the outer loop"
     if tensor.step is not None:
         text = f" in step {tensor.step + (tensor.step_in_call or 0):,}"
         if tensor.step_in_call:

@@ -96,19 +96,20 @@ class CallSites:
             frame_id, iteration = self._outer_iteration(context, level)
         return Context(context.step_id, context.execution_index, level.site, frame_id, iteration)
 
-    def outermost_loop(self, context: Context, graph_id: int) -> tuple[Level, int] | None:
-        """Returns the outermost loop around a graph and its iteration, or None if there is no loop or it is unknown."""
+    def loops_around(self, context: Context, graph_id: int) -> list[tuple[Level, int | None]]:
+        """Returns the loops around a graph and their iterations, the outermost first; None for an unknown iteration."""
         levels = self.levels_in(context, graph_id) or ()
-        loop: tuple[Level, int] | None = None
+        loops: list[tuple[Level, int | None]] = []
         for depth in range(len(levels), 0, -1):
             if levels[depth - 1].is_loop:
-                loop = None if context.iteration is None else (levels[depth - 1], context.iteration)
+                loops.insert(0, (levels[depth - 1], context.iteration))
             context = self.outer_context(context, levels[:depth])
-        return loop
+        return loops
 
     def _outer_iteration(self, context: Context, level: Level) -> tuple[int | None, int | None]:
         """Returns (frame, iteration) of the outer loop in which an inner loop's frame was entered."""
-        assert context.step_id is not None
+        if context.step_id is None:
+            return None, None
         call = level.call
         entries = self._entries(context.step_id, context.execution_index, level.site, call.graph_id, call.op_name)
         return entries.get(context.frame_id or 0, (None, None))
