@@ -91,7 +91,9 @@ PATCHES: dict[str, Patch] = {
             ),
         ),
     ),
-    "functions.error_after_the_update": Patch(_VARIABLE, (("tf.Variable(0.0)", "tf.Variable(1.0)"),)),
+    "functions.error_after_the_update": Patch(
+        "Give the variable a value above 0", (("tf.Variable(0.0)", "tf.Variable(1.0)"),)
+    ),
     "functions.gradient_with_the_logarithm_of_a_constant": Patch(
         "Check the constants", (("tf.constant(0.0)", "tf.constant(1e-6)"),)
     ),
@@ -147,6 +149,9 @@ PATCHES: dict[str, Patch] = {
     "keras_training.optimizer_with_epsilon_zero": Patch(_OPTIMIZER, (("epsilon=0.0", "epsilon=1e-7"),)),
     "keras_training.pretrained_weights_with_a_nan": Patch(
         _CHECK_DATA, (("set_weights([kernel,", "set_weights([np.nan_to_num(kernel),"),)
+    ),
+    "keras_training.softplus_by_hand_before_batch_normalization": Patch(
+        "Use tf.nn.softplus(x)", (("tf.math.log(1.0 + tf.exp(x))", "tf.nn.softplus(x)"),)
     ),
     "keras_training.warmup_of_no_steps": Patch(
         "Check how the program sets the divisor", (("Warmup(0)", "Warmup(10)"),)
@@ -220,6 +225,12 @@ PATCHES: dict[str, Patch] = {
         _SCALE, (('set_dtype_policy("float16")', 'set_dtype_policy("float32")'),)
     ),
     "precision.gradient_of_a_fourth_power": Patch("Scale the inputs and the loss down", (("1e13", "1e-1"),)),
+    "precision.integer_division_to_a_scale_of_zero": Patch(
+        "Keep the integer above 0", (("warmup = count // 10", "warmup = tf.maximum(count // 10, 1)"),)
+    ),
+    "precision.integer_that_wrapped": Patch(
+        "If it should not be negative", (("tf.constant([50_000, 3], tf.int32)", "tf.constant([50_000.0, 3.0])"),)
+    ),
     "precision.log_cosh_by_hand": Patch(
         "Clip the argument with tf.clip_by_value. For log(cosh(x))",
         (
@@ -250,6 +261,10 @@ PATCHES: dict[str, Patch] = {
         _SCALE, (("tf.square(values)", "tf.square(tf.cast(values, tf.float32))"),)
     ),
     "precision.sum_of_two_large_numbers": Patch(_SCALE, (("tf.constant(3e38)", "tf.constant(1e-3 * 3e38)"),)),
+    "precision.unsigned_bytes_that_wrapped": Patch(
+        "If it should not be 0",
+        (("tf.cast(pixels + tf.constant(1, tf.uint8), tf.float32)", "tf.cast(pixels, tf.float32) + 1.0"),),
+    ),
     "reinforcement.entropy_of_masked_actions": Patch(
         "Use a large finite number", (("observations @ weights, -np.inf)", "observations @ weights, -1e9)"),)
     ),

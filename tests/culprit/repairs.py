@@ -52,7 +52,6 @@ class Repaired:
 
 KNOWN_EXCEPTIONS = {
     "beside.metric_that_was_bad_from_the_start": "The program also has a metric that is always 0 / 0.",
-    "beside.nan_that_is_replaced_beside_an_infinity": "The program replaces the other NaN by an infinity.",
     "functions.one_of_two_divisions_in_a_statement": "The program divides by the repaired quotient, which is 0 now.",
     "precision.sum_of_two_large_numbers": "The program also divides by a difference that is always 0.",
 }

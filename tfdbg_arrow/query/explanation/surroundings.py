@@ -134,6 +134,8 @@ class Surroundings(BadTensorFacts):
         ops = {} if row.graph_id is None else self.flow.graphs.graph(row.graph_id).ops
         op = _op_behind(ops, row.op_name or "", _ROOTS)
         if op is None or op.op_type not in ADDS:
+            op = self._sum_of(ops, row)
+        if op is None:
             return False
         terms = [name for name, _ in op.inputs if name in ops and not _is_constant(ops, name)]
         if len(terms) != 1:
@@ -150,6 +152,13 @@ class Surroundings(BadTensorFacts):
                 for tensor in (row, argument)
             )
         )
+
+    def _sum_of(self, ops: Mapping[str, Op], row: TensorEvent) -> Op | None:
+        """Returns the sum with a tensor that the program's op takes, if TensorFlow's op takes the tensor itself."""
+        own = self.own_key()
+        taken = ops[own].inputs if isinstance(own, str) and own in ops else ()
+        sums = (ops[name] for name, _ in taken if name in ops and ops[name].op_type in ADDS)
+        return next((op for op in sums if any(name == row.op_name for name, _ in op.inputs)), None)
 
     def _behind(self, row: TensorEvent, *op_types: str) -> TensorEvent | None:
         """Returns the first input of a tensor's op; None if the op has none of the types or the input has no row."""
