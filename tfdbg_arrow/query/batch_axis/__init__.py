@@ -23,6 +23,7 @@ from tfdbg_arrow.query.batch_axis.unrecorded_inputs import (
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.flow.decisions import SELECTS
+from tfdbg_arrow.query.flow.graphs import NEVER_BAD
 from tfdbg_arrow.query.outside_tensors import OutsideTensors
 from tfdbg_arrow.query.recorded import EagerValue, GraphTensor, TensorEvent
 from tfdbg_arrow.query.source_arrays import GETS_ELEMENT
@@ -135,7 +136,7 @@ class BatchAxis:
         if behind and any(other.op_type == READER or self._depends_on_source(other) for other in without):
             return frozenset([_REORDERED])
         beside = [row, *without] if row.op_type in SELECTS else without
-        if any(map(self._takes_unrecorded, beside)):  # maybe an argument of booleans or of integers
+        if any(map(self._takes_mask, beside)):  # which has no row, and may be another argument
             behind = {source for source in behind if self._source_of[source].argument is None}
         if not behind and (argument := self._as_argument(row)) is not None:
             self._source_of[row.event_index] = argument
@@ -158,18 +159,16 @@ class BatchAxis:
                 to_follow.append(taken)
         return bool(to_follow)
 
-    def _takes_unrecorded(self, row: TensorEvent) -> bool:
-        """Returns whether the op of a tensor takes a tensor that has no row and is no constant."""
+    def _takes_mask(self, row: TensorEvent) -> bool:
+        """Returns whether the op of a tensor takes booleans, or casts booleans or integers, that are no constant."""
         place = row.graph_tensor
         op = None if place is None else self._flow.graphs.op(place.graph_id, place.op_name)
         if place is None or op is None:
             return False
-        recorded = {index for index, _, _ in self._flow.taken_by(row)}
-        sources = (self._flow.graphs.op(place.graph_id, name) for name, _ in op.inputs)
-        return any(
-            index not in recorded and source is not None and source.op_type != "Const"
-            for index, source in enumerate(sources)
-        )
+        graph = self._flow.graphs.graph(place.graph_id)
+        edges = [edge for edge in op.inputs if (source := graph.ops.get(edge[0])) and source.op_type != "Const"]
+        dtypes = {graph.dtypes.get(edge) for edge in edges}
+        return "bool" in dtypes or (op.op_type == "Cast" and not dtypes.isdisjoint(NEVER_BAD))
 
     def _as_argument(self, row: TensorEvent) -> BatchSource | None:
         """Returns an eager tensor as an argument of the first call that took it.
