@@ -28,7 +28,9 @@ from tfdbg_arrow.query import (
 
 from .builder import CLEAN, NAN, RunBuilder
 
-FORWARD = [f"forward_{name}" for name in ("op_type", "op_name", "graph_name", "layer", *Frame.__dataclass_fields__)]
+FORWARD = [
+    f"forward_{name}" for name in ("op_type", "op_name", "graph_name", "layer", *Frame.__dataclass_fields__, "order")
+]
 
 
 def columns_of(row_type: type) -> list[str]:
@@ -89,6 +91,7 @@ def test_the_columns_of_the_forward_op(tmp_path: Path) -> None:
         "forward_owner": "user",
         "forward_colno": None,
         "forward_end_colno": None,
+        "forward_order": 1,
     }
 
 
