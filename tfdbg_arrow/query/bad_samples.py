@@ -115,10 +115,10 @@ class SampleFinder:
         if ragged is not None:
             return self._of_ragged(event, ragged, first_bad[0], num_bad)
         (argument,) = arguments or {None}
+        if argument is not None and num_bad == event.shape[0]:
+            return None  # No row is more to blame than the others. The reason may be another argument.
         rows = {self._row_of(source, first_bad[0]) for source in sources}
         row = rows.pop() if len(rows) == 1 else None
-        if argument is not None and num_bad == event.shape[0]:
-            return None  # no row is more to blame than the others, and maybe another argument is
         call = sources[0].call if sources and sources[0].call is not None else event.execution_index
         inputs = self._inputs_beside(sources[0].row, call) if sources else {}
         own = inputs.get(event.event_index)

@@ -194,11 +194,11 @@ def _when_text(tensor: NonFinite, outer_iterations: Sequence[int | None]) -> str
     text = "" if tensor.call is None else f" {before_call} call {tensor.call.number:,} of {tensor.call.function}"
     if tensor.call is not None and tensor.iteration is not None:
         is_of_gradient = _GRADIENT_OF_LOOP.fullmatch(tensor.graph_name or "") is not None
-        loop = f"{'the inner' if outer_iterations else 'a'} loop"
+        loop = "the inner loop" if outer_iterations else "a loop"
+        if len(outer_iterations) == 1 and outer_iterations[0] is not None:
+            loop += f" in iteration {outer_iterations[0]:,} of the outer loop"
         loop = "the gradient's loop, which runs backwards" if is_of_gradient else loop
         text += f", iteration {tensor.iteration:,} of {loop}"
-        if len(outer_iterations) == 1 and outer_iterations[0] is not None and not is_of_gradient:
-            text += f" in iteration {outer_iterations[0]:,} of the outer loop"
     if tensor.step is not None:
         text = f" in step {tensor.step + (tensor.step_in_call or 0):,}"
         if tensor.step_in_call:

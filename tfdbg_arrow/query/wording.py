@@ -384,7 +384,7 @@ def facts_text(health: TensorHealth) -> str:
     if counts:
         text += ": " + ", ".join(counts)
     if health.size is not None:
-        text += f" of {number_of(health.size, 'element')}" if counts else f", {number_of(health.size, 'element')}"
+        text += f"{' of' if counts else ','} {number_of(health.size, 'element')}"
     first = first_bad_text(health)
     return text if first is None else f"{text}, the {first}"
 

@@ -159,7 +159,7 @@ class Settings:
         return self.mode is TensorDebugMode.FULL_TENSOR or self.values is not None
 
     def recorded(self) -> dict[str, Any]:
-        """Returns the settings in the column `settings` of the `run` table. The other settings have own columns."""
+        """Returns the settings in the column `settings` of the `run` table. Other settings have a column each."""
         return {
             "requested_health_backend": self.health_backend,
             "max_memory_bytes": self.memory.max_memory_bytes,

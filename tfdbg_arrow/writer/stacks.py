@@ -38,7 +38,7 @@ _INSTALLED = re.compile(r".*/(?:site|dist)-packages/")
 """Directories in which packages are installed, including those of a base interpreter or environment."""
 
 
-@cache  # sysconfig computes all its paths again for each of them
+@cache  # each call of get_path() computes all paths
 def _library_directories() -> tuple[str, ...]:
     paths = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
     paths += [*site.getsitepackages(), site.getusersitepackages()]

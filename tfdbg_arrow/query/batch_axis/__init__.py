@@ -136,7 +136,7 @@ class BatchAxis:
         if behind and any(other.op_type == READER or self._depends_on_source(other) for other in without):
             return frozenset([_REORDERED])
         beside = [row, *without] if row.op_type in SELECTS else without
-        if any(map(self._takes_mask, beside)):  # which has no row, and may be another argument
+        if any(map(self._takes_mask, beside)):  # A mask has no row. It may be another argument.
             behind = {source for source in behind if self._source_of[source].argument is None}
         if not behind and (argument := self._as_argument(row)) is not None:
             self._source_of[row.event_index] = argument

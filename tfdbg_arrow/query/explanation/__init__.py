@@ -176,7 +176,6 @@ def explain_event(
         adds_rounded_to_0=facts.adds_rounded_to_0,
         last_write=facts.last_write,
         constant=facts.constant,
-        squares_of=facts.squares_of,
         integers_behind=facts.integers_behind,
         is_norm_of_gradient=facts.is_norm_of_gradient,
         bad_gradient_of_masked=facts.bad_gradient_of_masked,

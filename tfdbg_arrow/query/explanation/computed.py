@@ -70,10 +70,12 @@ class Integers:
     Attributes:
         dtype: Their dtype.
         maker: Type of the op that made them. None if it is not known.
+        are_squares: Whether they are squares, or sums of squares, so that only an overflow makes them negative.
     """
 
     dtype: str
     maker: str | None
+    are_squares: bool
 
     @property
     def maker_text(self) -> str:
@@ -152,7 +154,6 @@ class Computed:
     adds_rounded_to_0: Callable[[TensorEvent], bool] = _no
     last_write: Callable[[TensorEvent], VariableWrite | None] = _unknown
     constant: Callable[[TensorEvent], str | None] = _unknown
-    squares_of: Callable[[TensorEvent], str | None] = _unknown
     integers_behind: Callable[[TensorEvent, str], Integers | None] = _unknown
     is_norm_of_gradient: Callable[[], bool] = _no
     bad_gradient_of_masked: Callable[[], TensorEvent | None] = _unknown
@@ -285,8 +286,9 @@ def bad_text(event: TensorEvent) -> str:
 
 
 def in_sentence(repair: str | None) -> str:
-    """Returns a fix that begins within a sentence. Without a fix, the text names no function."""
-    return "handle it before the op." if repair is None else repair[0].lower() + repair[1:]
+    """Returns a fix in the form in which it continues a sentence."""
+    text = repair or ""
+    return text[:1].lower() + text[1:]
 
 
 Rule = Callable[[Computed], Explanation | None]

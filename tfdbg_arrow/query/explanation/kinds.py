@@ -187,7 +187,7 @@ def _with_overflow_of_integer(explanation: Explanation, computed: Computed) -> E
     """Returns an explanation, extended if the argument is a negative integer, which may have overflowed."""
     (x,) = computed.inputs.values() if len(computed.inputs) == 1 else (None,)
     integers = computed.integers_behind(x, "num_neg_finite") if x is not None and x.num_neg_finite else None
-    if x is None or integers is None or computed.squares_of(x) is not None:
+    if integers is None or integers.are_squares:
         return explanation
     return Explanation(
         f"{explanation.sentence} The program cast it from {integers.dtype}{integers.maker_text}.",

@@ -263,8 +263,9 @@ def _root_of_negative(computed: Computed) -> Explanation | None:
     negative = _ROOT_OF_NEGATIVE(computed)
     if negative is None:
         return None
-    dtype = computed.squares_of(computed.inputs[0])
-    if dtype is not None:
+    integers = computed.integers_behind(computed.inputs[0], "num_neg_finite")
+    if integers is not None and integers.are_squares:
+        dtype = integers.dtype
         return Explanation(
             f"{negative.sentence} The argument was cast from a sum of squares in {dtype}: the sum was too large for "
             f"{dtype}, and so became negative.",

@@ -172,34 +172,6 @@ class Surroundings(BadTensorFacts):
         code = self._code(self.flow.stack_trace_id(row))
         return "" if code is None or code == self._code(self.flow.stack_trace_id(self.event)) else code
 
-    def squares_of(self, row: TensorEvent) -> str | None:
-        """Returns the dtype of integers if a tensor was cast from a sum of their squares; None for another tensor.
-
-        The result of the cast may have been multiplied or divided by numbers that are not negative.
-        """
-        for _ in range(MAX_CHAIN):
-            if row.op_type == "Cast":
-                return self._dtype_of_squares(row)
-            inputs = self.inputs_of(row)
-            negative = [taken for taken in inputs.values() if taken.num_neg_finite]
-            if row.op_type not in ("Mul", "RealDiv") or len(inputs) != 2 or len(negative) != 1:
-                return None
-            (row,) = negative
-        return None
-
-    def _dtype_of_squares(self, cast: TensorEvent) -> str | None:
-        if cast.graph_id is None:
-            return None
-        graph = self.flow.graphs.graph(cast.graph_id)
-        op = graph.ops.get(cast.op_name or "")
-        taken = None if op is None or not op.inputs else op.inputs[0]
-        made = None if taken is None else graph.ops.get(taken[0])
-        squares = graph.ops.get(made.inputs[0][0]) if made is not None and made.op_type == "Sum" else made
-        is_product = squares is not None and squares.op_type == "Mul" and len(set(squares.inputs)) == 1
-        is_square = is_product or (squares is not None and squares.op_type == "Square")
-        dtype = None if taken is None else graph.dtypes.get(taken)
-        return dtype if is_square and dtype is not None and _INTEGER.fullmatch(dtype) else None
-
     def integers_behind(self, row: TensorEvent, kind: str) -> Integers | None:
         """Returns the integers that were cast to a tensor, perhaps scaled afterwards; None for another tensor.
 
@@ -213,7 +185,8 @@ class Surroundings(BadTensorFacts):
                 integers, dtype = self._integers_of(row), self._dtype_before(row)
                 if dtype is None or not _INTEGER.fullmatch(dtype):
                     return None
-                return Integers(dtype=dtype, maker=None if integers is None else integers.op_type)
+                maker = None if integers is None else integers.op_type
+                return Integers(dtype=dtype, maker=maker, are_squares=self._casts_squares(row))
             with_kind = [taken for taken in inputs.values() if getattr(taken, kind)]
             if self.made_by(row) not in ("Mul", "RealDiv") or len(inputs) != 2 or len(with_kind) != 1:
                 return None
@@ -227,6 +200,17 @@ class Surroundings(BadTensorFacts):
             return self.flow.graphs.graph(cast.graph_id).dtypes.get(op.inputs[0])
         taken = next(iter(self.flow.inputs_of(cast)), None)
         return None if taken is None else taken.trace.dtype
+
+    def _casts_squares(self, cast: TensorEvent) -> bool:
+        """Returns whether a cast in a graph takes squares, or sums of squares."""
+        if cast.graph_id is None:
+            return False
+        graph = self.flow.graphs.graph(cast.graph_id)
+        op = graph.ops.get(cast.op_name or "")
+        made = None if op is None or not op.inputs else graph.ops.get(op.inputs[0][0])
+        squares = graph.ops.get(made.inputs[0][0]) if made is not None and made.op_type == "Sum" else made
+        is_product = squares is not None and squares.op_type == "Mul" and len(set(squares.inputs)) == 1
+        return is_product or (squares is not None and squares.op_type == "Square")
 
     def last_write(self, row: TensorEvent) -> VariableWrite | None:
         """Returns the last write to the variable from which a tensor was read, perhaps cast.
