@@ -192,7 +192,7 @@ def _with_overflow_of_integer(explanation: Explanation, computed: Computed) -> E
     return Explanation(
         f"{explanation.sentence} The program cast it from {integers.dtype}{integers.maker_text}.",
         f"If it should not be negative, check whether the {integers.dtype} overflowed: a number that becomes too large "
-        f"turns negative. Compute in int64, or cast to a floating-point dtype before. Otherwise, "
+        f"turns negative. Compute in int64, or cast to a floating-point dtype first. Otherwise, "
         f"{in_sentence(explanation.repair)}",
     )
 
@@ -214,7 +214,7 @@ def _of_integer_0(explanation: Explanation, computed: Computed, *, index: int) -
         return Explanation(
             f"{was_cast}.",
             f"If it should not be 0, check whether the {integers.dtype} overflowed: a number that becomes too large "
-            "starts at 0 again. Cast to a floating-point dtype before. Otherwise, "
+            "starts at 0 again. Cast to a floating-point dtype first. Otherwise, "
             f"{in_sentence(explanation.repair)}",
         )
     return None
