@@ -133,6 +133,7 @@ lint: $(STAMPS)/test $(STAMPS)/package
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest --quiet tests/test_imports.py
 	$(BIN)/python -m tfdbg_arrow.schema.document --check
+	$(BIN)/python tools/native_headers.py --check
 
 docs: $(DOCS)/.stamps/requirements
 	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict

@@ -247,7 +247,7 @@ def test_an_uncommitted_record_is_left_out(process: DeadProcess) -> None:
 
 
 def test_a_histogram_is_recovered_only_if_it_is_complete(process: DeadProcess) -> None:
-    flags = Flag.COVERED | Flag.SHAPE | Flag.HISTOGRAM
+    flags = Flag.COVERED | Flag.SHAPE | Flag.HISTOGRAM_COUNTED
     for exponent in (0, 1, 2):  # 160 counts of one byte take two records
         process.record(Kind.GRAPH_TENSOR, node=process.node, flags=flags | 80 << 16, rank=7, size=9, payload=[1] * 4)
         process.record(Kind.DIMS, payload=[1, 1, 9])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from tfdbg_arrow.schema.native_header import HEADER, header
 from tfdbg_arrow.schema.op_traits import (
     ADDING,
     BORDERS,
@@ -17,10 +16,6 @@ from tfdbg_arrow.schema.op_traits import (
     Trait,
     types_with,
 )
-
-
-def test_the_header_of_the_native_core_is_up_to_date() -> None:
-    assert HEADER.read_text(encoding="utf-8") == header(), "run python -m tfdbg_arrow.schema.native_header"
 
 
 def test_each_trait_is_described_and_some_type_has_it() -> None:

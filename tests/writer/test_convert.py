@@ -422,8 +422,8 @@ def test_only_devices_of_covered_tensors_are_listed() -> None:
         ([record(Kind.GRAPH_TENSOR, rank=5, flags=Flag.SHAPE)], 0),
         ([record(Kind.GRAPH_TENSOR, rank=5)], 1),
         ([record(Kind.GRAPH_TENSOR, rank=5, flags=Flag.SHAPE), record(Kind.DIMS)], 2),
-        ([record(Kind.GRAPH_TENSOR, size=9, flags=Flag.HISTOGRAM)], 1),
-        ([record(Kind.GRAPH_TENSOR, size=9, flags=Flag.HISTOGRAM | 77 << 16), record(Kind.HISTOGRAM)], 0),
+        ([record(Kind.GRAPH_TENSOR, size=9, flags=Flag.HISTOGRAM_COUNTED)], 1),
+        ([record(Kind.GRAPH_TENSOR, size=9, flags=Flag.HISTOGRAM_COUNTED | 77 << 16), record(Kind.HISTOGRAM)], 0),
         (
             [
                 record(Kind.GRAPH_TENSOR, rank=5, size=9, flags=Flag.SHAPE | 76 << 16),

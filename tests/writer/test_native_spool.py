@@ -44,14 +44,6 @@ def drain(recording: Any, count: int = 1 << 20) -> npt.NDArray[np.void]:
     return records
 
 
-def test_the_python_layout_equals_the_native_one() -> None:
-    fields = RECORD_DTYPE.fields
-    assert fields is not None
-    python = [(name, fields[name][1], fields[name][0].itemsize) for name in RECORD_DTYPE.names or ()]
-    assert core.record_layout() == python
-    assert RECORD_DTYPE.itemsize == RECORD_SIZE
-
-
 def test_records_keep_their_order_over_many_rounds_of_the_ring(tmp_path: Path) -> None:
     recording = make_recording(tmp_path)
     seen: list[int] = []

@@ -25,6 +25,7 @@ import tfdbg_arrow
 from tfdbg_arrow.errors import RecordingError
 from tfdbg_arrow.writer import backend
 from tfdbg_arrow.writer.graphs.node_defs import OWN_NAME_PREFIX
+from tfdbg_arrow.writer.graphs.summary_columns import COUNT_COLUMNS, NUM_FINITE_COLUMN
 from tfdbg_arrow.writer.hooks import runtime
 from tfdbg_arrow.writer.native import reference
 from tfdbg_arrow.writer.settings import TensorDebugMode
@@ -509,12 +510,12 @@ def kinds_of(classes: npt.NDArray[Any]) -> list[float]:
 def test_an_array_of_any_layout_is_measured(dtype: str) -> None:
     for array in (elements(dtype), elements(dtype, 1), elements(dtype, 0).reshape(2, 0), elements(dtype)[::-2]):
         row = summary.measure_array(array, mode=TensorDebugMode.FULL_HEALTH)
-        assert row[summary.COUNT_COLUMNS].tolist() == list(astuple(reference.summarize(array)))
+        assert row[COUNT_COLUMNS].tolist() == list(astuple(reference.summarize(array)))
 
 
 def test_an_array_of_another_byte_order_is_measured() -> None:
     row = summary.measure_array(np.array([1.0, np.inf, np.nan, -2.0], ">f4"), mode=TensorDebugMode.FULL_HEALTH)
-    assert row[summary.COUNT_COLUMNS].tolist() == [0, 1, 1, 1, 0, 1]
+    assert row[COUNT_COLUMNS].tolist() == [0, 1, 1, 1, 0, 1]
 
 
 @pytest.mark.parametrize("dtype", [name for name in DTYPES if summary.can_measure(tf.as_dtype(name))])
@@ -531,10 +532,10 @@ def test_a_graph_that_counts_equals_its_twin(dtype: str, mode: TensorDebugMode) 
                 part = session.run("part:0", {"tensor:0": array.reshape(1, -1).view(view_dtype)})
                 twin = summary.measure_array(array, mode=mode)
                 if mode is TensorDebugMode.FULL_HEALTH:
-                    assert kinds_of(part) == twin[summary.COUNT_COLUMNS].tolist()
+                    assert kinds_of(part) == twin[COUNT_COLUMNS].tolist()
                     continue
                 row = [*kinds_of(part[:num_classes]), *part[num_classes:]]
-                wanted = twin[summary.COUNT_COLUMNS.start : summary.NUM_FINITE_COLUMN]
+                wanted = twin[COUNT_COLUMNS.start : NUM_FINITE_COLUMN]
                 rounded = slice(9, 12)  # mean, stddev and the largest modulus
                 assert row[:9] == wanted[:9].tolist()
                 tolerance = max(min(wanted[11], 1e308) * RELATIVE_TOLERANCE, 5e-324)

@@ -21,6 +21,8 @@ from tfdbg_arrow.schema.dtypes import dtype_name
 from tfdbg_arrow.spool.failures import Failures
 from tfdbg_arrow.spool.names import Names, compact
 from tfdbg_arrow.spool.records import (
+    COUNTS,
+    MAGNITUDES,
     NO_STEP,
     NO_VALUE,
     NUM_INLINE_DIMS,
@@ -45,12 +47,6 @@ EVENT_TABLES = (
 _MAX_DTYPE = 256
 
 _SCOPES = ("graph", "execution", "external")
-
-_COUNTS = ("num_neg_inf", "num_pos_inf", "num_nan")
-
-_SIGNS = ("num_neg_finite", "num_zero", "num_pos_finite")
-
-_MAGNITUDES = {"min_finite": "min", "max_finite": "max", "mean_finite": "mean", "stddev_finite": "stddev"}
 
 
 class Converter:
@@ -176,7 +172,7 @@ class Converter:
         kind, flags, node = batch.kind[rows], batch.flags[rows], get("node")
         graph, external = kind == Kind.GRAPH_TENSOR, kind == Kind.EXTERNAL_TENSOR
         context = graph & ((flags & Flag.CONTEXT) != 0)
-        shaped, numeric = (flags & Flag.SHAPE) != 0, (flags & Flag.NUMERICS) != 0
+        shaped = (flags & Flag.SHAPE) != 0
         placed, slices = (flags & Flag.PLACED) != 0, get("num_bad_slices")
         graph_ids, op_names, node_types, slots = names.of_nodes(np.where(graph, node, -1))
         op_types = np.where(graph, node_types, names.of_strings(np.where(external, -1, node)))
@@ -205,8 +201,6 @@ class Converter:
             "shape": shapes,
             "size": _nullable(get("size"), shaped),
             "has_inf_or_nan": _nullable((flags & Flag.BAD) != 0, (flags & Flag.CHECKED) != 0),
-            "num_subnormal": _nullable(get("num_subnormal"), numeric),
-            "max_abs_finite": _nullable(get("max_abs"), numeric & ((flags & Flag.ANY_FINITE) != 0)),
             "step": _nullable(step, step != NO_STEP),
             "is_call_inferred": pa.nulls(len(rows), pa.bool_()),  # a recording observes the call
             "executed_graph_id": _nullable(executed_graph, graph & (executed_graph >= 0)),
@@ -214,11 +208,11 @@ class Converter:
             "num_bad_slices": _nullable(slices, placed & (slices != NO_VALUE)),
             "scalar_value": _nullable(get("max"), (flags & Flag.SCALAR) != 0),
         }
-        for group, flag in ((_COUNTS, Flag.COUNTS), (_SIGNS, Flag.SIGNS)):
-            measured = (flags & flag) != 0
-            columns.update((name, _nullable(get(name), measured)) for name in group)
-        ordered = numeric & ((flags & Flag.ORDERED) != 0)
-        columns.update((name, _nullable(get(field), ordered)) for name, field in _MAGNITUDES.items())
+        for measure in (*COUNTS, *MAGNITUDES):
+            numbers = get(measure.field)
+            is_measured = numbers >= 0 if numbers.dtype.kind == "i" else ~np.isnan(numbers)
+            is_measured &= (flags & measure.flags) == measure.flags
+            columns[measure.column] = _nullable(numbers, is_measured)
         columns.update(_histograms(batch, rows))
         return self._table("tensor_health", len(rows), columns)
 
@@ -291,7 +285,7 @@ def _shapes(batch: Batch, rows: Ints) -> pa.ListArray:
 def _histograms(batch: Batch, rows: Ints) -> dict[str, pa.Array]:
     """Returns the columns of histograms; NULL if a histogram was not measured or a HISTOGRAM record is missing."""
     flags, sizes = batch.flags[rows], batch.field("size", rows)
-    measured = (flags & Flag.HISTOGRAM) != 0
+    measured = (flags & Flag.HISTOGRAM_COUNTED) != 0
     list_type = arrow_schema("tensor_health").field("histogram_negative").type
     if not measured.any():
         nothing = pa.nulls(len(rows), list_type)

@@ -1,9 +1,9 @@
 """The spool's fixed-size records, batches of records as columns, and the elements of tensors that records refer to.
 
-The C++ core (`native/record.h`) and the Python recorder write the same layout; the sink reads the records as a NumPy
-structured array. A record has 256 bytes, in little-endian order. All fields up to `size` have the same meaning in every
-kind of record that uses them. The fields after `size` are either tensor facts or a payload of 19 integers
-(`PAYLOAD_DTYPE`).
+The C++ core and the Python recorder write the same layout; the sink reads the records as a NumPy structured array. This
+module declares the layout, and `tools/native_headers.py` makes `native/record.h` from it. A record has 256 bytes, in
+little-endian order. All fields up to `size` have the same meaning in every kind of record that uses them. The fields
+after `value_offset` are either tensor facts or a payload of 19 integers (`PAYLOAD_DTYPE`).
 
 The fields that each kind uses:
 
@@ -43,6 +43,7 @@ import heapq
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 from functools import cached_property, partial
 from typing import Any, Protocol
@@ -63,71 +64,6 @@ NO_VALUE = -1
 """Marks an identifier or offset that does not apply."""
 NO_STEP = -(2**63)
 """`step` before the first mark."""
-_FIELDS: tuple[tuple[str, object, int], ...] = (
-    # name, format, offset
-    ("commit", "<u8", 0),
-    ("wall_time_ns", "<i8", 8),
-    ("kind", "u1", 16),
-    ("rank", "u1", 17),
-    ("dtype", "<i2", 18),
-    ("flags", "<i4", 20),
-    ("node", "<i4", 24),
-    ("call_site", "<i4", 28),
-    ("device", "<i4", 32),
-    ("slot", "<i4", 36),
-    ("step_id", "<i8", 40),
-    ("execution_index", "<i8", 48),
-    ("frame_id", "<i8", 56),
-    ("iteration", "<i8", 64),
-    ("tensor_id", "<i8", 72),
-    ("executed_graph", "<i8", 72),  # same bytes as `tensor_id`, which only eager tensors have
-    ("step", "<i8", 80),
-    ("size", "<i8", 88),
-    ("value_offset", "<i8", 96),
-    ("dims", ("<i8", (NUM_INLINE_DIMS,)), 104),
-    ("first_bad_index", "<i8", 136),
-    ("num_bad_slices", "<i8", 144),  # NO_VALUE for a scalar
-    ("num_neg_inf", "<i8", 152),
-    ("num_pos_inf", "<i8", 160),
-    ("num_nan", "<i8", 168),
-    ("num_neg_finite", "<i8", 176),
-    ("num_zero", "<i8", 184),
-    ("num_pos_finite", "<i8", 192),
-    ("num_subnormal", "<i8", 200),
-    ("min", "<f8", 208),
-    ("max", "<f8", 216),
-    ("mean", "<f8", 224),
-    ("stddev", "<f8", 232),
-    ("max_abs", "<f8", 240),
-    ("value_bytes", "<i8", 248),
-)
-RECORD_DTYPE = np.dtype(
-    {
-        "names": [name for name, _, _ in _FIELDS],
-        "formats": [format_ for _, format_, _ in _FIELDS],
-        "offsets": [offset for _, _, offset in _FIELDS],
-        "itemsize": RECORD_SIZE,
-    }
-)
-"""Layout of a record. `commit` is event_index + 1 once the record is complete."""
-PAYLOAD_DTYPE = np.dtype(
-    {"names": ["payload"], "formats": [("<i8", (PAYLOAD_LENGTH,))], "offsets": [104], "itemsize": RECORD_SIZE}
-)
-"""Layout of the same 256 bytes with a payload (EXECUTION, INPUTS, DIMS, HISTOGRAM): `array.view(PAYLOAD_DTYPE)`."""
-Records = npt.NDArray[np.void]
-"""An array of RECORD_DTYPE."""
-Ints = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
-_COLUMN_PLACES: dict[str, tuple[np.dtype[Any], int]] = {n: f[:2] for n, f in (RECORD_DTYPE.fields or {}).items()}
-_RAW = np.dtype(f"V{RECORD_SIZE}")
-_WORDS = RECORD_SIZE // 8
-_PAYLOAD_WORD = _WORDS - PAYLOAD_LENGTH
-_TRANSPOSE_ROWS = 512
-"""Number of records that are transposed at a time: 128 KiB, which fit in the cache."""
-_MAX_VALUE_BYTES = 2**31 - 1
-"""Maximum size of one value of a Parquet BLOB written by Arrow."""
-_HOLE_PATIENCE_S = 10.0
-"""Time to keep the space of elements that no record refers to, because their record may still arrive."""
 
 
 class Kind(IntEnum):
@@ -144,10 +80,6 @@ class Kind(IntEnum):
     INPUT_VALUE = 9
     HISTOGRAM = 10
     STEP_INPUT = 11
-
-
-_SHAPED = (Kind.GRAPH_TENSOR, Kind.EXECUTION_TENSOR, Kind.EXTERNAL_TENSOR, Kind.INPUT_VALUE, Kind.STEP_INPUT)
-"""The kinds of records that have a shape, and that have elements if the elements are kept."""
 
 
 class Flag(IntFlag):
@@ -175,12 +107,124 @@ class Flag(IntFlag):
     """The elements were checked for bad values (CURT_HEALTH and up); BAD holds the result."""
     CONTEXT = 1024
     """step_id, frame_id, iteration and call_site are known."""
-    HISTOGRAM = 2048
+    HISTOGRAM_COUNTED = 2048
     """The histogram is measured; HISTOGRAM records hold its counts, unless it has no buckets."""
     PLACED = 4096
     """first_bad_index and num_bad_slices are measured: the tensor is bad, and its elements were on the host."""
     SCALAR = 8192
     """The tensor has one element, a real floating-point number; `max` holds this element even if it is not finite."""
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A number that is measured of the elements of a tensor.
+
+    Attributes:
+        field: Its name in records and in the native core.
+        column: Its column in tensor_health.
+        flags: A record holds the number if the record has all of these flags.
+        format: The format of the field: `<i8` for a number of elements, or `<f8`. A negative number of
+            elements, or NaN, stands for a number that was not measured.
+    """
+
+    field: str
+    column: str
+    flags: Flag
+    format: str = "<i8"
+
+
+COUNTS = (
+    Measure("num_neg_inf", "num_neg_inf", Flag.COUNTS),
+    Measure("num_pos_inf", "num_pos_inf", Flag.COUNTS),
+    Measure("num_nan", "num_nan", Flag.COUNTS),
+    Measure("num_neg_finite", "num_neg_finite", Flag.SIGNS),
+    Measure("num_zero", "num_zero", Flag.SIGNS),
+    Measure("num_pos_finite", "num_pos_finite", Flag.SIGNS),
+)
+"""What `count_health()` of the native core measures: the struct `Health`. A new count comes last.
+
+On devices, and in functions that XLA compiles there, TensorFlow's ops measure only the first six.
+"""
+_ORDERED = Flag.NUMERICS | Flag.ORDERED
+MAGNITUDES = (
+    Measure("num_subnormal", "num_subnormal", Flag.NUMERICS),
+    Measure("min", "min_finite", _ORDERED, "<f8"),
+    Measure("max", "max_finite", _ORDERED, "<f8"),
+    Measure("mean", "mean_finite", _ORDERED, "<f8"),
+    Measure("stddev", "stddev_finite", _ORDERED, "<f8"),
+    Measure("max_abs", "max_abs_finite", Flag.NUMERICS | Flag.ANY_FINITE, "<f8"),
+)
+"""What `measure()` of the native core measures besides: the struct `Magnitudes`. A new number comes last, as above."""
+_FIELDS = np.dtype(
+    [
+        ("commit", "<u8"),
+        ("wall_time_ns", "<i8"),
+        ("kind", "u1"),
+        ("rank", "u1"),
+        ("dtype", "<i2"),
+        ("flags", "<i4"),
+        ("node", "<i4"),
+        ("call_site", "<i4"),
+        ("device", "<i4"),
+        ("slot", "<i4"),
+        ("step_id", "<i8"),
+        ("execution_index", "<i8"),
+        ("frame_id", "<i8"),
+        ("iteration", "<i8"),
+        ("tensor_id", "<i8"),
+        ("step", "<i8"),
+        ("size", "<i8"),
+        ("value_offset", "<i8"),
+        ("dims", "<i8", (NUM_INLINE_DIMS,)),
+        ("first_bad_index", "<i8"),
+        ("num_bad_slices", "<i8"),  # NO_VALUE for a scalar
+        *((measure.field, measure.format) for measure in (*COUNTS, *MAGNITUDES)),
+        ("value_bytes", "<i8"),
+    ]
+)
+ALIASES = {"executed_graph": "tensor_id"}
+"""Other names of the bytes of a field. Only eager tensors have a `tensor_id`."""
+
+
+def _with_aliases(fields: np.dtype[np.void]) -> np.dtype[np.void]:
+    places = dict(fields.fields or {})
+    places |= {alias: places[name] for alias, name in ALIASES.items()}
+    formats, offsets = zip(*(place[:2] for place in places.values()), strict=True)
+    return np.dtype({"names": list(places), "formats": formats, "offsets": offsets, "itemsize": RECORD_SIZE})
+
+
+RECORD_DTYPE = _with_aliases(_FIELDS)
+"""Layout of a record, from which `tools/native_headers.py` makes the struct of the native core.
+
+`commit` is event_index + 1 once the record is complete.
+"""
+PAYLOAD_DTYPE = np.dtype(
+    {
+        "names": ["payload"],
+        "formats": [("<i8", (PAYLOAD_LENGTH,))],
+        "offsets": [RECORD_SIZE - PAYLOAD_BYTES],
+        "itemsize": RECORD_SIZE,
+    }
+)
+"""Layout of the same 256 bytes with a payload (EXECUTION, INPUTS, DIMS, HISTOGRAM): `array.view(PAYLOAD_DTYPE)`."""
+Records = npt.NDArray[np.void]
+"""An array of RECORD_DTYPE."""
+Ints = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+_COLUMN_PLACES: dict[str, tuple[np.dtype[Any], int]] = {n: f[:2] for n, f in (RECORD_DTYPE.fields or {}).items()}
+_RAW = np.dtype(f"V{RECORD_SIZE}")
+_WORDS = RECORD_SIZE // 8
+_PAYLOAD_WORD = _WORDS - PAYLOAD_LENGTH
+_TRANSPOSE_ROWS = 512
+"""Number of records that are transposed at a time: 128 KiB, which fit in the cache."""
+_MAX_VALUE_BYTES = 2**31 - 1
+"""Maximum size of one value of a Parquet BLOB written by Arrow."""
+_HOLE_PATIENCE_S = 10.0
+"""Time to keep the space of elements that no record refers to, because their record may still arrive."""
+
+
+_SHAPED = (Kind.GRAPH_TENSOR, Kind.EXECUTION_TENSOR, Kind.EXTERNAL_TENSOR, Kind.INPUT_VALUE, Kind.STEP_INPUT)
+"""The kinds of records that have a shape, and that have elements if the elements are kept."""
 
 
 def is_follower(kind: npt.NDArray[np.uint8]) -> Mask:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tfdbg_arrow.schema.op_traits import BORDERS, REPEATED, Trait, types_with
 from tfdbg_arrow.spool.names import inlined_suffix
-from tfdbg_arrow.writer.graphs.compiled_columns import MAX_LOOPS, NOT_RUN, NUM_COLUMNS
 from tfdbg_arrow.writer.graphs.function_edit import (
     BOOL,
     CALLS,
@@ -24,6 +23,7 @@ from tfdbg_arrow.writer.graphs.function_edit import (
     replace_function,
 )
 from tfdbg_arrow.writer.graphs.node_defs import definitions_within, functions_of
+from tfdbg_arrow.writer.graphs.summary_columns import MAX_LOOPS, NOT_RUN, NUM_COMPILED_COLUMNS
 
 if TYPE_CHECKING:
     from tfdbg_arrow.writer.tensorflow_backend.compiled import CompiledSummaries
@@ -264,15 +264,15 @@ class RowCopies:
             branch = self._edit(name if copy is None else copy.name)
             matrix = None if copy is None else branch.take_result()
             parts = [
-                *([branch.add_matrix([[NOT_RUN] * NUM_COLUMNS] * before)] if before else []),
+                *([branch.add_matrix([[NOT_RUN] * NUM_COMPILED_COLUMNS] * before)] if before else []),
                 *([matrix] if matrix is not None else []),
-                *([branch.add_matrix([[NOT_RUN] * NUM_COLUMNS] * behind)] if behind else []),
+                *([branch.add_matrix([[NOT_RUN] * NUM_COMPILED_COLUMNS] * behind)] if behind else []),
             ]
             branch.append_result(branch.add_concatenation(parts), DOUBLE)
             replace_function(node, name, branch.store(self._library, self._copy_name(name)), attribute, index)
             suffix = inlined_suffix(attribute, index)
             rows += [row.called_at(node.name, suffix) for row in (() if copy is None else copy.rows)]
-        return rows, [(edit.append_output(node, (len(rows), NUM_COLUMNS)), len(rows))]
+        return rows, [(edit.append_output(node, (len(rows), NUM_COMPILED_COLUMNS)), len(rows))]
 
     def _add_loop(self, edit: FunctionEdit, node: Any) -> tuple[list[Row], list[Matrix]]:
         called = {attribute: name for attribute, _, name in functions_of(node)}
@@ -291,7 +291,7 @@ class RowCopies:
             return [], []
         types = list(node.attr["T"].list.type)
         state_types = [INT64, DOUBLE, DOUBLE, BOOL, INT64]
-        shape = (len(rows), NUM_COLUMNS)
+        shape = (len(rows), NUM_COMPILED_COLUMNS)
         state_shapes: list[tuple[int, ...]] = [(), shape, shape, (), ()]
 
         new_body = self._edit(called["body"] if body is None else body.name)
@@ -315,7 +315,7 @@ class RowCopies:
         for attribute, new in (("body", new_body), ("cond", new_condition)):
             name = called[attribute]
             replace_function(node, name, new.store(self._library, self._copy_name(name)), attribute)
-        nothing = edit.add_matrix([[NOT_RUN] * NUM_COLUMNS] * len(rows))
+        nothing = edit.add_matrix([[NOT_RUN] * NUM_COMPILED_COLUMNS] * len(rows))
         zero = edit.add_scalar(INT64)
         insert_inputs(node, [zero, nothing, nothing, edit.add_scalar(BOOL), zero])
         results = [

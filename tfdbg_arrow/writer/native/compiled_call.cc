@@ -23,12 +23,12 @@ constexpr int kRow = 0;  // instead of a DataType
 // Turns the row of a tensor into the row of a tensor of another size, which contains each element equally often.
 void repeat(double* row, double size) {
   const double times = row[kColumnSize] > 0 ? size / row[kColumnSize] : 0;
-  for (int column : {kColumnNumNegInf, kColumnNumPosInf, kColumnNumNan, kColumnNumNegFinite, kColumnNumZero,
-                     kColumnNumPosFinite, kColumnNumSubnormal, kColumnNumFinite}) {
-    row[column] *= times;
+  for (int i = 0; i < kNumCounts + kNumMagnitudes; ++i) {
+    if (kIsCount[i]) row[kColumnHealth + i] *= times;
   }
+  row[kColumnNumFinite] *= times;
   row[kColumnFirstBad] = row[kColumnNumBadSlices] = 0;
-  if (size == 0) std::fill(row + kColumnMin, row + kColumnNumFinite, 0.0);
+  if (size == 0) std::fill(row + kColumnMagnitudes, row + kColumnNumFinite, 0.0);
 }
 
 // Has the signature of XLA's custom calls with API_VERSION_STATUS_RETURNING_UNIFIED. A status that is not set means
@@ -65,25 +65,15 @@ void summarize(void* result, const void** operands, const char* configuration, s
   if (mode == Mode::kFullNumerics) {
     Numerics numerics = {};
     if (!measure(dtype, operands[0], size, &health, &numerics)) return;
-    row[kColumnNumSubnormal] = static_cast<double>(numerics.num_subnormal);
-    row[kColumnMin] = numerics.min;
-    row[kColumnMax] = numerics.max;
-    row[kColumnMean] = numerics.mean;
-    row[kColumnStddev] = numerics.stddev;
-    row[kColumnMaxAbs] = numerics.max_abs;
+    write_row(numerics, row + kColumnMagnitudes);
     row[kColumnNumFinite] = static_cast<double>(health.num_neg_finite + health.num_zero + health.num_pos_finite);
   } else if (!count_health(dtype, operands[0], size, &health)) {
     return;
-  } else if (double value = 0; size == 1 && read_scalar(dtype, operands[0], &value) && std::isfinite(value)) {
-    row[kColumnMax] = value;
+  } else if (Magnitudes only = {}; size == 1 && read_scalar(dtype, operands[0], &only.max) && std::isfinite(only.max)) {
+    write_row(only, row + kColumnMagnitudes);
     row[kColumnNumFinite] = 1;
   }
-  row[kColumnNumNegInf] = static_cast<double>(health.num_neg_inf);
-  row[kColumnNumPosInf] = static_cast<double>(health.num_pos_inf);
-  row[kColumnNumNan] = static_cast<double>(health.num_nan);
-  row[kColumnNumNegFinite] = static_cast<double>(health.num_neg_finite);
-  row[kColumnNumZero] = static_cast<double>(health.num_zero);
-  row[kColumnNumPosFinite] = static_cast<double>(health.num_pos_finite);
+  write_row(health, row + kColumnHealth);
   if ((health.num_neg_inf | health.num_pos_inf | health.num_nan) == 0) return;
   BadPlace place;
   find_bad(dtype, operands[0], size, rank == 0 ? size : size / dims[0], &place);

@@ -18,6 +18,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -30,6 +31,7 @@
 
 #include "execution_places.h"
 #include "graph_def.h"
+#include "record.h"
 #include "record_op.h"
 
 namespace tfdbg_arrow {
@@ -37,15 +39,25 @@ namespace tfdbg_arrow {
 // The class of a floating-point number is the value of its upper bits: sign, exponent and the first bit of the
 // mantissa. So an infinity and a quiet NaN are in different classes; computations make only quiet NaNs. A zero and a
 // subnormal number of the same sign are in the same class.
-constexpr int kNumCounts = 6;
+constexpr int kNumKinds = 6;
 // In CURT_HEALTH there are only three classes: -infinity, infinity and NaN. A number other than 0 means that the tensor
 // has an element of the class.
 constexpr int64_t kNumBadKinds = 3;
-constexpr int kNumMagnitudes = kColumnMaxAbs - kColumnNumSubnormal + 1;
+constexpr int kNumDeviceMagnitudes = 6;
 
-// Writes the six counts of a summary, from kColumnNumNegInf on, given the number of elements in each class.
+// Fills the rest of the numbers of a row, from number `begin` to before number `end`, which TensorFlow's ops do not
+// measure.
+inline void set_not_measured(int begin, int end, double* numbers) {
+  for (int i = begin; i < end; ++i) {
+    numbers[i] = kIsCount[i] ? static_cast<double>(kNoValue) : std::numeric_limits<double>::quiet_NaN();
+  }
+}
+
+// Writes the counts of a summary, from kColumnHealth on, given the number of elements in each class. The classes
+// determine the first kNumKinds counts.
 template <typename Number>
 void count_kinds(const Number* classes, int64_t num_classes, double* counts) {
+  set_not_measured(kNumKinds, kNumCounts, counts);
   if (num_classes == kNumBadKinds) {
     for (int64_t i = 0; i < kNumBadKinds; ++i) counts[i] = classes[i] != 0 ? 1 : 0;
     return;

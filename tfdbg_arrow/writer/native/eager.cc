@@ -460,7 +460,7 @@ bool count_on_device(Session& session, PyObject* tensor, int dtype, const Shape&
     std::vector<int32_t> classes(static_cast<size_t>(num_classes));
     std::memcpy(classes.data(), PyBytes_AS_STRING(counted), static_cast<size_t>(PyBytes_GET_SIZE(counted)));
     double row[kNumSummaryColumns] = {};
-    count_kinds(classes.data(), num_classes, row + kColumnNumNegInf);
+    count_kinds(classes.data(), num_classes, row + kColumnHealth);
     fill_from_summary(session, dtype, shape, row, record);
   }
   if (counted == nullptr) report_error("counting an eager tensor on its device");

@@ -8,18 +8,15 @@
 
 #include <cstdint>
 
+#include "measures.h"
+
 namespace tfdbg_arrow {
 
-// The number of elements of each kind. The six counts add up to the number of elements.
-struct Health {
-  int64_t num_neg_inf, num_pos_inf, num_nan, num_neg_finite, num_zero, num_pos_finite;
-};
-
-// Magnitudes of the finite elements, as float64.
-struct Numerics {
-  int64_t num_subnormal;  // complex: finite elements with a subnormal part
-  double min, max, mean, stddev;  // population standard deviation; 0 if not `ordered`
-  double max_abs;  // complex: the largest modulus; 0 if not `any_finite`
+// Magnitudes of the finite elements, as float64. The first six counts of `Health` add up to the number of elements.
+// `num_subnormal` of a complex dtype counts the finite elements with a subnormal part. `stddev` is that of a
+// population. `min`, `max`, `mean` and `stddev` are 0 if not `ordered`. `max_abs` is the largest modulus of a complex
+// dtype, and 0 if not `any_finite`.
+struct Numerics : Magnitudes {
   bool any_finite;  // max_abs exists
   bool ordered;  // min, max, mean and stddev exist: a real dtype with a finite element
 };

@@ -308,52 +308,20 @@ PyMethodDef g_op_callback = {"op_callback", reinterpret_cast<PyCFunction>(reinte
 PyMethodDef g_execute_op = {"execute_op", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(execute_op)),
                             METH_FASTCALL, "Executes an eager op in place of TFE_Py_FastPathExecute."};
 
-// Returns the layout of a record as (name, offset, size) of each field, which the Python side compares with its own.
-nb::list record_layout() {
-  nb::list fields;
-#define TFDBG_ARROW_FIELD(path, name) \
-  fields.append(nb::make_tuple(name, offsetof(Record, path), sizeof(static_cast<Record*>(nullptr)->path)))
-  TFDBG_ARROW_FIELD(commit, "commit");
-  TFDBG_ARROW_FIELD(wall_time_ns, "wall_time_ns");
-  TFDBG_ARROW_FIELD(kind, "kind");
-  TFDBG_ARROW_FIELD(rank, "rank");
-  TFDBG_ARROW_FIELD(dtype, "dtype");
-  TFDBG_ARROW_FIELD(flags, "flags");
-  TFDBG_ARROW_FIELD(node, "node");
-  TFDBG_ARROW_FIELD(call_site, "call_site");
-  TFDBG_ARROW_FIELD(device, "device");
-  TFDBG_ARROW_FIELD(slot, "slot");
-  TFDBG_ARROW_FIELD(step_id, "step_id");
-  TFDBG_ARROW_FIELD(execution_index, "execution_index");
-  TFDBG_ARROW_FIELD(frame_id, "frame_id");
-  TFDBG_ARROW_FIELD(iteration, "iteration");
-  TFDBG_ARROW_FIELD(tensor_id, "tensor_id");
-  TFDBG_ARROW_FIELD(executed_graph, "executed_graph");
-  TFDBG_ARROW_FIELD(step, "step");
-  TFDBG_ARROW_FIELD(size, "size");
-  TFDBG_ARROW_FIELD(value_offset, "value_offset");
-  TFDBG_ARROW_FIELD(tensor.dims, "dims");
-  TFDBG_ARROW_FIELD(tensor.first_bad_index, "first_bad_index");
-  TFDBG_ARROW_FIELD(tensor.num_bad_slices, "num_bad_slices");
-  TFDBG_ARROW_FIELD(tensor.num_neg_inf, "num_neg_inf");
-  TFDBG_ARROW_FIELD(tensor.num_pos_inf, "num_pos_inf");
-  TFDBG_ARROW_FIELD(tensor.num_nan, "num_nan");
-  TFDBG_ARROW_FIELD(tensor.num_neg_finite, "num_neg_finite");
-  TFDBG_ARROW_FIELD(tensor.num_zero, "num_zero");
-  TFDBG_ARROW_FIELD(tensor.num_pos_finite, "num_pos_finite");
-  TFDBG_ARROW_FIELD(tensor.num_subnormal, "num_subnormal");
-  TFDBG_ARROW_FIELD(tensor.min, "min");
-  TFDBG_ARROW_FIELD(tensor.max, "max");
-  TFDBG_ARROW_FIELD(tensor.mean, "mean");
-  TFDBG_ARROW_FIELD(tensor.stddev, "stddev");
-  TFDBG_ARROW_FIELD(tensor.max_abs, "max_abs");
-  TFDBG_ARROW_FIELD(tensor.value_bytes, "value_bytes");
-#undef TFDBG_ARROW_FIELD
-  return fields;
-}
-
-nb::tuple health_tuple(const Health& h) {
-  return nb::make_tuple(h.num_neg_inf, h.num_pos_inf, h.num_nan, h.num_neg_finite, h.num_zero, h.num_pos_finite);
+// Returns the counts, and the magnitudes if there are any, in the order of their declaration.
+nb::list numbers_of(const Health& health, const Numerics* numerics) {
+  double row[kNumCounts + kNumMagnitudes];
+  write_row(health, row);
+  if (numerics != nullptr) write_row(*numerics, row + kNumCounts);
+  nb::list numbers;
+  for (int i = 0; i < kNumCounts + (numerics != nullptr ? kNumMagnitudes : 0); ++i) {
+    if (kIsCount[i]) {
+      numbers.append(static_cast<int64_t>(row[i]));
+    } else {
+      numbers.append(row[i]);
+    }
+  }
+  return numbers;
 }
 
 int64_t num_elements(int dtype, const Bytes& buffer) {
@@ -536,20 +504,20 @@ NB_MODULE(_core, m) {
     const nb::tuple self = nb::make_tuple(original, variable, with_variables);
     return nb::steal(PyCFunction_New(&g_execute_op, self.ptr()));
   }, nb::arg("original"), nb::arg("variable"), nb::arg("with_variables"));
-  m.def("record_layout", &record_layout);
-  m.attr("NUM_SUMMARY_COLUMNS") = static_cast<int>(kNumSummaryColumns);
 
   m.def("count_health", [](int dtype, const Bytes& buffer) {
     Health health;
     count_health(dtype, buffer.data(), num_elements(dtype, buffer), &health);
-    return health_tuple(health);
+    return numbers_of(health, nullptr);
   }, nb::arg("dtype"), nb::arg("buffer"));
   m.def("measure", [](int dtype, const Bytes& buffer) {
     Health health;
-    Numerics n;
-    measure(dtype, buffer.data(), num_elements(dtype, buffer), &health, &n);
-    nb::tuple numerics = nb::make_tuple(n.num_subnormal, n.min, n.max, n.mean, n.stddev, n.max_abs, n.any_finite, n.ordered);
-    return nb::steal<nb::tuple>(PySequence_Concat(health_tuple(health).ptr(), numerics.ptr()));
+    Numerics numerics;
+    measure(dtype, buffer.data(), num_elements(dtype, buffer), &health, &numerics);
+    nb::list numbers = numbers_of(health, &numerics);
+    numbers.append(numerics.any_finite);
+    numbers.append(numerics.ordered);
+    return numbers;
   }, nb::arg("dtype"), nb::arg("buffer"));
   m.def("count_histogram", [](int dtype, const Bytes& buffer) {
     Health health;

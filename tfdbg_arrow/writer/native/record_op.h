@@ -14,6 +14,8 @@
 
 #include <string_view>
 
+#include "measures.h"
+
 namespace tfdbg_arrow {
 
 constexpr std::string_view kCallTokenOp = "TfdbgArrowCallToken";
@@ -42,19 +44,9 @@ enum SummaryColumn : int {
   kColumnRank = 0,  // -1: the shape was not measured
   kColumnSize,
   kColumnDim0,  // the last dimensions if the rank is higher
-  kColumnNumNegInf = kColumnDim0 + kNumSummaryDims,
-  kColumnNumPosInf,
-  kColumnNumNan,
-  kColumnNumNegFinite,
-  kColumnNumZero,
-  kColumnNumPosFinite,
-  kColumnNumSubnormal,
-  kColumnMin,
-  kColumnMax,
-  kColumnMean,
-  kColumnStddev,
-  kColumnMaxAbs,
-  kColumnNumFinite,
+  kColumnHealth = kColumnDim0 + kNumSummaryDims,
+  kColumnMagnitudes = kColumnHealth + kNumCounts,
+  kColumnNumFinite = kColumnMagnitudes + kNumMagnitudes,
   kColumnFirstBad,      // the index of the first bad element, plus 1; 0 if it is not known
   kColumnNumBadSlices,  // the number of bad slices, plus 1; 0 for a scalar, or if the number is not known
   kNumSummaryColumns,

@@ -55,11 +55,11 @@ bool is_real_float(int dtype) {
 void set_scalar(const Health& health, const double* row, Record* record) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   if (row[kColumnNumFinite] > 0) {  // otherwise, the row may not contain the value
-    record->tensor.max = row[kColumnMax];
+    record->tensor.magnitudes.max = magnitudes_of_row(row + kColumnMagnitudes).max;
   } else if (health.num_nan != 0) {
-    record->tensor.max = std::numeric_limits<double>::quiet_NaN();
+    record->tensor.magnitudes.max = std::numeric_limits<double>::quiet_NaN();
   } else if ((health.num_pos_inf | health.num_neg_inf) != 0) {
-    record->tensor.max = health.num_pos_inf != 0 ? kInfinity : -kInfinity;
+    record->tensor.magnitudes.max = health.num_pos_inf != 0 ? kInfinity : -kInfinity;
   } else {
     return;
   }
@@ -149,11 +149,9 @@ void fill_from_summary(const Session& session, int dtype, const Shape& shape, co
   }
   if (!session.reads_elements()) return;
   auto count = [&](int column) { return static_cast<int64_t>(row[column]); };
-  const Health health{count(kColumnNumNegInf), count(kColumnNumPosInf), count(kColumnNumNan),
-                      count(kColumnNumNegFinite), count(kColumnNumZero), count(kColumnNumPosFinite)};
+  const Health health = health_of_row(row + kColumnHealth);
   const bool any_finite = row[kColumnNumFinite] > 0, is_complex = dtype == 8 || dtype == 18;
-  const Numerics numerics{count(kColumnNumSubnormal), row[kColumnMin], row[kColumnMax], row[kColumnMean],
-                          row[kColumnStddev], row[kColumnMaxAbs], any_finite, any_finite && !is_complex};
+  const Numerics numerics{magnitudes_of_row(row + kColumnMagnitudes), any_finite, any_finite && !is_complex};
   set_health(session.mode, health, session.mode == Mode::kFullNumerics ? &numerics : nullptr, record);
   if (shape.size == 1 && is_real_float(dtype)) set_scalar(health, row, record);
   if (row[kColumnFirstBad] > 0) {
@@ -302,7 +300,7 @@ Layout layout(const RecordKernel& kernel, TF_OpKernelContext* context, bool has_
     const int64_t num_classes = kernel.nums_classes[i];
     const int64_t num_bytes = kernel.element_bytes[i] > 0 ? shape.size * kernel.element_bytes[i]
                               : num_classes == 0          ? 0
-                              : has_magnitudes            ? (num_classes + kNumMagnitudes) * int64_t{sizeof(double)}
+                              : has_magnitudes            ? (num_classes + kNumDeviceMagnitudes) * int64_t{sizeof(double)}
                                                           : num_classes * int64_t{sizeof(int32_t)};
     found.shapes.push_back(shape);
     found.sizes.push_back(num_bytes);
@@ -357,11 +355,12 @@ void compute_record_device(void* opaque, TF_OpKernelContext* context) {
     }
     const int64_t num_classes = kernel->nums_classes[i];
     double row[kNumSummaryColumns] = {};
-    double* counts = row + kColumnNumNegInf;
+    double* counts = row + kColumnHealth;
     if (num_classes > 0 && has_magnitudes) {
       const auto* numbers = reinterpret_cast<const double*>(aligned.data());
       count_kinds(numbers, num_classes, counts);
-      std::copy_n(numbers + num_classes, kNumMagnitudes, row + kColumnNumSubnormal);
+      std::copy_n(numbers + num_classes, kNumDeviceMagnitudes, row + kColumnMagnitudes);
+      set_not_measured(kNumCounts + kNumDeviceMagnitudes, kNumCounts + kNumMagnitudes, counts);
       row[kColumnNumFinite] = counts[3] + counts[4] + counts[5];
     } else if (num_classes > 0) {
       count_kinds(reinterpret_cast<const int32_t*>(aligned.data()), num_classes, counts);

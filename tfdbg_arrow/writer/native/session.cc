@@ -188,6 +188,11 @@ int64_t num_kept_bytes(int dtype, int64_t size, const void* data) {
   return num_bytes;
 }
 
+// Returns the size in bytes of one count in the histogram of a tensor with `size` elements.
+constexpr int64_t histogram_width(int64_t size) {
+  return size < (int64_t{1} << 8) ? 1 : size < (int64_t{1} << 16) ? 2 : size < (int64_t{1} << 32) ? 4 : 8;
+}
+
 // Keeps the elements of a tensor whose dtype and size are in its record.
 void append_elements(ValueSpool& values, const void* data, Record* record) {
   int64_t num_bytes = record->size * element_size(record->dtype);
@@ -213,25 +218,14 @@ int64_t num_elements(int rank, const int64_t* dims) {
 }
 
 void set_health(Mode mode, const Health& health, const Numerics* numerics, Record* record) {
-  TensorFacts& facts = record->tensor;
   record->flags |= kChecked;
   if (mode != Mode::kCurtHealth) record->flags |= kCounts;
   if (mode != Mode::kCurtHealth && mode != Mode::kConciseHealth) record->flags |= kSigns;
   if ((health.num_neg_inf | health.num_pos_inf | health.num_nan) != 0) record->flags |= kBad;
-  facts.num_neg_inf = health.num_neg_inf;
-  facts.num_pos_inf = health.num_pos_inf;
-  facts.num_nan = health.num_nan;
-  facts.num_neg_finite = health.num_neg_finite;
-  facts.num_zero = health.num_zero;
-  facts.num_pos_finite = health.num_pos_finite;
+  record->tensor.health = health;
   if (numerics == nullptr) return;
   record->flags |= kNumerics | (numerics->any_finite ? kAnyFinite : 0) | (numerics->ordered ? kOrdered : 0);
-  facts.num_subnormal = numerics->num_subnormal;
-  facts.min = numerics->min;
-  facts.max = numerics->max;
-  facts.mean = numerics->mean;
-  facts.stddev = numerics->stddev;
-  facts.max_abs = numerics->max_abs;
+  record->tensor.magnitudes = *numerics;
 }
 
 void describe_tensor(Session& session, int dtype, int rank, const int64_t* dims, const void* data, bool keep,
@@ -246,7 +240,7 @@ void describe_tensor(Session& session, int dtype, int rank, const int64_t* dims,
     const bool is_measured =
         has_magnitudes ? measure(dtype, data, size, &health, &numerics) : count_health(dtype, data, size, &health);
     if (is_measured) set_health(session.mode, health, has_magnitudes ? &numerics : nullptr, record);
-    if (size == 1 && read_scalar(dtype, data, &record->tensor.max)) record->flags |= kScalar;
+    if (size == 1 && read_scalar(dtype, data, &record->tensor.magnitudes.max)) record->flags |= kScalar;
     if ((record->flags & kBad) != 0) {
       BadPlace place;
       find_bad(dtype, data, size, rank == 0 ? size : size / dims[0], &place);
@@ -290,7 +284,7 @@ void keep_inputs(Session& session, const Record& bad, int64_t event_index, const
     }
     num_bytes += num_kept_bytes(input.dtype, size, input.data);
   }
-  if (any_inf && bad.tensor.num_nan == 0) return;
+  if (any_inf && bad.tensor.health.num_nan == 0) return;
   keep_step_inputs(session, bad);
   if (!session.input_budget.admit(bad, num_bytes)) return;
   for (size_t i = 0; i < inputs.size(); ++i) {

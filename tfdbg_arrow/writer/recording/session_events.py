@@ -97,7 +97,7 @@ def add_followers(
 
 def _histogram_records(record: Records, histogram: reference.HistogramSummary) -> list[npt.NDArray[np.void]]:
     """Notes a histogram in the record of its tensor, and returns the HISTOGRAM records."""
-    record["flags"] |= Flag.HISTOGRAM | len(histogram.negative) << BUCKETS_SHIFT
+    record["flags"] |= Flag.HISTOGRAM_COUNTED | len(histogram.negative) << BUCKETS_SHIFT
     width = int(histogram_width(record["size"])[0])
     counts = np.array([histogram.negative, histogram.positive]).T.astype(f"<u{width}").tobytes()
     pieces = []

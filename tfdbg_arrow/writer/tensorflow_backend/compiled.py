@@ -1,7 +1,7 @@
 """Functions that make summary rows of tensors, and that XLA compiles into the functions of the program.
 
-A row has the columns of `summary`, followed by the iterations of the loops that the tensor is computed in, starting
-with the innermost loop. Unused columns hold -1.
+A row has the columns of `graphs/summary_columns.py`, followed by the iterations of the loops that the tensor is
+computed in, starting with the innermost loop. Unused columns hold -1.
 """
 
 from __future__ import annotations
@@ -15,19 +15,30 @@ import tensorflow as tf
 from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 from tensorflow.python.framework import op_def_registry
 
-from tfdbg_arrow.writer.graphs.compiled_columns import MAX_LOOPS, NOT_RUN, NUM_COLUMNS
+from tfdbg_arrow.writer.graphs.summary_columns import (
+    COUNT_COLUMNS,
+    DIM_COLUMNS,
+    MAX_LOOPS,
+    NOT_RUN,
+    NUM_COLUMNS,
+    NUM_COMPILED_COLUMNS,
+    NUM_DEVICE_COUNTS,
+    NUM_FINITE_COLUMN,
+    OTHER_COUNTS,
+    OTHER_MAGNITUDES,
+)
 from tfdbg_arrow.writer.hooks.runtime import RuntimeFunctions
 from tfdbg_arrow.writer.hooks.unobserved import unobserved
 from tfdbg_arrow.writer.settings import TensorDebugMode
 from tfdbg_arrow.writer.tensorflow_backend import summary
-from tfdbg_arrow.writer.tensorflow_backend.elements import FORMATS, Format, magnitudes, without_loss
+from tfdbg_arrow.writer.tensorflow_backend.elements import FORMATS, NUM_BAD_KINDS, Format, magnitudes, without_loss
 
 _NO_LOOPS = [-1.0] * MAX_LOOPS
 _INT64, _DOUBLE = tf.int64.as_datatype_enum, tf.float64.as_datatype_enum
 _ROW = 0
 """Used instead of a dtype number if the operand is a row, not a tensor."""
 _FORMATS = FORMATS | {tf.float16: Format(tf.uint16, 10, 16, 2.0**-24)}
-_ROWS = tf.TensorSpec([None, NUM_COLUMNS], tf.float64)
+_ROWS = tf.TensorSpec([None, NUM_COMPILED_COLUMNS], tf.float64)
 _INDEX = tf.TensorSpec([], tf.int64)
 _FLAG = tf.TensorSpec([], tf.bool)
 
@@ -71,7 +82,9 @@ class CompiledSummaries(RuntimeFunctions):
         return [*row.tolist(), *_NO_LOOPS]
 
     def row_node(self, dtype_number: int, rank: int | None) -> Any:
-        """Returns a node that makes the row of a tensor, of shape [1, NUM_COLUMNS]; None for a dtype without rows.
+        """Returns a node that makes the row of a tensor; None for a dtype without rows.
+
+        The row has the shape [1, NUM_COMPILED_COLUMNS].
 
         The node is a NodeDef without name and inputs. The inputs of a call are the tensor. The inputs of another op are
         the tensor and its shape as int64. If the first operand has another dtype than the tensor, the shape replaces
@@ -119,7 +132,7 @@ class CompiledSummaries(RuntimeFunctions):
         node.attr["operand_dtypes"].list.type.extend(operand_types)
         node.attr["result_dtypes"].list.type.append(_DOUBLE)
         shape = node.attr["result_shapes"].list.shape.add()
-        for size in (num_rows, NUM_COLUMNS):
+        for size in (num_rows, NUM_COMPILED_COLUMNS):
             shape.dim.add().size = size
         return node
 
@@ -154,17 +167,18 @@ def _row(tensor: Any, *, mode: TensorDebugMode) -> Any:
     size = tf.cast(tf.size(tensor, out_type=tf.int64), tf.float64)
     dims = tf.concat([shape[-6:], tf.zeros([6], tf.int64)], axis=0)[:6]
     columns = [tf.cast(tf.size(shape), tf.float64)[None], size[None], tf.cast(dims, tf.float64)]
+    width = DIM_COLUMNS.stop
     flat = tf.reshape(tensor, [-1])
     if mode.measures_health:
-        columns.append(_counts(flat, size, mode=mode))
+        counts = _counts(flat, size, mode=mode)
+        columns += [counts, tf.constant(OTHER_COUNTS, tf.float64)]
+        width = COUNT_COLUMNS.stop
     if mode is TensorDebugMode.FULL_NUMERICS:
-        counts = columns[-1]
-        columns += [magnitudes(flat, without_loss(flat)), tf.reduce_sum(counts[3:], keepdims=True)]
-    measured = tf.concat(columns, axis=0)
-    width = {True: summary.NUM_FINITE_COLUMN + 1, False: 14}[mode is TensorDebugMode.FULL_NUMERICS]
-    width = width if mode.measures_health else 8
-    rest = tf.constant([0.0] * (summary.NUM_COLUMNS - width) + _NO_LOOPS, tf.float64)
-    return tf.concat([measured, rest], axis=0)[None]
+        num_finite = tf.reduce_sum(counts[NUM_BAD_KINDS:], keepdims=True)
+        columns += [magnitudes(flat, without_loss(flat)), tf.constant(OTHER_MAGNITUDES, tf.float64), num_finite]
+        width = NUM_FINITE_COLUMN + 1
+    columns.append(tf.constant([0.0] * (NUM_COLUMNS - width) + _NO_LOOPS, tf.float64))
+    return tf.concat(columns, axis=0)[None]
 
 
 class _Kinds:
@@ -210,7 +224,7 @@ def _counts(flat: Any, size: Any, *, mode: TensorDebugMode) -> Any:
     is_finite = ~(is_nan | is_neg_inf | is_pos_inf)
     bad = [is_neg_inf, is_pos_inf, is_nan]
     if mode in (TensorDebugMode.CURT_HEALTH, TensorDebugMode.CONCISE_HEALTH):
-        return tf.concat([_count_all(bad), tf.zeros([3], tf.float64)], axis=0)
+        return tf.concat([_count_all(bad), tf.zeros([NUM_DEVICE_COUNTS - NUM_BAD_KINDS], tf.float64)], axis=0)
     counts = _count_all([*bad, is_negative & ~is_zero & is_finite, is_zero & is_finite])
     return tf.concat([counts, (size - tf.reduce_sum(counts))[None]], axis=0)
 
@@ -229,16 +243,16 @@ def _count_all(masks: Sequence[Any]) -> Any:
 
 def _labelled(rows: Any, iteration: Any) -> Any:
     """Returns the rows with the iteration of a loop added after the iterations of the loops inside it."""
-    inner_labels = rows[:, summary.NUM_COLUMNS :]
+    inner_labels = rows[:, NUM_COLUMNS:]
     is_next = tf.concat([tf.fill([tf.shape(rows)[0], 1], True), inner_labels[:, :-1] >= 0], axis=1) & (inner_labels < 0)
     labels = tf.where(is_next, tf.cast(iteration, tf.float64), inner_labels)
-    return tf.concat([rows[:, : summary.NUM_COLUMNS], labels], axis=1)
+    return tf.concat([rows[:, :NUM_COLUMNS], labels], axis=1)
 
 
 def _next_iteration(iteration: Any, rows: Any, last: Any, first_bad: Any, has_bad: Any, bad_iteration: Any) -> Any:
     del last  # a Placeholder gets the argument's name, and TensorFlow warns if that is `_`
     labelled = _labelled(rows, iteration)
-    is_bad = tf.reduce_any(rows[:, summary.COUNT_COLUMNS][:, :3] > 0)
+    is_bad = tf.reduce_any(rows[:, COUNT_COLUMNS][:, :NUM_BAD_KINDS] > 0)
     return (
         iteration + 1,
         labelled,

@@ -4,10 +4,10 @@
 graphs after TensorFlow has optimized them (`native/device_summaries.h`). `count_on_device` counts a large eager tensor.
 `elements.py` counts and measures.
 
-A summary row has NUM_COLUMNS float64 numbers, in the order of `SummaryColumn` in `native/record_op.h`.
-`measure_array` makes the row of an array in the native core, and `fill_records` turns rows into spool records.
-`native/reference.py` defines the counts. tests/writer/magnitudes.py defines the other numbers; mean and stddev are
-within its tolerance, and the modulus of a complex element is within one unit in the last place.
+`graphs/summary_columns.py` has the columns of a summary row. `measure_array` makes the row of an array in the native
+core, and `fill_records` turns rows into spool records. `native/reference.py` defines the counts.
+tests/writer/magnitudes.py defines the other numbers; mean and stddev are within its tolerance, and the modulus of a
+complex element is within one unit in the last place.
 
 TensorFlow cannot compute with three of the float8 dtypes (`can_measure`).
 """
@@ -25,7 +25,15 @@ import numpy.typing as npt
 import tensorflow as tf
 from tensorflow.python.framework import kernels
 
-from tfdbg_arrow.spool.records import NUM_INLINE_DIMS, Flag
+from tfdbg_arrow.spool.records import COUNTS, MAGNITUDES, NUM_INLINE_DIMS, Flag
+from tfdbg_arrow.writer.graphs.summary_columns import (
+    COUNT_COLUMNS,
+    DIM_COLUMNS,
+    MAGNITUDE_COLUMNS,
+    MAX_COLUMN,
+    NUM_COLUMNS,
+    NUM_FINITE_COLUMN,
+)
 from tfdbg_arrow.writer.hooks.unobserved import unobserved
 from tfdbg_arrow.writer.native import reference
 from tfdbg_arrow.writer.settings import TensorDebugMode
@@ -41,17 +49,6 @@ from tfdbg_arrow.writer.tensorflow_backend.elements import (
     without_loss,
 )
 
-# Columns: rank, size, six dims, six counts, num_subnormal, min, max, mean, stddev, max_abs, num_finite, and two
-# that only the native core fills: the first bad element and the number of bad slices.
-DIM_COLUMNS = slice(2, 8)
-COUNT_COLUMNS = slice(8, 14)
-MAGNITUDE_COLUMNS = slice(14, 20)
-_MAX_COLUMN = 16
-NUM_FINITE_COLUMN = 20
-NUM_COLUMNS = 23
-
-_COUNTS = ("num_neg_inf", "num_pos_inf", "num_nan", "num_neg_finite", "num_zero", "num_pos_finite")
-_MAGNITUDES = ("min", "max", "mean", "stddev", "max_abs")
 _COMPLEX_NUMBERS = (8, 18)
 _FLOAT_NUMBERS = tuple(reference.TENSORFLOW_DTYPES[name] for name in reference.HISTOGRAM_DTYPES)
 _STRING_NUMBER = 7
@@ -90,9 +87,9 @@ def measure_array(array: npt.NDArray[Any], *, mode: TensorDebugMode) -> npt.NDAr
         elements = np.ascontiguousarray(array, array.dtype.newbyteorder("=")).reshape(-1).view(np.uint8)
         if mode is TensorDebugMode.FULL_NUMERICS or (array.size == 1 and number in _FLOAT_NUMBERS):
             numbers = core.measure(number, elements)
-            row[COUNT_COLUMNS] = numbers[:6]
-            row[MAGNITUDE_COLUMNS] = numbers[6:12]
-            row[NUM_FINITE_COLUMN] = sum(numbers[3:6])
+            row[COUNT_COLUMNS] = numbers[: len(COUNTS)]
+            row[MAGNITUDE_COLUMNS] = numbers[len(COUNTS) : len(COUNTS) + len(MAGNITUDES)]
+            row[NUM_FINITE_COLUMN] = array.size - sum(numbers[:NUM_BAD_KINDS])
         else:
             row[COUNT_COLUMNS] = core.count_health(number, elements)
     return row
@@ -125,15 +122,15 @@ def fill_records(records: npt.NDArray[np.void], rows: npt.NDArray[np.float64], *
     records["dims"] = np.where(shaped[:, None], rows[:, DIM_COLUMNS][:, :NUM_INLINE_DIMS], 0)
     if mode.measures_health:
         counts = rows[:, COUNT_COLUMNS]
-        for index, name in enumerate(_COUNTS):
-            records[name] = counts[:, index]
-        flags[counts[:, :3].any(axis=1)] |= _BAD_FLAG
+        for index, measure in enumerate(COUNTS):
+            records[measure.field] = counts[:, index]
+        flags[counts[:, :NUM_BAD_KINDS].any(axis=1)] |= _BAD_FLAG
     if mode is TensorDebugMode.FULL_NUMERICS:
         any_finite = rows[:, NUM_FINITE_COLUMN] > 0
         flags[any_finite] |= int(Flag.ANY_FINITE)
         flags[any_finite & ~np.isin(records["dtype"], _COMPLEX_NUMBERS)] |= int(Flag.ORDERED)
-        for index, name in enumerate(("num_subnormal", *_MAGNITUDES)):
-            records[name] = rows[:, MAGNITUDE_COLUMNS.start + index]
+        for index, measure in enumerate(MAGNITUDES):
+            records[measure.field] = rows[:, MAGNITUDE_COLUMNS.start + index]
     if mode.measures_health:
         _fill_scalars(records, rows, flags)
     records["flags"] = flags
@@ -144,10 +141,10 @@ def _fill_scalars(records: npt.NDArray[np.void], rows: npt.NDArray[np.float64], 
     # There are few such numbers. NumPy's functions for sets and selections take longer than a loop.
     for index in np.flatnonzero(rows[:, 1] == 1).tolist():
         if records["dtype"][index] in _FLOAT_NUMBERS:
-            num_bad = rows[index, COUNT_COLUMNS][:3].tolist()
+            num_bad = rows[index, COUNT_COLUMNS][:NUM_BAD_KINDS].tolist()
             bad = [value for value, number in zip((-math.inf, math.inf, math.nan), num_bad, strict=True) if number]
             flags[index] |= int(Flag.SCALAR)
-            records["max"][index] = bad[0] if bad else rows[index, _MAX_COLUMN]
+            records["max"][index] = bad[0] if bad else rows[index, MAX_COLUMN]
 
 
 _COPIED_DTYPES = (tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.complex64, tf.complex128)
