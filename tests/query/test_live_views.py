@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from tfdbg_arrow.errors import BrokenPartError, LogdirError
+from tfdbg_arrow.errors import BrokenPartError, LogdirError, QueryError
 from tfdbg_arrow.query import first_nonfinite, open_logdir
 from tfdbg_arrow.schema import TABLES
 
@@ -80,6 +80,32 @@ class TestOneRun:
         with open_logdir(program("RUN-A", tensors=4).write(tmp_path)) as logdir:
             assert logdir.of_run("run-a").rows("SELECT count(*) FROM tensor_health") == [(3,)]
             assert logdir.of_run("RUN-A").rows("SELECT count(*) FROM tensor_health") == [(4,)]
+
+    @pytest.mark.parametrize(
+        "statement",
+        [
+            "DELETE FROM tensor_health",
+            'delete from "tensor_health" where event_index = 1',
+            "UPDATE tensor_health SET step = 1",
+            "INSERT INTO tensor_health SELECT * FROM tensor_health",
+            "WITH one AS (SELECT 1) DELETE FROM tensor_health",
+            "TRUNCATE tensor_health",
+            "DROP TABLE IF EXISTS tensor_health",
+            "ALTER TABLE tensor_health DROP COLUMN step",
+            "SELECT 1; DELETE FROM tensor_health",
+        ],
+    )
+    def test_a_statement_cannot_change_the_rows(self, statement: str, tmp_path: Path) -> None:
+        with open_logdir(program("run-a").write(tmp_path)) as logdir:
+            run = logdir.of_run("run-a")
+            for ask in (run.sql, run.rows):
+                with pytest.raises(QueryError, match="tensor_health cannot be changed"):
+                    ask(statement)
+            assert run.rows("SELECT count(*) FROM tensor_health") == [(3,)]
+            run.sql("CREATE TABLE mine AS SELECT event_index FROM tensor_health")
+            run.sql("INSERT INTO mine SELECT event_index + 10 FROM tensor_health")
+            run.sql("DELETE FROM mine WHERE event_index IN (SELECT event_index FROM tensor_health)")
+            assert run.rows("SELECT count(*) FROM mine") == [(3,)]
 
 
 class TestSeveralVersions:

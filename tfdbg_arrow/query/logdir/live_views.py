@@ -139,9 +139,11 @@ class LiveViews:
 
     def replace(self, name: str, query: str, parameters: Sequence[object]) -> None:
         """Replaces the rows of a table by the result of a query over the views."""
-        columns = ", ".join(f'"{column.name}"' for column in _TABLES[name].columns)
-        self._connection.execute(f'CREATE TABLE "loaded_{name}" AS SELECT {columns} FROM ({query})', parameters)
-        self._connection.execute(f'CREATE OR REPLACE VIEW "{name}" AS SELECT {columns} FROM "loaded_{name}"')
+        table = _TABLES[name]
+        self._load(table, query, parameters, name=f"new_{name}")  # the query may read the rows that it replaces
+        self._forget([name])
+        self._connection.execute(f'ALTER TABLE "new_{name}" RENAME TO "{name}"')
+        self._created.add(name)
         self._loaded.add(name)
 
     def _compute(self, view: View, fill: Callable[[str, str], None]) -> None:
@@ -161,11 +163,34 @@ class LiveViews:
                 self._connection.execute(f'DROP TABLE "computed_{name}"')
 
     def _forget(self, names: Iterable[str]) -> None:
-        for name in list(names):
+        for name in [name for name in names if name in self._created]:
+            kind = "TABLE" if name in self._loaded else "VIEW"
+            self._connection.execute(f'DROP {kind} "{name}"')
+            self._loaded.discard(name)
             self._created.discard(name)
-            if name in self._loaded:
-                self._loaded.discard(name)
-                self._connection.execute(f'DROP TABLE "loaded_{name}"')
+
+    def _load(self, table: Table, query: str, parameters: Sequence[object] = (), *, name: str) -> None:
+        """Reads the rows of a query into a new table in memory, which is named `name`.
+
+        Of a single run, `run_id` is a generated column: reading, comparing and joining by it costs nothing, while a
+        text in every row would be the most expensive column. DuckDB plans statements over a view with such a constant
+        two to three times as long.
+        """
+        columns = ", ".join(
+            f'"run_id" VARCHAR GENERATED ALWAYS AS ({sql_literal(self._run_id)}) VIRTUAL'
+            if column.name == "run_id" and self._run_id is not None
+            else f'"{column.name}" {column.type.value}'
+            for column in table.columns
+        )
+        stored = ", ".join(
+            f'"{column.name}"' for column in table.columns if column.name != "run_id" or self._run_id is None
+        )
+        self._connection.execute(f'CREATE TABLE "{name}" ({columns})')
+        try:
+            self._connection.execute(f'INSERT INTO "{name}" ({stored}) SELECT {stored} FROM ({query})', parameters)
+        except BaseException:
+            self._connection.execute(f'DROP TABLE "{name}"')
+            raise
 
     def _make_table(self, table: Table) -> None:
         parts = self._parts.get(table.name, ())
@@ -204,31 +229,23 @@ class LiveViews:
         self._make(table, source, part_columns=part_columns)
 
     def _make(self, table: Table, source: str, *, part_columns: Container[str]) -> None:
-        """Creates the view of a table over its parts, or over a copy in memory if it is a small table of one run.
+        """Creates the view of a table over its parts, or reads them into memory if it is a small table of one run.
 
         Args:
             table: The table.
             source: The FROM clause that reads the parts.
             part_columns: Names of the columns that this clause has. Other columns are NULL.
         """
-        typed = {
-            column.name: _typed(column, f'"{column.name}"' if column.name in part_columns else "NULL")
-            for column in table.columns
-        }
-        select = f"SELECT {', '.join(typed.values())} FROM {source}"
+        columns = (
+            _typed(column, f'"{column.name}"' if column.name in part_columns else "NULL") for column in table.columns
+        )
+        select = f"SELECT {', '.join(columns)} FROM {source}"
         if self._run_id is not None:
             ((rows,),) = self._connection.execute(f"SELECT count(*) FROM {source}").fetchall()
             if rows <= _MAX_LOADED_ROWS:
-                columns = ", ".join(f'"{name}"' for name in typed)
-                del typed["run_id"]
-                self._connection.execute(
-                    f'CREATE TABLE "loaded_{table.name}" AS SELECT {", ".join(typed.values())} FROM {source}'
-                )
+                self._load(table, select, name=table.name)
                 self._loaded.add(table.name)
-                # Comparing and joining by a constant costs nothing. As a text in every row, run_id would be the most
-                # expensive column.
-                run_id = f"CAST({sql_literal(self._run_id)} AS VARCHAR) AS run_id"
-                select = f'SELECT {columns} FROM (SELECT {run_id}, * FROM "loaded_{table.name}")'
+                return
         self._connection.execute(f'CREATE OR REPLACE VIEW "{table.name}" AS {select}')
 
 

@@ -22,6 +22,7 @@ from tfdbg_arrow.query.engine import sql_literal
 from tfdbg_arrow.query.integrity.broken_parts import error_text
 from tfdbg_arrow.query.logdir.lazy_relation import LazyRelation
 from tfdbg_arrow.query.logdir.live_views import mentioned
+from tfdbg_arrow.schema import TABLES
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,6 +32,13 @@ _IS_QUESTION = re.compile(
     r"\s*(SELECT|WITH(?!.*\b(INSERT|UPDATE|DELETE|MERGE)\b))\b[^;]*;?\s*\Z", re.IGNORECASE | re.DOTALL
 )
 """Matches a single statement that only returns rows."""
+_CHANGED = re.compile(
+    r"\b(?:DELETE\s+FROM|UPDATE|INTO|TRUNCATE(?:\s+TABLE)?|(?:DROP|ALTER)\s+(?:TABLE|VIEW)(?:\s+IF\s+EXISTS)?)\s+"
+    r'(?:"?\w+"?\.)*"?(\w+)"?',
+    re.IGNORECASE,
+)
+"""Matches the name of the table that a statement changes."""
+_TABLE_NAMES = frozenset(table.name for table in TABLES)
 _USER_ERRORS = (
     duckdb.ParserException,
     duckdb.SyntaxException,
@@ -52,7 +60,7 @@ _NO_TEXT = "nanobind::str()"
 Every other RuntimeError comes from a statement or parameters that cannot be bound.
 """
 _PARAMETER = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|--[^\n]*|\?")
-_OUR_OWN = re.compile(r"\b(derived|loaded_\w+)\b|\A\s*(CREATE|INSERT|DELETE|DROP|SET)\b", re.IGNORECASE)
+_OUR_OWN = re.compile(r"\bderived\b|\A\s*(CREATE|INSERT|DELETE|DROP|SET)\b", re.IGNORECASE)
 """Matches statements about tables that exist only while this process has the logdir open."""
 DEFAULT_MEMORY_LIMIT = 2 << 30
 """The default memory limit, in bytes."""
@@ -239,6 +247,8 @@ class Statements(ABC):
         return self._run(run)
 
     def _relation(self, query: str, parameters: Sequence[object] | dict[str, object] | None) -> Any:
+        if not _IS_QUESTION.match(query):
+            _refuse_changes(query)
         self._need(query)
         return self._connection.sql(query, params=parameters)
 
@@ -253,6 +263,16 @@ class Statements(ABC):
     @abstractmethod
     def _told(self, error: Exception) -> Exception:
         """Returns this package's exception for a DuckDB error. Other errors are returned unchanged."""
+
+
+def _refuse_changes(query: str) -> None:
+    """Raises QueryError for a statement that changes a table of the logdir.
+
+    For the rows of one run, the table may be a copy in memory, which DuckDB would change.
+    """
+    for changed in _CHANGED.finditer(query):
+        if changed[1].lower() in _TABLE_NAMES:
+            raise QueryError(f"{changed[1]} cannot be changed: the tables of a logdir are read-only.")
 
 
 class TimeLimit:
