@@ -67,7 +67,7 @@ class DeadProcess:
         """Appends the beginning of a call, with further records for the inputs that do not fit into the first."""
         size = len(inputs) if num_inputs is None else num_inputs
         common = {"execution_index": execution_index}
-        self.record(Kind.EXECUTION, node=self.function, step_id=1, size=size, payload=inputs[:19], **common)
+        self.record(Kind.EXECUTION, node=self.function, thread=1, num_inputs=size, payload=inputs[:19], **common)
         for first in range(19, len(inputs), 19):
             self.record(Kind.INPUTS, slot=first, payload=inputs[first : first + 19], **common)
 

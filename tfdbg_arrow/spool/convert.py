@@ -112,8 +112,8 @@ class Converter:
 
     def _executions(self, batch: Batch, rows: Ints) -> pa.Table:
         get = partial(batch.field, rows=rows)
-        node, step, stack = get("node"), get("step"), get("tensor_id")
-        forward, layer, role, part = get("frame_id"), get("call_site"), get("device"), get("iteration")
+        node, step, stack, part_stack = get("node"), get("step"), get("stack"), get("part_stack")
+        forward, layer, role = get("forward_execution"), get("layer"), get("role")
         graphs = self._names.function_graphs(node)
         columns = {
             "execution_index": pa.array(get("execution_index")),
@@ -121,15 +121,15 @@ class Converter:
             "wall_time_ns": pa.array(get("wall_time_ns")),
             "op_type": _strings(np.maximum(self._names.of_strings(node), 0), self._names.texts),
             "graph_id": _nullable(graphs, graphs >= 0),
-            "num_inputs": pa.array(get("size")),
-            "num_outputs": pa.array(get("slot")),
+            "num_inputs": pa.array(get("num_inputs")),
+            "num_outputs": pa.array(get("num_outputs")),
             "stack_trace_id": _nullable(stack, stack >= 0),
-            "thread_id": pa.array(get("step_id")),
+            "thread_id": pa.array(get("thread")),
             "step": _nullable(step, step != NO_STEP),
             "forward_execution_index": _nullable(forward, forward >= 0),
             "layer": _strings(self._names.of_strings(np.where(layer > 0, layer, -1)), self._names.texts),
             "role": _strings(self._names.of_strings(np.where(role > 0, role, -1)), self._names.texts),
-            "part_stack_trace_id": _nullable(part, part >= 0),
+            "part_stack_trace_id": _nullable(part_stack, part_stack >= 0),
         }
         return self._table("execution", len(rows), columns)
 
@@ -138,7 +138,7 @@ class Converter:
         rows = np.flatnonzero(((kind == Kind.EXECUTION) | (kind == Kind.INPUTS)) & (heads >= 0))
         rows = rows[kind[heads[rows]] == Kind.EXECUTION]
         first = np.where(kind[rows] == Kind.INPUTS, batch.field("slot", rows), 0).astype(np.int64)
-        counts = np.clip(batch.field("size", heads[rows]) - first, 0, PAYLOAD_LENGTH)
+        counts = np.clip(batch.field("num_inputs", heads[rows]) - first, 0, PAYLOAD_LENGTH)
         places = np.arange(PAYLOAD_LENGTH)
         used = places < counts[:, None]
         columns = {

@@ -7,16 +7,15 @@ after `value_offset` are either tensor facts or a payload of 19 integers (`PAYLO
 
 The fields that each kind uses:
 
-* GRAPH_TENSOR: uses all fields, but the bytes of `tensor_id` hold `executed_graph`, the ID of the optimized graph.
+* GRAPH_TENSOR: uses all fields, but has `executed_graph`, the ID of the optimized graph, in place of `tensor_id`.
   `execution_index` is a call if the tensor is known to be an argument of that call, and -1 otherwise. `node` is the key
   that `GraphLinks` assigned to the tensor.
 * EXECUTION_TENSOR, EXTERNAL_TENSOR: use `execution_index`, `slot` and `tensor_id`. `node` is the interned op type, only
   for EXECUTION_TENSOR.
-* EXECUTION: `node` is the interned op type or function name. `size` is the number of inputs, and `slot` is the number
-  of outputs. `tensor_id` is the stack trace id (-1 if none). `step_id` is the Python thread's identifier. `frame_id` is
-  the execution whose gradient this execution computes (-1 if none). `call_site` is the interned layer, and `device` is
-  the interned role (both 0 if none). `iteration` is the stack that made the Keras part (-1 if none). The payload holds
-  the first 19 input tensor ids.
+* EXECUTION: `node` is the interned op type or function name. `num_inputs` and `num_outputs` are numbers of tensors.
+  `stack` is the stack trace id, and `part_stack` is the id of the stack that made the Keras part (-1 if none). `thread`
+  is the Python thread's identifier. `forward_execution` is the execution whose gradient this execution computes (-1 if
+  none). `layer` and `role` are interned (0 if none). The payload holds the first 19 input tensor ids.
 * INPUTS: further input tensor ids of the preceding execution. `slot` is the index of the first of these inputs.
 * EXECUTION_END: the call `execution_index` has returned or raised.
 * EXECUTION_ERROR: the execution `execution_index` has raised. `node` is the interned class name of the error.
@@ -182,8 +181,20 @@ _FIELDS = np.dtype(
         ("value_bytes", "<i8"),
     ]
 )
-ALIASES = {"executed_graph": "tensor_id"}
-"""Other names of the bytes of a field. Only eager tensors have a `tensor_id`."""
+ALIASES = {
+    # In an EXECUTION:
+    "num_outputs": "slot",
+    "layer": "call_site",
+    "role": "device",
+    "thread": "step_id",
+    "forward_execution": "frame_id",
+    "part_stack": "iteration",
+    "stack": "tensor_id",
+    "num_inputs": "size",
+    # In a GRAPH_TENSOR, because only eager tensors have an ID:
+    "executed_graph": "tensor_id",
+}
+"""Names of the bytes of a field in the kinds of records that use them for another fact."""
 
 
 def _with_aliases(fields: np.dtype[np.void]) -> np.dtype[np.void]:
@@ -274,7 +285,7 @@ def _last_head(records: Records, end: int) -> int:
 def num_followers(records: Records) -> Ints:
     """Returns for each record how many followers it must have (INPUTS, DIMS or HISTOGRAM records)."""
     kind = records["kind"]
-    inputs = np.where(kind == Kind.EXECUTION, records["size"] - PAYLOAD_LENGTH, 0)
+    inputs = np.where(kind == Kind.EXECUTION, records["num_inputs"] - PAYLOAD_LENGTH, 0)
     counts = num_histogram_records(records["flags"], records["size"])
     followers: Ints = -(-np.maximum(inputs, 0) // PAYLOAD_LENGTH) + num_dims_records(records) + counts
     return followers

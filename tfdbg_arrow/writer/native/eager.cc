@@ -525,16 +525,16 @@ void record_execution(Session& session, int32_t name, PyObject* const* inputs, P
                       int64_t execution_index, int skip_frames) {
   Record record = blank_record(kExecution, session);
   record.node = name;
-  record.slot = static_cast<int32_t>(num_outputs);
-  record.size = count;
+  record.num_outputs = static_cast<int32_t>(num_outputs);
+  record.num_inputs = count;
   record.execution_index = execution_index;
-  record.tensor_id = intern_stack(skip_frames);
-  record.step_id = static_cast<int64_t>(PyThread_get_thread_ident());
+  record.stack = intern_stack(skip_frames);
+  record.thread = static_cast<int64_t>(PyThread_get_thread_ident());
   const Scope& scope = scope_in(session);
-  record.frame_id = scope.forward_execution;
-  record.iteration = scope.part_stack;
-  record.call_site = scope.layer;
-  record.device = scope.role != 0 ? scope.role : forward_role();
+  record.forward_execution = scope.forward_execution;
+  record.part_stack = scope.part_stack;
+  record.layer = scope.layer;
+  record.role = scope.role != 0 ? scope.role : forward_role();
   record.wall_time_ns = wall_time_ns();
   for (Py_ssize_t i = 0; i < std::min<Py_ssize_t>(count, kPayloadLength); ++i) record.payload[i] = tensor_id(inputs[i]);
   uint64_t more = count > kPayloadLength ? static_cast<uint64_t>((count - 1) / kPayloadLength) : 0;

@@ -66,19 +66,41 @@ struct Record {
   int16_t dtype;
   int32_t flags;
   int32_t node;
-  int32_t call_site;
-  int32_t device;
-  int32_t slot;
-  int64_t step_id;
+  union {
+    int32_t call_site;
+    int32_t layer;
+  };
+  union {
+    int32_t device;
+    int32_t role;
+  };
+  union {
+    int32_t slot;
+    int32_t num_outputs;
+  };
+  union {
+    int64_t step_id;
+    int64_t thread;
+  };
   int64_t execution_index;
-  int64_t frame_id;
-  int64_t iteration;
+  union {
+    int64_t frame_id;
+    int64_t forward_execution;
+  };
+  union {
+    int64_t iteration;
+    int64_t part_stack;
+  };
   union {
     int64_t tensor_id;
+    int64_t stack;
     int64_t executed_graph;
   };
   int64_t step;
-  int64_t size;
+  union {
+    int64_t size;
+    int64_t num_inputs;
+  };
   int64_t value_offset;
   union {
     TensorFacts tensor;

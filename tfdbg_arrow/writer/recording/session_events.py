@@ -235,13 +235,13 @@ class SessionEvents:
         records = blank_records(1 + max(0, len(ids) - 1) // PAYLOAD_LENGTH, Kind.EXECUTION, step=self._step())
         records["node"] = self._backend.intern_string(name)
         records["slot"] = np.arange(len(records)) * PAYLOAD_LENGTH
-        records["slot"][0] = num_fetches
+        records["num_outputs"][0] = num_fetches
         records["kind"][1:] = Kind.INPUTS
-        records["size"] = len(ids)
+        records["num_inputs"] = len(ids)
         records["execution_index"] = execution_index
-        records["tensor_id"] = self._backend.intern_stack()
-        records["step_id"] = threading.get_ident()
-        records["device"] = self._backend.intern_string(FORWARD)
+        records["stack"] = self._backend.intern_stack()
+        records["thread"] = threading.get_ident()
+        records["role"] = self._backend.intern_string(FORWARD)
         payload = records.view(PAYLOAD_DTYPE)["payload"]
         for index, start in enumerate(range(0, len(ids), PAYLOAD_LENGTH)):
             piece = ids[start : start + PAYLOAD_LENGTH]
