@@ -17,13 +17,15 @@ from playwright.sync_api import Browser, expect
 
 from tfdbg_arrow.query import Curve, LayerHealth, layer_health, open_logdir, training_curves
 from tfdbg_arrow.query.display.tensor_window import TensorFilter, tensor_window
+from tfdbg_arrow.viewer.background import InTurn
 from tfdbg_arrow.viewer.colours import DARK, LIGHT, Colours, colour_at, style_sheet
 from tfdbg_arrow.viewer.line_drawing import Line, Plot, curve_plot, curves_svg, plot_drawing
 from tfdbg_arrow.viewer.map_drawing import map_svg
 from tfdbg_arrow.viewer.map_rows import map_rows
 from tfdbg_arrow.viewer.map_scale import ColourScale
+from tfdbg_arrow.viewer.pages.alerts import AlertsView
 from tfdbg_arrow.viewer.pages.model import ModelPage, read_model
-from tfdbg_arrow.viewer.pages.overview import read_overview
+from tfdbg_arrow.viewer.pages.overview import complete_overview, read_overview
 from tfdbg_arrow.viewer.report import read_report, render_report, write_report
 from tfdbg_arrow.viewer.svg import Columns
 
@@ -203,8 +205,10 @@ def test_static_drawings(tmp_path: Path) -> None:
 def test_a_healthy_run_has_curves_on_the_overview(tmp_path: Path) -> None:
     path = training(tmp_path, bad_from=None)
     with open_logdir(path) as logdir:
-        page = read_overview(logdir, budget_s=1000)
-        hurried = read_overview(logdir, budget_s=0.0)
+        page, hurried = (
+            complete_overview(InTurn(logdir, budget_s=budget_s), read_overview(logdir), AlertsView())
+            for budget_s in (1000, 0)
+        )
     assert page.training is not None
     assert page.training.curves is not None
     assert "max_activation" in [curve.name for curve in page.training.curves.curves]

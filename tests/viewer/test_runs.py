@@ -12,8 +12,9 @@ from playwright.sync_api import expect
 
 from tfdbg_arrow.query import Run, open_logdir
 from tfdbg_arrow.viewer import naming
+from tfdbg_arrow.viewer.background import InTurn
 from tfdbg_arrow.viewer.naming import run_labels
-from tfdbg_arrow.viewer.pages.runs import RunFacts, RunsPage, read_runs_page
+from tfdbg_arrow.viewer.pages.runs import RunFacts, RunsPage, complete_runs, read_runs
 from tfdbg_arrow.viewer.strips import AlignedStrips
 
 from ..query.builder import CLEAN, NAN, START_NS, RunBuilder
@@ -37,9 +38,9 @@ def worker(path: Path, index: int, *, bad: tuple[int, ...] = (), late_s: int = 0
     return run.write(path)
 
 
-def runs(path: Path, **arguments: Any) -> RunsPage:
+def runs(path: Path, *, budget_s: float = 1000, **arguments: Any) -> RunsPage:
     with open_logdir(path) as logdir:
-        return read_runs_page(logdir, **arguments)
+        return complete_runs(InTurn(logdir, budget_s=budget_s), read_runs(logdir, **arguments))
 
 
 def shape(strips: AlignedStrips) -> dict[str, list[tuple[int, int, int]]]:

@@ -14,7 +14,6 @@ from tfdbg_arrow.query.bad_runs import BadRuns
 from tfdbg_arrow.query.display.tensor_window import TensorRow, read_tensor
 from tfdbg_arrow.query.recorded import KINDS
 from tfdbg_arrow.query.sql_sandbox import SandboxBusyError
-from tfdbg_arrow.viewer.background import Background
 from tfdbg_arrow.viewer.naming import run_labels
 
 MAX_TEXT = 10_000
@@ -106,19 +105,6 @@ def status_of(error: Exception) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gradual:
-    """How to read a page if one part of it takes long.
-
-    Attributes:
-        start: Reads the quick part of the page.
-        complete: Adds the ready results of the slow part, and starts to compute its other results in the background.
-    """
-
-    start: Callable[[Logdir, Parameters], Any]
-    complete: Callable[[Background, Any, Parameters], Any]
-
-
-@dataclass(frozen=True, kw_only=True)
 class PageKind:
     """One kind of page. Its URL, module, template and test have the same name.
 
@@ -126,19 +112,20 @@ class PageKind:
         name: The name.
         title: The title in the navigation.
         key: The letter that opens the page after `g`; None for a page that is not in the navigation.
-        read: Reads a page's data and returns a frozen dataclass.
+        read: Reads a page's data and returns a frozen dataclass; if `complete` is given, only the quick part.
+        complete: Adds the slow answers, which its first argument computes (see `background.Answers`); None if `read` is
+            always quick. The HTML page reloads itself until all answers are ready, unless its URL has the parameter
+            `wait`.
         assets: Styles and scripts under static/ that only this page loads, in this order.
         version: Returns a value that changes when the page changes but the logdir does not.
-        gradual: How to read the page step by step; None if `read` is always quick. The HTML page reloads itself until
-            all results are ready, unless its URL has the parameter `wait`.
     """
 
     name: str
     title: str
     key: str | None
     read: Callable[[Logdir, Parameters], Any]
+    complete: Callable[[Any, Any, Parameters], Any] | None = None
     assets: tuple[str, ...] = ()
-    gradual: Gradual | None = None
     version: Callable[[], Hashable] = lambda: None
 
     @property
