@@ -23,6 +23,7 @@ from tfdbg_arrow.viewer.line_drawing import Line, Plot, curve_plot, curves_svg, 
 from tfdbg_arrow.viewer.map_drawing import map_svg
 from tfdbg_arrow.viewer.map_rows import map_rows
 from tfdbg_arrow.viewer.map_scale import ColourScale
+from tfdbg_arrow.viewer.page import Parameters, parameters_of
 from tfdbg_arrow.viewer.pages.alerts import AlertsView
 from tfdbg_arrow.viewer.pages.model import ModelPage, read_model
 from tfdbg_arrow.viewer.pages.overview import complete_overview, read_overview
@@ -63,7 +64,7 @@ def training(path: Path, *, num_steps: int = 20, bad_from: int | None = 12, run_
 
 def model(path: Path, **arguments: Any) -> ModelPage:
     with open_logdir(path) as logdir:
-        return read_model(logdir, **arguments)
+        return read_model(logdir, parameters_of(**arguments))
 
 
 def health(path: Path) -> LayerHealth:
@@ -206,7 +207,7 @@ def test_a_healthy_run_has_curves_on_the_overview(tmp_path: Path) -> None:
     path = training(tmp_path, bad_from=None)
     with open_logdir(path) as logdir:
         page, hurried = (
-            complete_overview(InTurn(logdir, budget_s=budget_s), read_overview(logdir), AlertsView())
+            complete_overview(InTurn(logdir, budget_s=budget_s), read_overview(logdir, Parameters()), AlertsView())
             for budget_s in (1000, 0)
         )
     assert page.training is not None

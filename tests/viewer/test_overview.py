@@ -14,6 +14,7 @@ from playwright.sync_api import expect
 
 from tfdbg_arrow.query import Logdir, Rule, builtin_rules, open_logdir
 from tfdbg_arrow.viewer.background import InTurn
+from tfdbg_arrow.viewer.page import Parameters, parameters_of
 from tfdbg_arrow.viewer.pages import alerts as alerts_page
 from tfdbg_arrow.viewer.pages import overview as overview_page
 from tfdbg_arrow.viewer.pages.alerts import AlertsView, RuleAlerts
@@ -29,7 +30,7 @@ from .serving import TOKEN, serving
 
 def overview(path: Path, run_id: str | None = None, *, budget_s: float = 1000, **opening: Any) -> OverviewPage:
     with open_logdir(path, **opening) as logdir:
-        page = read_overview(logdir, run_id=run_id)
+        page = read_overview(logdir, parameters_of(run=run_id))
         return complete_overview(InTurn(logdir, budget_s=budget_s), page, AlertsView(run_id=run_id))
 
 
@@ -104,7 +105,7 @@ def test_rules_and_curves_fill_in_as_they_finish_in_the_background(
     path = logdirs.log_of_zero(tmp_path)
     whole = overview(path)
     with open_logdir(path) as logdir:
-        start = read_overview(logdir)
+        start = read_overview(logdir, Parameters())
     assert (start.rules, start.unfinished_rules, start.verdict) == ((), (), "bad")
     may_end = threading.Event()
     run_rule = alerts_page.run_rule
@@ -136,7 +137,7 @@ def test_rules_and_curves_fill_in_as_they_finish_in_the_background(
 def test_curves_that_take_too_long_are_told(tmp_path: Path) -> None:
     path = logdirs.log_of_zero(tmp_path)
     with open_logdir(path) as logdir:
-        start = read_overview(logdir)
+        start = read_overview(logdir, Parameters())
     with contextlib.closing(Reader(path, timeout_s=0.0)) as reader:
         page = complete_overview(reader.background, start, AlertsView(), wait_s=60)
     assert page.training is not None

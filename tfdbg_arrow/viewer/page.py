@@ -53,6 +53,11 @@ class Parameters:
             raise QueryError(f"the address has no {name}; add ?{name}=….")
         return text
 
+    def needed_integer(self, name: str) -> int:
+        """Returns a non-negative integer; raises a QueryError if it was not given."""
+        self.needed(name)
+        return self.integer(name) or 0
+
     def integer(self, name: str) -> int | None:
         """Returns a non-negative integer; None if it was not given."""
         text = self._values.get(name)
@@ -81,6 +86,11 @@ class Parameters:
     def flag(self, name: str) -> bool:
         """Returns whether a switch is on, which means that its value is `1`."""
         return self.choice(name, ("0", "1")) == "1"
+
+
+def parameters_of(**values: object) -> Parameters:
+    """Returns the parameters of a request. Values that are None are not given."""
+    return Parameters({name: str(value) for name, value in values.items() if value is not None})
 
 
 class NoSuchPageError(TfdbgArrowError):

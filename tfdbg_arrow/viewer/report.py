@@ -23,7 +23,7 @@ from tfdbg_arrow.safe_text import number_of
 from tfdbg_arrow.storage.disk import written_whole
 from tfdbg_arrow.viewer.background import InTurn
 from tfdbg_arrow.viewer.links import ReportLinks
-from tfdbg_arrow.viewer.page import Shell, make_shell
+from tfdbg_arrow.viewer.page import Shell, make_shell, parameters_of
 from tfdbg_arrow.viewer.pages.alerts import AlertsPage, AlertsView, read_alerts
 from tfdbg_arrow.viewer.pages.model import ModelPage, read_model
 from tfdbg_arrow.viewer.pages.overview import OverviewPage, complete_overview, read_overview
@@ -128,7 +128,7 @@ def read_report(logdir: Logdir, *, run_id: str | None = None, budget_s: float = 
     shell = make_shell(logdir, run_id=run_id)
     model = None
     if overview.training is not None and overview.training.is_finished:
-        model = read_model(logdir, run_id=overview.training.run_id, columns=_MAP_COLUMNS)
+        model = read_model(logdir, parameters_of(run=overview.training.run_id, columns=_MAP_COLUMNS))
     left_out = [f"the rule {rule}: it took too long or used too much memory" for rule in alerts.unfinished_rules]
     num_findings = sum(group.num_findings for group in alerts.groups)
     shown = sum(len(group.findings) for group in alerts.groups)
@@ -140,7 +140,7 @@ def read_report(logdir: Logdir, *, run_id: str | None = None, budget_s: float = 
     tensors = tuple(
         Section(
             id=f"tensor-{number}",
-            page=read_tensor_page(logdir, event_index, run_id=run, num_rows=_NUM_ROWS),
+            page=read_tensor_page(logdir, parameters_of(run=run, event=event_index), num_rows=_NUM_ROWS),
         )
         for number, (run, event_index) in enumerate(wanted[:_MAX_TENSORS])
     )
@@ -152,7 +152,7 @@ def read_report(logdir: Logdir, *, run_id: str | None = None, budget_s: float = 
         )
     sources = []
     for number, (run, file_path) in enumerate(dict.fromkeys(_files(overview, alerts, tensors))):
-        page = read_source(logdir, run_id=run, file_path=file_path)
+        page = read_source(logdir, parameters_of(run=run, file=file_path))
         if page.has_text:
             sources.append(Section(id=f"source-{number}", page=page))
     return Report(
@@ -168,7 +168,7 @@ def read_report(logdir: Logdir, *, run_id: str | None = None, budget_s: float = 
 
 def _read_screens(logdir: Logdir, view: AlertsView, *, budget_s: float) -> tuple[OverviewPage, AlertsPage]:
     """Returns the overview and the alerts."""
-    start = read_overview(logdir, run_id=view.run_id)
+    start = read_overview(logdir, parameters_of(run=view.run_id))
     answers = InTurn(logdir, budget_s=budget_s)
     return complete_overview(answers, start, view), read_alerts(answers, view)
 

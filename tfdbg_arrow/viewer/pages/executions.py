@@ -83,37 +83,29 @@ class ExecutionsPage(RowsPage[ExecutionRow]):
     user_names: Mapping[int, str] = field(default_factory=dict)
 
 
-def read_executions(
-    logdir: Logdir,
-    filter_: ExecutionFilter | None = None,
-    *,
-    run_id: str | None,
-    first: int | None = None,
-    before: int | None = None,
-    step: int | None = None,
-    place: int | None = None,
-    focus: int | None = None,
-    limit: int = DEFAULT_LIMIT,
-) -> ExecutionsPage:
+def read_executions(logdir: Logdir, parameters: Parameters) -> ExecutionsPage:
     """Returns a window of the executions of a run.
 
-    Args:
-        logdir: The logdir.
-        filter_: The filter; None means all executions.
-        run_id: The run; None if the logdir has no run.
-        first: The window starts at the first matching execution from this execution_index on. None starts the window a
-            little above `focus`, or else above the first bad execution, or else at the first execution.
-        before: Instead, the window ends directly before this execution_index.
-        step: Instead, the window starts at this training step.
-        place: Instead, the window starts after this number of matching executions.
-        focus: The execution_index of an execution to return in detail.
-        limit: Maximum number of executions; values above MAX_LIMIT are reduced to it.
+    The window starts at the first matching execution from `at` on, ends before the execution `before`, starts at the
+    training step `step`, or starts after `place` matching executions. Without these parameters, it starts a little
+    above the execution `execution`, or else above the first bad execution.
 
     Raises:
-        NoSuchPageError: The run has no execution `focus`.
+        NoSuchPageError: The run has no execution `execution`.
     """
-    filter_ = filter_ or ExecutionFilter()
-    limit = max(1, min(limit, MAX_LIMIT))
+    filter_ = ExecutionFilter(
+        op_type=parameters.text("op_type"),
+        name=parameters.text("name"),
+        graph_id=parameters.integer("graph"),
+        thread_id=parameters.integer("thread"),
+        first_step=parameters.integer("first_step"),
+        last_step=parameters.integer("last_step"),
+        is_call=parameters.flag("calls"),
+        is_bad=parameters.flag("bad"),
+    )
+    limit = min(parameters.integer("limit") or DEFAULT_LIMIT, MAX_LIMIT)
+    first, before, place, step, focus = map(parameters.integer, ("at", "before", "place", "step", "execution"))
+    run_id = one_run(logdir, parameters)
     run = next((run for run in logdir.runs() if run.run_id == run_id), None)
     if run_id is None or run is None:
         return ExecutionsPage(run_id=None, filter=filter_, limit=limit)
@@ -169,29 +161,10 @@ def _detail(logdir: Logdir, filter_: ExecutionFilter, execution_index: int, *, r
     )
 
 
-def _read(logdir: Logdir, parameters: Parameters) -> ExecutionsPage:
-    return read_executions(
-        logdir,
-        ExecutionFilter(
-            op_type=parameters.text("op_type"),
-            name=parameters.text("name"),
-            graph_id=parameters.integer("graph"),
-            thread_id=parameters.integer("thread"),
-            first_step=parameters.integer("first_step"),
-            last_step=parameters.integer("last_step"),
-            is_call=parameters.flag("calls"),
-            is_bad=parameters.flag("bad"),
-        ),
-        run_id=one_run(logdir, parameters),
-        first=parameters.integer("at"),
-        before=parameters.integer("before"),
-        step=parameters.integer("step"),
-        place=parameters.integer("place"),
-        focus=parameters.integer("execution"),
-        limit=parameters.integer("limit") or DEFAULT_LIMIT,
-    )
-
-
 PAGE = PageKind(
-    name="executions", title="Executions", key="x", read=_read, assets=("windows.css", "executions.css", "windows.js")
+    name="executions",
+    title="Executions",
+    key="x",
+    read=read_executions,
+    assets=("windows.css", "executions.css", "windows.js"),
 )

@@ -178,12 +178,31 @@ def _line(name: str, measure: Measure, *, is_share: bool) -> Line:
     return Line(name=name, greatest=greatest, least=least, texts=texts)
 
 
-def read_history(logdir: Logdir, view: HistoryView) -> HistoryPage:
+def read_history(logdir: Logdir, parameters: Parameters) -> HistoryPage:
     """Returns the health of the tensors of one op over time.
 
     Raises:
         NoSuchPageError: No op is given, or the event is not a tensor that an op computed.
     """
+    axis = parameters.choice("axis", AXES)
+    ranges = {
+        axis_name: (parameters.integer(f"first_{axis_name}"), parameters.integer(f"last_{axis_name}"))
+        for axis_name in AXES
+    }
+    if axis is None:
+        axis = next((axis_name for axis_name, (first, last) in ranges.items() if (first, last) != (None, None)), None)
+    first, last = (None, None) if axis is None else ranges[axis]
+    view = HistoryView(
+        run_id=needed_run(logdir, parameters),
+        graph_id=parameters.integer("graph"),
+        op_name=parameters.text("op"),
+        op_type=parameters.text("op_type"),
+        output_slot=parameters.integer("slot"),
+        event_index=parameters.integer("event"),
+        axis=axis,
+        first=first,
+        last=last,
+    )
     run_id = view.run_id
     if view.op_name is None and view.op_type is None:
         if view.event_index is None:
@@ -309,33 +328,10 @@ def _unmeasured(series: TensorSeries, mode: str | None) -> list[str]:
     return sentences
 
 
-def _read(logdir: Logdir, parameters: Parameters) -> HistoryPage:
-    axis = parameters.choice("axis", AXES)
-    ranges = {
-        axis_name: (parameters.integer(f"first_{axis_name}"), parameters.integer(f"last_{axis_name}"))
-        for axis_name in AXES
-    }
-    if axis is None:
-        axis = next((axis_name for axis_name, (first, last) in ranges.items() if (first, last) != (None, None)), None)
-    first, last = (None, None) if axis is None else ranges[axis]
-    view = HistoryView(
-        run_id=needed_run(logdir, parameters),
-        graph_id=parameters.integer("graph"),
-        op_name=parameters.text("op"),
-        op_type=parameters.text("op_type"),
-        output_slot=parameters.integer("slot"),
-        event_index=parameters.integer("event"),
-        axis=axis,
-        first=first,
-        last=last,
-    )
-    return read_history(logdir, view)
-
-
 PAGE = PageKind(
     name="history",
     title="Over time",
     key=None,
-    read=_read,
+    read=read_history,
     assets=("chart.css", "colours.css", "chart.js"),
 )

@@ -128,13 +128,9 @@ class OverviewPage:
     num_broken: int
 
 
-def read_overview(logdir: Logdir, *, run_id: str | None = None) -> OverviewPage:
-    """Returns the first screen without the alerts and the curves.
-
-    Args:
-        logdir: The logdir.
-        run_id: The run to show, or "all". None means the newest run, with the other processes of its program.
-    """
+def read_overview(logdir: Logdir, parameters: Parameters) -> OverviewPage:
+    """Returns the first screen without the alerts and the curves."""
+    run_id = chosen_run(logdir, parameters)
     summaries = read_run_summaries(logdir)
     about = logdir.about_runs(run_id=run_id)
     asked = tuple(summary for summary in summaries if summary.run.run_id in about.run_ids)
@@ -290,7 +286,7 @@ PAGE = PageKind(
     name="overview",
     title="Overview",
     key="o",
-    read=lambda logdir, parameters: read_overview(logdir, run_id=chosen_run(logdir, parameters)),
+    read=read_overview,
     complete=_complete,
     assets=("chart.css", "colours.css", "chart.js", "pending.js"),
 )

@@ -105,15 +105,10 @@ def read_run_facts(logdir: Logdir, run_id: str) -> RunFacts:
     )
 
 
-def read_runs(logdir: Logdir, *, order: str = "time", first: int = 0, limit: int = LIMIT) -> RunsPage:
-    """Returns the data of the runs page without the facts that take long.
-
-    Args:
-        logdir: The logdir.
-        order: One of ORDERS.
-        first: Number of runs to skip before the window.
-        limit: Maximum number of runs.
-    """
+def read_runs(logdir: Logdir, parameters: Parameters) -> RunsPage:
+    """Returns the data of the runs page without the facts that take long."""
+    order = parameters.choice("order", ORDERS) or "time"
+    first = parameters.integer("first") or 0
     summaries = read_run_summaries(logdir)
     bad = _by_first_bad(summaries)
     newest = asked_runs(logdir, None).run_ids
@@ -123,7 +118,7 @@ def read_runs(logdir: Logdir, *, order: str = "time", first: int = 0, limit: int
     if order == "bad":
         ids = {summary.run.run_id for summary in bad}
         summaries = (*bad, *(summary for summary in summaries if summary.run.run_id not in ids))
-    window = summaries[first : first + limit]
+    window = summaries[first : first + LIMIT]
     steps = [step for one in summaries for step in (one.first_step, one.last_step) if step is not None]
     strips = read_aligned_strips(
         logdir, [one.run.run_id for one in window], steps=(min(steps), max(steps)) if steps else None
@@ -133,7 +128,7 @@ def read_runs(logdir: Logdir, *, order: str = "time", first: int = 0, limit: int
         is_newest_clean=is_newest_clean,
         order=order,
         first=first,
-        limit=limit,
+        limit=LIMIT,
         num_runs=len(summaries),
         num_bad=len(bad),
         rows=tuple(
@@ -213,16 +208,11 @@ def complete_runs(answers: Answers, page: RunsPage, *, wait_s: float = _WAIT_S) 
     return replace(page, rows=rows, num_pending=num_pending, num_unread=max(0, num_without - num_pending))
 
 
-def _read(logdir: Logdir, parameters: Parameters) -> RunsPage:
-    order = parameters.choice("order", ORDERS) or "time"
-    return read_runs(logdir, order=order, first=parameters.integer("first") or 0)
-
-
 PAGE = PageKind(
     name="runs",
     title="Runs",
     key="u",
-    read=_read,
+    read=read_runs,
     complete=lambda answers, page, _: complete_runs(answers, page),
     assets=("runs.css", "pending.js"),
 )

@@ -40,32 +40,29 @@ class TensorsPage(RowsPage[TensorRow]):
     hint: str = ""
 
 
-def read_tensors(
-    logdir: Logdir,
-    filter_: TensorFilter | None = None,
-    *,
-    run_id: str | None,
-    first: int | None = 0,
-    before: int | None = None,
-    step: int | None = None,
-    place: int | None = None,
-    limit: int = DEFAULT_LIMIT,
-) -> TensorsPage:
+def read_tensors(logdir: Logdir, parameters: Parameters) -> TensorsPage:
     """Returns a window of the recorded tensors of a run.
 
-    Args:
-        logdir: The logdir.
-        filter_: The filter; None means all tensors.
-        run_id: The run; None if the logdir has no run.
-        first: The window starts at the first matching tensor from this event_index on. None starts the window a little
-            above the first bad tensor, or else at the first tensor.
-        before: Instead, the window ends directly before this event_index.
-        step: Instead, the window starts at this training step.
-        place: Instead, the window starts after this number of matching tensors.
-        limit: Maximum number of tensors; values above MAX_LIMIT are reduced to it.
+    The window starts at the first matching tensor from `at` on, ends before the tensor `before`, starts at the training
+    step `step`, or starts after `place` matching tensors. Without these parameters, it starts a little above the first
+    bad tensor.
     """
-    filter_ = filter_ or TensorFilter()
-    limit = max(1, min(limit, MAX_LIMIT))
+    filter_ = TensorFilter(
+        op_type=parameters.text("op_type"),
+        name=parameters.text("name"),
+        graph_id=parameters.integer("graph"),
+        dtype=parameters.text("dtype"),
+        scope=parameters.choice("scope", SCOPES),
+        execution_index=parameters.integer("execution"),
+        first_step=parameters.integer("first_step"),
+        last_step=parameters.integer("last_step"),
+        layer=parameters.text("layer"),
+        side=parameters.choice("side", SIDES),
+        is_bad=parameters.flag("bad"),
+    )
+    limit = min(parameters.integer("limit") or DEFAULT_LIMIT, MAX_LIMIT)
+    first, before, place, step = map(parameters.integer, ("at", "before", "place", "step"))
+    run_id = one_run(logdir, parameters)
     if run_id is None:
         return TensorsPage(run_id=None, filter=filter_, limit=limit)
     if step is not None:
@@ -105,29 +102,4 @@ def read_tensors(
     )
 
 
-def _read(logdir: Logdir, parameters: Parameters) -> TensorsPage:
-    return read_tensors(
-        logdir,
-        TensorFilter(
-            op_type=parameters.text("op_type"),
-            name=parameters.text("name"),
-            graph_id=parameters.integer("graph"),
-            dtype=parameters.text("dtype"),
-            scope=parameters.choice("scope", SCOPES),
-            execution_index=parameters.integer("execution"),
-            first_step=parameters.integer("first_step"),
-            last_step=parameters.integer("last_step"),
-            layer=parameters.text("layer"),
-            side=parameters.choice("side", SIDES),
-            is_bad=parameters.flag("bad"),
-        ),
-        run_id=one_run(logdir, parameters),
-        first=parameters.integer("at"),
-        before=parameters.integer("before"),
-        step=parameters.integer("step"),
-        place=parameters.integer("place"),
-        limit=parameters.integer("limit") or DEFAULT_LIMIT,
-    )
-
-
-PAGE = PageKind(name="tensors", title="Tensors", key="t", read=_read, assets=("windows.css", "windows.js"))
+PAGE = PageKind(name="tensors", title="Tensors", key="t", read=read_tensors, assets=("windows.css", "windows.js"))
