@@ -259,7 +259,7 @@ def draw(around: Neighbourhood, links: GraphLinks) -> Drawing:
         )
         words = "" if edge.is_control else f":{edge.source_output_slot}"
         if output is not None:
-            words += f" {output_text(output)}"
+            words += f" {type_text(output)}"
         health = "" if output is None else f", {health_text(output)}"
         lines.append(
             Line(
@@ -305,7 +305,7 @@ def _box(node: OpNode, links: GraphLinks, *, is_focus: bool, num_hidden: int) ->
     ran_as = [name for name in node.executed_types or () if name != node.op_type and name != "_Arg"]
     extra += [f"ran as {', '.join(ran_as)}"] if ran_as else []
     extra = [_shortened(text) for text in extra]
-    about = [f":{output.output_slot} {output_text(output)}, {health_text(output)}" for output in node.outputs[:8]]
+    about = [f":{output.output_slot} {type_text(output)}, {health_text(output)}" for output in node.outputs[:8]]
     return Box(
         kind="call" if node.calls else "op",
         state=node.state,
@@ -499,7 +499,7 @@ def shape_text(shape: Sequence[int] | None) -> str:
     return "[…]" if shape is None else f"[{', '.join('?' if size < 0 else str(size) for size in shape)}]"
 
 
-def output_text(output: OpOutput) -> str:
+def type_text(output: OpOutput) -> str:
     """Returns the dtype and static shape of an output, as `float32 [?, 64]`."""
     return f"{output.dtype or 'dtype unknown'} {shape_text(output.static_shape)}"
 
