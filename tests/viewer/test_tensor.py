@@ -5,16 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 from tfdbg_arrow.query import open_logdir
-from tfdbg_arrow.viewer.page import parameters_of
 from tfdbg_arrow.viewer.pages.tensor import TensorPage, read_tensor_page
 
 from ..query.builder import CLEAN, NAN, RunBuilder
 from . import logdirs
 
 
-def tensor(path: Path, event_index: int) -> TensorPage:
+def tensor(path: Path, event_index: int, *, at: tuple[int, ...] = (), num_rows: int = 20) -> TensorPage:
     with open_logdir(path) as logdir:
-        return read_tensor_page(logdir, parameters_of(run="run-a", event=event_index))
+        return read_tensor_page(logdir, event_index, run_id="run-a", values_at=at, num_rows=num_rows)
 
 
 def test_a_bad_tensor_has_its_path_to_the_origin_and_its_neighbours(tmp_path: Path) -> None:

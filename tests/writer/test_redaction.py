@@ -20,7 +20,6 @@ from tests.programs.running import Program, start_python
 from tfdbg_arrow import open_logdir, recover
 from tfdbg_arrow.cli.app import app
 from tfdbg_arrow.errors import SettingError
-from tfdbg_arrow.viewer.page import parameters_of
 from tfdbg_arrow.viewer.pages.source import read_source
 from tfdbg_arrow.viewer.source_text import read_excerpt
 from tfdbg_arrow.writer.rows import Redaction, parse_redact
@@ -126,7 +125,7 @@ def test_no_file_ever_contains_redacted_texts(places: tuple[Path, Path, Path]) -
         excerpt = read_excerpt(opened, found.source, run_id=found.run_id)
         assert excerpt is not None
         assert (excerpt.lines, excerpt.is_withheld) == ((), True)
-        assert read_source(opened, parameters_of(run=found.run_id)).is_withheld
+        assert read_source(opened, run_id=found.run_id).is_withheld
         ((reason,),) = opened.rows("SELECT reason FROM capture_stat WHERE subject = 'a hook'")
         assert reason.startswith("FileNotFoundError: [Errno 2] No such file: '")
         assert [owner for (owner,) in opened.rows("SELECT owner FROM stack_frame WHERE file_path = 'train.py'")] != []

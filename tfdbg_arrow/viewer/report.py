@@ -124,8 +124,8 @@ def read_report(logdir: Logdir, *, run_id: str | None = None, budget_s: float = 
         run_id: The run to report, or "all". None means the newest run, with the other processes of its program.
         budget_s: Time limit for the alert rules and the curves, in seconds.
     """
-    overview, alerts = _read_screens(logdir, AlertsView(run_id=run_id, limit=_NUM_ALERTS), budget_s=budget_s)
     shell = make_shell(logdir, run_id=run_id)
+    overview, alerts = _read_screens(logdir, AlertsView(run_id=run_id, limit=_NUM_ALERTS), budget_s=budget_s)
     model = None
     if overview.training is not None and overview.training.is_finished:
         model = read_model(logdir, parameters_of(run=overview.training.run_id, columns=_MAP_COLUMNS))
@@ -140,7 +140,7 @@ def read_report(logdir: Logdir, *, run_id: str | None = None, budget_s: float = 
     tensors = tuple(
         Section(
             id=f"tensor-{number}",
-            page=read_tensor_page(logdir, parameters_of(run=run, event=event_index), num_rows=_NUM_ROWS),
+            page=read_tensor_page(logdir, event_index, run_id=run, num_rows=_NUM_ROWS),
         )
         for number, (run, event_index) in enumerate(wanted[:_MAX_TENSORS])
     )
@@ -152,7 +152,7 @@ def read_report(logdir: Logdir, *, run_id: str | None = None, budget_s: float = 
         )
     sources = []
     for number, (run, file_path) in enumerate(dict.fromkeys(_files(overview, alerts, tensors))):
-        page = read_source(logdir, parameters_of(run=run, file=file_path))
+        page = read_source(logdir, run_id=run, file_path=file_path)
         if page.has_text:
             sources.append(Section(id=f"source-{number}", page=page))
     return Report(

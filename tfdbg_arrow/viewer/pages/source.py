@@ -70,17 +70,19 @@ class SourcePage:
     origin: SourceOrigin | None
 
 
-def read_source(logdir: Logdir, parameters: Parameters) -> SourcePage:
+def read_source(logdir: Logdir, *, run_id: str, file_path: str | None = None, lineno: int | None = None) -> SourcePage:
     """Returns a file of a run, from the recorded text. The file itself is never opened.
 
-    Without the parameter `file`, it is the first file, which is the file where the first bad value began, if there is
-    one.
+    Args:
+        logdir: The logdir.
+        run_id: The run.
+        file_path: The path as recorded; None selects the first file, which is the file where the first bad value began,
+            if there is one.
+        lineno: The selected line.
 
     Raises:
         NoSuchPageError: The run has no such file.
     """
-    run_id = needed_run(logdir, parameters)
-    file_path, lineno = parameters.text("file"), parameters.integer("line")
     origin = _origin(logdir, run_id=run_id)
     files = source_files(logdir, run_id=run_id)
     if origin is not None:
@@ -127,4 +129,13 @@ def _origin(logdir: Logdir, *, run_id: str) -> SourceOrigin | None:
     )
 
 
-PAGE = PageKind(name="source", title="Source", key="s", read=read_source)
+def _read(logdir: Logdir, parameters: Parameters) -> SourcePage:
+    return read_source(
+        logdir,
+        run_id=needed_run(logdir, parameters),
+        file_path=parameters.text("file"),
+        lineno=parameters.integer("line"),
+    )
+
+
+PAGE = PageKind(name="source", title="Source", key="s", read=_read)

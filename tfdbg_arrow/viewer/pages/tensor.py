@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tfdbg_arrow.query import Frame, Growth, Hop, InputTensor, Logdir
@@ -72,20 +73,21 @@ class TensorPage:
     next_bad_event_index: int | None
 
 
-def read_tensor_page(logdir: Logdir, parameters: Parameters, *, num_rows: int = NUM_ROWS) -> TensorPage:
+def read_tensor_page(
+    logdir: Logdir, event_index: int, *, run_id: str, values_at: Sequence[int] = (), num_rows: int = NUM_ROWS
+) -> TensorPage:
     """Returns one recorded tensor.
 
     Args:
         logdir: The logdir.
-        parameters: The parameters of the address. `values_at` is the index of the first element to return, one number
-            per dimension. Trailing numbers can be omitted.
+        event_index: The tensor's row in tensor_health.
+        run_id: The run.
+        values_at: The index of the first element to return, one number per dimension. Trailing numbers can be omitted.
         num_rows: Maximum number of rows of elements.
 
     Raises:
         NoSuchPageError: The run has no such tensor.
     """
-    event_index, run_id = parameters.needed_integer("event"), needed_run(logdir, parameters)
-    values_at = parameters.integers("values_at")
     tensor = needed_tensor(logdir, event_index, run_id=run_id)
     everything = TensorFilter()
     before, after = neighbours(logdir, event_index, run_id=run_id)
@@ -124,4 +126,13 @@ def read_tensor_page(logdir: Logdir, parameters: Parameters, *, num_rows: int = 
     )
 
 
-PAGE = PageKind(name="tensor", title="Tensor", key=None, read=read_tensor_page)
+def _read(logdir: Logdir, parameters: Parameters) -> TensorPage:
+    return read_tensor_page(
+        logdir,
+        parameters.needed_integer("event"),
+        run_id=needed_run(logdir, parameters),
+        values_at=parameters.integers("values_at"),
+    )
+
+
+PAGE = PageKind(name="tensor", title="Tensor", key=None, read=_read)
