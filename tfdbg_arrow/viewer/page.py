@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from tfdbg_arrow.errors import BrokenPartError, QueryError, TfdbgArrowError
 from tfdbg_arrow.query import AboutRuns, Logdir, Run
 from tfdbg_arrow.query.asked_runs import ALL_RUNS, asked_runs, find_run, runs_by_first_bad
 from tfdbg_arrow.query.bad_runs import BadRuns
+from tfdbg_arrow.query.display.row_window import Window
 from tfdbg_arrow.query.display.tensor_window import TensorRow, read_tensor
 from tfdbg_arrow.query.recorded import KINDS
 from tfdbg_arrow.query.sql_sandbox import SandboxBusyError
@@ -273,31 +274,20 @@ _Row = TypeVar("_Row")
 
 
 @dataclass(frozen=True, kw_only=True)
-class RowsPage(Generic[_Row]):
-    """A window of the rows of a run that match a filter. Rows are tensors or executions.
+class RowsPage(Window[_Row]):
+    """A window of the tensors or executions of a run that match a filter.
 
     Attributes:
         run_id: The run; None if the logdir has no run.
-        rows: The window, by event_index or execution_index.
-        num_matching: Number of rows that match the filter.
-        num_before: Number of matching rows before the window.
         limit: Maximum number of rows in a window.
         op_types: Op types and functions to choose from.
         graphs: Graphs to choose from.
     """
 
     run_id: str | None
-    rows: tuple[_Row, ...] = ()
-    num_matching: int = 0
-    num_before: int = 0
     limit: int
     op_types: tuple[str, ...] = ()
     graphs: tuple[GraphChoice, ...] = ()
-
-    @property
-    def num_after(self) -> int:
-        """Number of matching rows after the window."""
-        return self.num_matching - self.num_before - len(self.rows)
 
 
 def read_graph_choices(logdir: Logdir, run_id: str | None) -> tuple[GraphChoice, ...]:

@@ -35,9 +35,14 @@ class Window(Generic[Row]):
         num_before: Number of matching rows before the first of `rows`.
     """
 
-    rows: tuple[Row, ...]
-    num_matching: int
-    num_before: int
+    rows: tuple[Row, ...] = ()
+    num_matching: int = 0
+    num_before: int = 0
+
+    @property
+    def num_after(self) -> int:
+        """Number of matching rows after the last of `rows`."""
+        return self.num_matching - self.num_before - len(self.rows)
 
 
 class WindowStart(TypedDict, total=False):
