@@ -16,7 +16,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from tfdbg_arrow.query import Curve, LayerHealth, layer_health, open_logdir, training_curves
-from tfdbg_arrow.query.display.tensor_window import TensorFilter, tensor_window
+from tfdbg_arrow.query.display.tensor_window import TensorFilter, tensors
 from tfdbg_arrow.viewer.background import InTurn
 from tfdbg_arrow.viewer.colours import DARK, LIGHT, Colours, colour_at, style_sheet
 from tfdbg_arrow.viewer.line_drawing import Line, Plot, curve_plot, curves_svg, plot_drawing
@@ -156,7 +156,8 @@ def test_the_tensors_of_a_layer_and_a_side(tmp_path: Path) -> None:
     with open_logdir(training(tmp_path, num_steps=3, bad_from=None)) as logdir:
         found = {
             (layer, side): {
-                row.op_name for row in tensor_window(logdir, TensorFilter(layer=layer, side=side), run_id="run-a").rows
+                row.op_name
+                for row in tensors(logdir, TensorFilter(layer=layer, side=side), run_id="run-a").window().rows
             }
             for layer in ("net", "net/b", "n")
             for side in (None, "forward", "gradient")

@@ -11,7 +11,7 @@ from tfdbg_arrow.errors import BrokenPartError, QueryError, TfdbgArrowError
 from tfdbg_arrow.query import AboutRuns, Logdir, Run
 from tfdbg_arrow.query.asked_runs import ALL_RUNS, asked_runs, find_run, runs_by_first_bad
 from tfdbg_arrow.query.bad_runs import BadRuns
-from tfdbg_arrow.query.display.row_window import Window
+from tfdbg_arrow.query.display.row_window import MAX_INDEX, Rows, Window, first_of_step
 from tfdbg_arrow.query.display.tensor_window import TensorRow, read_tensor
 from tfdbg_arrow.query.recorded import KINDS
 from tfdbg_arrow.query.sql_sandbox import SandboxBusyError
@@ -288,6 +288,38 @@ class RowsPage(Window[_Row]):
     limit: int
     op_types: tuple[str, ...] = ()
     graphs: tuple[GraphChoice, ...] = ()
+
+
+def read_window(
+    rows: Rows[_Row], bad: Rows[_Row], parameters: Parameters, *, run_id: str, limit: int, focus: int | None = None
+) -> tuple[Window[_Row], int | None, int | None]:
+    """Returns the window that a URL asks for, and the indexes of the last bad row before it and the first one after it.
+
+    The window starts at the first row from the index `at` on, ends before the index `before`, starts at the training
+    step `step`, or starts after `place` rows. Without these parameters, it starts a little above `focus`, or else above
+    the first bad row.
+
+    Args:
+        rows: The rows that match the filter.
+        bad: Those of them that are bad.
+        parameters: The parameters of the URL.
+        run_id: The run.
+        limit: Maximum number of rows.
+        focus: The index of a row.
+    """
+    first, before, place, step = map(parameters.integer, ("at", "before", "place", "step"))
+    if step is not None:
+        # If the step has no rows, the window starts after the last row and is empty.
+        index = first_of_step(rows.logdir, rows.table, rows.index, step, run_id=run_id)
+        first, before = MAX_INDEX if index is None else index, None
+    elif first is None and before is None and place is None:
+        shown = bad.next(-1) if focus is None else focus
+        place = max(0, rows.window(first=shown or 0, limit=1).num_before - NUM_ABOVE)
+    window = rows.window(first=first or 0, before=before, place=place, limit=limit)
+    if not window.rows:
+        return window, None, None
+    ends = rows.index_of(window.rows[0]), rows.index_of(window.rows[-1])
+    return window, bad.next(ends[0], is_backwards=True), bad.next(ends[1])
 
 
 def read_graph_choices(logdir: Logdir, run_id: str | None) -> tuple[GraphChoice, ...]:

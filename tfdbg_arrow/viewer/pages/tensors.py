@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tfdbg_arrow.query import Logdir
-from tfdbg_arrow.query.display.tensor_window import (
-    SCOPES,
-    SIDES,
-    TensorFilter,
-    TensorRow,
-    first_of_step,
-    next_bad,
-    tensor_window,
-)
+from tfdbg_arrow.query.display.tensor_window import SCOPES, SIDES, TensorFilter, TensorRow, tensors
 from tfdbg_arrow.query.wording import similar_text
-from tfdbg_arrow.viewer.page import NUM_ABOVE, PageKind, Parameters, RowsPage, one_run, read_graph_choices, read_texts
+from tfdbg_arrow.viewer.page import PageKind, Parameters, RowsPage, one_run, read_graph_choices, read_texts, read_window
 
 DEFAULT_LIMIT = 100
 MAX_LIMIT = 1000
@@ -41,12 +33,7 @@ class TensorsPage(RowsPage[TensorRow]):
 
 
 def read_tensors(logdir: Logdir, parameters: Parameters) -> TensorsPage:
-    """Returns a window of the recorded tensors of a run.
-
-    The window starts at the first matching tensor from `at` on, ends before the tensor `before`, starts at the training
-    step `step`, or starts after `place` matching tensors. Without these parameters, it starts a little above the first
-    bad tensor.
-    """
+    """Returns a window of the recorded tensors of a run; see `read_window`."""
     filter_ = TensorFilter(
         op_type=parameters.text("op_type"),
         name=parameters.text("name"),
@@ -61,22 +48,11 @@ def read_tensors(logdir: Logdir, parameters: Parameters) -> TensorsPage:
         is_bad=parameters.flag("bad"),
     )
     limit = min(parameters.integer("limit") or DEFAULT_LIMIT, MAX_LIMIT)
-    first, before, place, step = map(parameters.integer, ("at", "before", "place", "step"))
     run_id = one_run(logdir, parameters)
     if run_id is None:
         return TensorsPage(run_id=None, filter=filter_, limit=limit)
-    if step is not None:
-        first, before = first_of_step(logdir, step, run_id=run_id) or 0, None
-    elif first is None and before is None and place is None:
-        first_bad = next_bad(logdir, filter_, -1, run_id=run_id)
-        if first_bad is not None:
-            here = tensor_window(logdir, filter_, run_id=run_id, first=first_bad, limit=1)
-            place = max(0, here.num_before - NUM_ABOVE)
-    window = tensor_window(logdir, filter_, run_id=run_id, first=first or 0, before=before, place=place, limit=limit)
-    after_bad = before_bad = None
-    if window.rows:
-        after_bad = next_bad(logdir, filter_, window.rows[-1].event_index, run_id=run_id)
-        before_bad = next_bad(logdir, filter_, window.rows[0].event_index, run_id=run_id, is_backwards=True)
+    matching, bad = (tensors(logdir, one, run_id=run_id) for one in (filter_, replace(filter_, is_bad=True)))
+    window, before_bad, after_bad = read_window(matching, bad, parameters, run_id=run_id, limit=limit)
     op_types = read_texts(
         logdir,
         "SELECT op_type FROM graph_op WHERE run_id = ? UNION SELECT op_type FROM execution WHERE run_id = ?",
