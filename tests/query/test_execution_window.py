@@ -11,11 +11,10 @@ from tfdbg_arrow.query import Logdir, open_logdir
 from tfdbg_arrow.query.display.execution_window import (
     ExecutionFilter,
     execution_tensors,
-    execution_window,
-    first_execution_of_step,
-    next_execution,
+    executions,
     read_execution,
 )
+from tfdbg_arrow.query.display.row_window import first_of_step
 
 from .builder import CLEAN, CPU, INF, NAN, NEG_INF, RunBuilder
 
@@ -65,13 +64,13 @@ def logdir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Logdir]:
     ],
 )
 def test_filters(logdir: Logdir, filter_: ExecutionFilter, expected: list[int]) -> None:
-    window = execution_window(logdir, filter_, run_id="run-a")
+    window = executions(logdir, filter_, run_id="run-a").window()
     assert ([row.execution_index for row in window.rows], window.num_matching) == (expected, len(expected))
 
 
 def test_windows_can_start_at_an_index_end_at_an_index_or_start_at_a_place(logdir: Logdir) -> None:
     def indexes(**asked: int) -> tuple[list[int], int]:
-        window = execution_window(logdir, EVERYTHING, run_id="run-a", limit=2, **asked)
+        window = executions(logdir, EVERYTHING, run_id="run-a").window(limit=2, **asked)
         return [row.execution_index for row in window.rows], window.num_before
 
     assert indexes() == ([0, 1], 0)
@@ -84,7 +83,7 @@ def test_windows_can_start_at_an_index_end_at_an_index_or_start_at_a_place(logdi
 
 
 def test_a_row_describes_the_outputs_of_its_execution(logdir: Logdir) -> None:
-    mul, add, step, split, forward = execution_window(logdir, EVERYTHING, run_id="run-a").rows
+    mul, add, step, split, forward = executions(logdir, EVERYTHING, run_id="run-a").window().rows
     assert (mul.devices, mul.is_call, mul.is_bad, mul.num_outputs) == ((CPU,), False, False, 1)
     assert (mul.source.file_path, mul.source.lineno) == ("/me/train.py", 7)
     # The first user of a tensor from outside did not make this tensor.
@@ -98,13 +97,17 @@ def test_a_row_describes_the_outputs_of_its_execution(logdir: Logdir) -> None:
 
 def test_next_and_previous_executions_and_first_executions_of_steps(logdir: Logdir) -> None:
     def neighbour(filter_: ExecutionFilter, index: int, *, is_backwards: bool = False) -> int | None:
-        return next_execution(logdir, filter_, index, run_id="run-a", is_backwards=is_backwards)
+        return executions(logdir, filter_, run_id="run-a").next(index, is_backwards=is_backwards)
 
     bad = ExecutionFilter(is_bad=True)
     assert [neighbour(bad, 0), neighbour(bad, 2), neighbour(bad, 3)] == [2, 3, None]
     assert [neighbour(bad, index, is_backwards=True) for index in (4, 3, 2)] == [3, 2, None]
     assert neighbour(ExecutionFilter(is_call=True), 2) == 4
-    assert [first_execution_of_step(logdir, step, run_id="run-a") for step in (0, 1, 3)] == [1, 2, None]
+    assert [first_of_step(logdir, "execution", "execution_index", step, run_id="run-a") for step in (0, 1, 3)] == [
+        1,
+        2,
+        None,
+    ]
     assert read_execution(logdir, 5, run_id="run-a") is None
 
 
@@ -120,6 +123,6 @@ def test_inputs_and_outputs_have_their_health_and_producer(logdir: Logdir) -> No
 
 def test_the_window_of_a_run_without_executions_is_empty(tmp_path: Path) -> None:
     with open_logdir(RunBuilder("run-a").write(tmp_path)) as logdir:
-        window = execution_window(logdir, EVERYTHING, run_id="run-a", place=3)
+        window = executions(logdir, EVERYTHING, run_id="run-a").window(place=3)
         assert (window.rows, window.num_matching, window.num_before) == ((), 0, 0)
-        assert next_execution(logdir, EVERYTHING, 0, run_id="run-a") is None
+        assert executions(logdir, EVERYTHING, run_id="run-a").next(0) is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from tfdbg_arrow.errors import QueryError
 from tfdbg_arrow.query import Logdir, open_logdir
-from tfdbg_arrow.query.display.row_window import BLOCK_SIZE, find_window, first_matching, last_matching
+from tfdbg_arrow.query.display.row_window import BLOCK_SIZE, Rows
 
 from .builder import RunBuilder
 
@@ -21,8 +22,22 @@ PLACES = st.integers(0, 10) | st.just(2**62)
 AT = st.sampled_from([near for index in INDEXES for near in (index, index + 1)]) | st.just(2**63 - 1)
 
 
-def marks(low: int, end: int) -> tuple[str, list[object]]:
-    return "mark WHERE run_id = ? AND event_index >= ? AND event_index < ?", ["run-a", low, end]
+@dataclass(frozen=True)
+class Mark:
+    event_index: int
+
+
+def marks(logdir: Logdir, *, is_odd: bool = False) -> Rows[Mark]:
+    chosen, value = ("m.value = ?", "1") if is_odd else ("m.run_id = ?", "run-a")
+
+    def condition(low: int, end: int) -> tuple[str, list[object]]:
+        return f"{chosen} AND m.event_index >= ? AND m.event_index < ?", [value, low, end]
+
+    def read(condition: str, parameters: list[object], limit: int, offset: int) -> tuple[Mark, ...]:
+        query = f"SELECT m.event_index FROM mark AS m WHERE {condition} ORDER BY 1 LIMIT {limit} OFFSET {offset}"
+        return tuple(Mark(*row) for row in logdir.rows(query, parameters))
+
+    return Rows(logdir=logdir, table="mark AS m", index="m.event_index", condition=condition, read=read)
 
 
 @pytest.fixture(scope="module")
@@ -38,11 +53,6 @@ def logdir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Logdir]:
 def test_a_window_equals_that_of_a_sort_of_all_rows(
     logdir: Logdir, first: int, before: int | None, place: int | None, limit: int, is_odd: bool
 ) -> None:
-    condition, value = ("m.value = ?", "1") if is_odd else ("m.run_id = ?", "run-a")
-
-    def matching(low: int, end: int) -> tuple[str, list[object]]:
-        return f"mark AS m WHERE {condition} AND m.event_index >= ? AND m.event_index < ?", [value, low, end]
-
     indexes = [index for index in INDEXES if index % 2 or not is_odd]
     if place is not None:
         start = min(place, len(indexes) - 1)
@@ -55,23 +65,17 @@ def test_a_window_equals_that_of_a_sort_of_all_rows(
         start = sum(index < first for index in indexes)
         expected = indexes[start : start + limit]
 
-    window = find_window(logdir, matching, index="m.event_index", first=first, before=before, place=place, limit=limit)
-    source, parameters = matching(window.low, window.end)
-    rows = logdir.rows(
-        f"SELECT m.event_index FROM {source} ORDER BY 1 LIMIT {window.num_rows} OFFSET {window.offset}", parameters
-    )
-    assert [index for (index,) in rows] == expected
+    rows = marks(logdir, is_odd=is_odd)
+    window = rows.window(first=first, before=before, place=place, limit=limit)
+    assert [rows.index_of(row) for row in window.rows] == expected
     assert (window.num_before, window.num_matching) == (start, len(indexes))
 
 
 @given(index=AT)
 def test_the_next_and_previous_rows_are_found_at_any_distance(logdir: Logdir, index: int) -> None:
-    assert first_matching(logdir, marks, index="event_index", first=index) == min(
-        (one for one in INDEXES if one >= index), default=None
-    )
-    assert last_matching(logdir, marks, index="event_index", before=index) == max(
-        (one for one in INDEXES if one < index), default=None
-    )
+    rows = marks(logdir)
+    assert rows.next(index) == min((one for one in INDEXES if one > index), default=None)
+    assert rows.next(index, is_backwards=True) == max((one for one in INDEXES if one < index), default=None)
 
 
 def test_counts_follow_the_live_parts_after_a_refresh(tmp_path: Path) -> None:
@@ -79,17 +83,17 @@ def test_counts_follow_the_live_parts_after_a_refresh(tmp_path: Path) -> None:
     run.add("mark", event_index=0)
     run.write(tmp_path)
     with open_logdir(tmp_path) as logdir:
-        assert find_window(logdir, marks, index="event_index").num_matching == 1
+        assert marks(logdir).window().num_matching == 1
         run.add("mark", event_index=1)
         run.write(tmp_path, parts=2)
         logdir.refresh()
-        assert find_window(logdir, marks, index="event_index").num_matching == 2
+        assert marks(logdir).window().num_matching == 2
 
 
 def test_cached_counts_are_also_noted_as_questions(logdir: Logdir) -> None:
     def asked() -> list[str]:
         with logdir.questions.noted() as questions:
-            find_window(logdir, marks, index="event_index")
+            marks(logdir).window()
         return [question.query for question in questions]
 
     assert asked() == asked()
@@ -97,4 +101,4 @@ def test_cached_counts_are_also_noted_as_questions(logdir: Logdir) -> None:
 
 def test_a_window_has_at_least_one_row(logdir: Logdir) -> None:
     with pytest.raises(QueryError, match="limit is 0, expected 1 or more"):
-        find_window(logdir, marks, index="event_index", limit=0)
+        marks(logdir).window(limit=0)

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 
-from tfdbg_arrow.query import Logdir, open_logdir
+from tfdbg_arrow.query import Logdir, Rule, open_logdir
+from tfdbg_arrow.viewer.background import InTurn
 from tfdbg_arrow.viewer.pages import alerts as alerts_page
-from tfdbg_arrow.viewer.pages.alerts import AlertsPage, AlertsView, read_alerts, read_known_alerts
+from tfdbg_arrow.viewer.pages.alerts import AlertsPage, AlertsView, RuleAlerts, read_alerts
 from tfdbg_arrow.viewer.reading import Reader
 
 from ..query.builder import NAN, RunBuilder
@@ -26,7 +27,7 @@ NONFINITE = AlertsView(rule="nonfinite")
 
 def alerts(path: Path, *, budget_s: float = 1000, **asked: Any) -> AlertsPage:
     with open_logdir(path) as logdir:
-        return read_alerts(logdir, AlertsView(**asked), budget_s=budget_s)
+        return read_alerts(InTurn(logdir, budget_s=budget_s), AlertsView(**asked))
 
 
 def test_alerts_are_grouped_by_rule_with_the_worst_first(tmp_path: Path) -> None:
@@ -63,53 +64,52 @@ def test_the_limit_applies_to_the_list_and_not_to_the_count(tmp_path: Path) -> N
 @pytest.mark.slow
 def test_rules_fill_in_as_they_finish_in_the_background(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = logdirs.log_of_zero(tmp_path)
-    with open_logdir(path) as logdir:
-        whole = read_alerts(logdir, AlertsView())
+    whole = alerts(path)
     may_end = threading.Event()
-    run_rules = alerts_page.run_rules
+    run_rule = alerts_page.run_rule
 
-    def slow(logdir: Logdir, kinds: list[str], **settings: Any) -> alerts_page.RuleRuns:
-        if kinds != ["nonfinite_origin"]:
+    def slow(logdir: Logdir, *, rule: Rule, **settings: Any) -> RuleAlerts | None:
+        if rule.kind != "nonfinite_origin":
             assert may_end.wait(60)
-        return run_rules(logdir, kinds, **settings)
+        return run_rule(logdir, rule=rule, **settings)
 
-    monkeypatch.setattr(alerts_page, "run_rules", slow)
+    monkeypatch.setattr(alerts_page, "run_rule", slow)
     with contextlib.closing(Reader(path)) as reader:
-        while not (page := read_known_alerts(reader.background, AlertsView(), wait_s=0.1)).groups:
+        while not (page := read_alerts(reader.background, AlertsView(), wait_s=0.1)).groups:
             pass
         assert [group.kind for group in page.groups] == ["nonfinite_origin"]
         assert "nonfinite" in page.pending_rules
         assert (page.num_found, page.silent_rules) == (2, ())
         may_end.set()
-        page = read_known_alerts(reader.background, AlertsView(), wait_s=60)
+        page = read_alerts(reader.background, AlertsView(), wait_s=60)
     assert page == whole
 
 
 def test_results_are_shown_until_the_rules_ran_over_the_new_state(tmp_path: Path) -> None:
     with contextlib.closing(Reader(logdirs.log_of_zero(tmp_path))) as reader:
-        known = read_known_alerts(reader.background, NONFINITE, wait_s=60)
+        known = read_alerts(reader.background, NONFINITE, wait_s=60)
         assert (known.num_found, known.pending_rules) == (3, ())
         logdirs.log_of_zero(tmp_path, run_id="run-b")
-        assert read_known_alerts(reader.background, NONFINITE, wait_s=0).num_found == 3
-        assert read_known_alerts(reader.background, NONFINITE, wait_s=60).num_found == 6
+        assert read_alerts(reader.background, NONFINITE, wait_s=0).num_found == 3
+        assert read_alerts(reader.background, NONFINITE, wait_s=60).num_found == 6
 
 
 def test_a_rule_that_fails_is_unfinished(tmp_path: Path) -> None:
     with contextlib.closing(Reader(logdirs.log_of_zero(tmp_path), timeout_s=0.0)) as reader:
-        page = read_known_alerts(reader.background, NONFINITE, wait_s=60)
+        page = read_alerts(reader.background, NONFINITE, wait_s=60)
     assert (page.groups, page.pending_rules, page.unfinished_rules) == ((), (), ("nonfinite",))
 
 
 @pytest.mark.slow
 def test_the_page_in_a_browser_with_and_without_javascript(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(alerts_page, "WAIT_S", 0.0)
-    run_rules = alerts_page.run_rules
+    run_rule = alerts_page.run_rule
 
-    def slow(*arguments: Any, **settings: Any) -> alerts_page.RuleRuns:
+    def slow(*arguments: Any, **settings: Any) -> RuleAlerts | None:
         time.sleep(0.1)
-        return run_rules(*arguments, **settings)
+        return run_rule(*arguments, **settings)
 
-    monkeypatch.setattr(alerts_page, "run_rules", slow)
+    monkeypatch.setattr(alerts_page, "run_rule", slow)
     path = logdirs.log_of_zero(tmp_path)
     for has_script in (True, False):
         with (

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from tfdbg_arrow.query import open_logdir
-from tfdbg_arrow.query.display.execution_window import ExecutionFilter
+from tfdbg_arrow.storage.marker import mark_logdir
+from tfdbg_arrow.viewer.page import parameters_of
 from tfdbg_arrow.viewer.pages.executions import ExecutionsPage, read_executions
 
 from ..query.builder import CLEAN, NAN, RunBuilder
@@ -27,9 +28,9 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run.write(tmp_path_factory.mktemp("logdir"))
 
 
-def executions(path: Path, filter_: ExecutionFilter | None = None, **asked: Any) -> ExecutionsPage:
+def executions(path: Path, **asked: Any) -> ExecutionsPage:
     with open_logdir(path) as logdir:
-        return read_executions(logdir, filter_, run_id="run-a", **asked)
+        return read_executions(logdir, parameters_of(**{"run": "run-a", **asked}))
 
 
 def indexes(page: ExecutionsPage) -> list[int]:
@@ -37,10 +38,10 @@ def indexes(page: ExecutionsPage) -> list[int]:
 
 
 def test_windows_count_the_rows_around_them_and_have_the_nearest_bad_executions(path: Path) -> None:
-    page = executions(path, first=12, limit=4)
+    page = executions(path, at=12, limit=4)
     assert (indexes(page), page.num_before, page.num_after, page.num_matching) == ([12, 13, 14, 15], 12, 14, 30)
     assert (page.previous_bad_execution_index, page.next_bad_execution_index) == (10, 20)
-    odd = executions(path, ExecutionFilter(op_type="Mul"), place=14)
+    odd = executions(path, op_type="Mul", place=14)
     assert (indexes(odd), odd.num_after, odd.previous_bad_execution_index) == ([29], 0, None)
     assert indexes(executions(path, before=3)) == [0, 1, 2]
 
@@ -51,17 +52,17 @@ def test_jumps_to_a_step(path: Path) -> None:
 
 
 def test_the_window_contains_the_focused_execution(path: Path) -> None:
-    page = executions(path, focus=20, limit=12)
+    page = executions(path, execution=20, limit=12)
     assert indexes(page) == list(range(12, 24))
     assert page.focus is not None
     assert (page.focus.previous_execution_index, page.focus.next_execution_index) == (19, 21)
-    filtered = executions(path, ExecutionFilter(is_bad=True), focus=20, first=0)
+    filtered = executions(path, bad=1, execution=20, at=0)
     assert filtered.focus is not None
     assert (indexes(filtered), filtered.focus.previous_execution_index) == ([10, 20], 10)
 
 
 def test_the_strip_shows_the_whole_run_regardless_of_filters(path: Path) -> None:
-    strip = executions(path, ExecutionFilter(op_type="Mul")).strip
+    strip = executions(path, op_type="Mul").strip
     assert strip is not None
     assert (strip.num_buckets, strip.num_executions, strip.num_bad) == (30, 30, 2)
     assert [bucket.bucket for bucket in strip.buckets if bucket.bad_percent] == [10, 20]
@@ -73,7 +74,7 @@ def test_the_strip_shows_the_whole_run_regardless_of_filters(path: Path) -> None
 
 
 def test_details_of_a_call_have_its_graph_stack_trace_and_source_line(tmp_path: Path) -> None:
-    focus = executions(logdirs.log_of_zero(tmp_path), focus=0).focus
+    focus = executions(logdirs.log_of_zero(tmp_path), execution=0).focus
     assert focus is not None
     row = focus.execution
     assert (row.graph_name, row.num_inside, row.num_bad_inside, row.is_bad) == ("loss", 6, 3, True)
@@ -88,7 +89,7 @@ def test_a_run_in_a_mode_without_counts(mode: str, tmp_path: Path) -> None:
     flag = {"has_inf_or_nan": True} if mode == "CURT_HEALTH" else {}
     run.eager(run.execution("Log", outputs={0: "float32"}), flag, tensor_id=0)
     run.execution("Mul", outputs={1: "float32"})
-    page = executions(run.write(tmp_path), focus=0)
+    page = executions(run.write(tmp_path), execution=0)
     assert page.measures_health is (mode == "CURT_HEALTH")
     assert [(row.num_recorded_outputs, row.is_bad) for row in page.rows] == [(1, mode == "CURT_HEALTH"), (0, False)]
     assert page.focus is not None
@@ -96,10 +97,10 @@ def test_a_run_in_a_mode_without_counts(mode: str, tmp_path: Path) -> None:
 
 
 def test_pages_of_a_run_without_executions_and_a_logdir_without_runs(tmp_path: Path) -> None:
-    page = executions(logdirs.healthy(tmp_path))
+    page = executions(logdirs.healthy(tmp_path / "healthy"))
     assert (page.rows, page.strip, page.num_matching) == ((), None, 0)
-    with open_logdir(tmp_path) as logdir:
-        assert read_executions(logdir, run_id=None).rows == ()
+    mark_logdir(tmp_path)
+    assert executions(tmp_path, run=None).rows == ()
 
 
 def test_a_run_of_many_threads_is_one_timeline(tmp_path: Path) -> None:
@@ -107,7 +108,7 @@ def test_a_run_of_many_threads_is_one_timeline(tmp_path: Path) -> None:
     for thread_id in range(3000):
         run.execution("Mul")
         run.rows["execution"][-1]["thread_id"] = thread_id
-    page = executions(run.write(tmp_path), ExecutionFilter(thread_id=2999))
+    page = executions(run.write(tmp_path), thread=2999)
     assert (indexes(page), page.num_matching) == ([2999], 1)
 
 

@@ -15,8 +15,8 @@ from tfdbg_arrow.query import open_logdir
 from tfdbg_arrow.query.display.tensor_window import TensorFilter, tensor_series
 from tfdbg_arrow.viewer.distribution_drawing import level, level_shares
 from tfdbg_arrow.viewer.line_drawing import Line, Plot, plot_drawing
-from tfdbg_arrow.viewer.page import NoSuchPageError
-from tfdbg_arrow.viewer.pages.history import HistoryPage, HistoryView, read_history
+from tfdbg_arrow.viewer.page import NoSuchPageError, parameters_of
+from tfdbg_arrow.viewer.pages.history import HistoryPage, read_history
 from tfdbg_arrow.viewer.svg import Columns
 
 from ..query.builder import CLEAN, NAN, RunBuilder, counts
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.slow
 
 def history(path: Path, **arguments: Any) -> HistoryPage:
     with open_logdir(path) as logdir:
-        return read_history(logdir, HistoryView(run_id="run-a", **arguments))
+        return read_history(logdir, parameters_of(run="run-a", **arguments))
 
 
 def magnitudes(value: float) -> dict[str, Any]:
@@ -54,7 +54,7 @@ def test_the_axis_is_the_training_step_unless_a_bad_tensor_has_none(tmp_path: Pa
         graph = run.graph("f").op("x", "Mul")
         for step in steps:
             run.tensor(graph, "x", {**(NAN if step in bad else CLEAN), "step": step})
-        return history(run.write(tmp_path / name), event_index=0).axis
+        return history(run.write(tmp_path / name), event=0).axis
 
     assert axis("steps", 0, 1) == "step"
     assert axis("build", None, 0, 1) == "step"
@@ -67,7 +67,7 @@ def test_the_axis_is_the_training_step_unless_a_bad_tensor_has_none(tmp_path: Pa
 
 
 def test_the_history_of_an_op_by_event(tmp_path: Path) -> None:
-    page = history(training(tmp_path), graph_id=0, op_name="x", output_slot=0, axis="event")
+    page = history(training(tmp_path), graph=0, op="x", slot=0, axis="event")
     assert (page.graph_name, page.op_type, page.mode, page.series.is_exact) == ("loss", "Mul", "FULL_NUMERICS", True)
     assert [bucket.num_bad for bucket in page.series.buckets] == [0, 0, 0, 0, 0, 0, 0, 1, 0, 0]
     assert page.series.nan.greatest[6:8] == (0.0, 0.5)
@@ -81,7 +81,7 @@ def test_the_history_of_an_op_by_event(tmp_path: Path) -> None:
 
 
 def test_the_history_of_an_op_by_training_step(tmp_path: Path) -> None:
-    page = history(training(tmp_path), graph_id=0, op_name="x", output_slot=0, axis="step", first=2, last=3)
+    page = history(training(tmp_path), graph=0, op="x", slot=0, axis="step", first_step=2, last_step=3)
     assert [(bucket.first_step, bucket.num_tensors, bucket.num_bad) for bucket in page.series.buckets] == [
         (2, 2, 0),
         (3, 2, 1),
@@ -91,12 +91,12 @@ def test_the_history_of_an_op_by_training_step(tmp_path: Path) -> None:
 
 def test_the_history_of_the_op_of_a_tensor_and_of_an_eager_op_type(tmp_path: Path) -> None:
     path = training(tmp_path)
-    of_event = history(path, event_index=2)
+    of_event = history(path, event=2)
     assert (of_event.op_name, of_event.output_slot, of_event.series.num_tensors) == ("x", 1, 5)
     assert of_event.series.zero.peak == 0.75
     eager = history(path, op_type="Add")
     assert (eager.op_name, eager.series.num_tensors, eager.place["op_type"]) == (None, 5, "Add")
-    assert history(path, event_index=4).series == eager.series
+    assert history(path, event=4).series == eager.series
 
 
 def test_columns_that_were_not_measured_are_named_and_not_drawn(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_columns_that_were_not_measured_are_named_and_not_drawn(tmp_path: Path) 
     graph = run.graph("f").op("x", "Mul")
     for is_bad in (False, None, True):
         run.tensor(graph, "x", {"has_inf_or_nan": is_bad})
-    page = history(run.write(tmp_path), event_index=0)
+    page = history(run.write(tmp_path), event=0)
     assert (page.shares, page.magnitudes, page.series.num_unmeasured) == ({}, {}, 1)
     known, shares, magnitudes = page.unmeasured
     assert (known, shares) == (
@@ -112,7 +112,7 @@ def test_columns_that_were_not_measured_are_named_and_not_drawn(tmp_path: Path) 
         "Not in the plot: NaN, -Inf, +Inf, zero. They were not measured in the mode CURT_HEALTH.",
     )
     assert magnitudes.startswith("Not in the plot: max |finite|, |mean|, stddev. They were not measured")
-    by_step = history(tmp_path, event_index=0, axis="step")
+    by_step = history(tmp_path, event=0, axis="step")
     assert by_step.series.buckets == ()
     assert by_step.unmeasured[-1].startswith("3 tensors are left out because no training step was marked")
 
@@ -146,9 +146,9 @@ def test_errors_for_addresses_without_a_history(tmp_path: Path) -> None:
     with pytest.raises(NoSuchPageError, match="the address names no op"):
         history(path)
     with pytest.raises(NoSuchPageError, match="event 77 of run run-a is not a recorded tensor"):
-        history(path, event_index=77)
+        history(path, event=77)
     with pytest.raises(NoSuchPageError, match="event 1 of run run-a came from outside"):
-        history(path, event_index=1)
+        history(path, event=1)
     assert history(path, op_type="Nothing").summary == "No tensors of this op are recorded."
 
 
@@ -165,7 +165,7 @@ def test_a_line_ends_where_a_value_is_missing() -> None:
 
 
 def test_the_plots_of_an_op(tmp_path: Path) -> None:
-    page = history(training(tmp_path), graph_id=0, op_name="x", output_slot=0, axis="step")
+    page = history(training(tmp_path), graph=0, op="x", slot=0, axis="step")
     plots = page.plots
     assert [(name, [line.name for line in plot.lines], plot.bad) for name, plot in plots.items()] == [
         ("shares", ["NaN", "-Inf", "+Inf", "zero"], (3,)),
@@ -174,7 +174,7 @@ def test_the_plots_of_an_op(tmp_path: Path) -> None:
     assert plots["shares"].lines[0].texts == ("0 %", "0 %", "0 %", "0 % to 50 %", "0 %")
     assert page.columns.queries[3] == "event=16", "the bad tensor, not the first one of the step"
     assert plots["shares"].chosen is None
-    assert history(tmp_path, event_index=16, axis="step").plots["shares"].chosen == 3
+    assert history(tmp_path, event=16, axis="step").plots["shares"].chosen == 3
 
 
 def distributions(path: Path, *, has_histograms: bool = True, bad_step: int | None = None) -> Path:
@@ -191,7 +191,7 @@ def distributions(path: Path, *, has_histograms: bool = True, bad_step: int | No
 
 
 def test_the_picture_of_distributions(tmp_path: Path) -> None:
-    picture = history(distributions(tmp_path, bad_step=6), graph_id=0, op_name="x").distribution
+    picture = history(distributions(tmp_path, bad_step=6), graph=0, op="x").distribution
     assert picture is not None
     kinds = [row.kind for row in picture.rows]
     # The numbers range from 2**0 to 2**9. Magnitude 2**0 is only in one column, but makes up 70 % of this column.
@@ -219,7 +219,7 @@ def test_few_small_magnitudes_share_a_row(tmp_path: Path) -> None:
     positive = [1] * 100 + [50_000] * 2
     histogram = {"histogram_exponent": -90, "histogram_negative": [0] * 102, "histogram_positive": positive}
     run.tensor(graph, "x", {**counts(pos=sum(positive)), **histogram, "step": 0})
-    picture = history(run.write(tmp_path), graph_id=0, op_name="x").distribution
+    picture = history(run.write(tmp_path), graph=0, op="x").distribution
     assert picture is not None
     assert [(row.text, row.counts) for row in picture.rows] == [
         ("from 2050 to 4100", (50_000,)),
@@ -234,7 +234,7 @@ def test_a_wide_range_has_few_rows(tmp_path: Path) -> None:
     graph = run.graph("f").op("x", "Mul")
     sides = {"histogram_negative": [7] * 2098, "histogram_positive": [0] * 2098}
     run.tensor(graph, "x", {**counts(neg=7 * 2098), "histogram_exponent": -1074, **sides, "step": 0})
-    picture = history(run.write(tmp_path), graph_id=0, op_name="x").distribution
+    picture = history(run.write(tmp_path), graph=0, op="x").distribution
     assert picture is not None
     rows = [row for row in picture.rows if row.kind == "negative"]
     assert len(picture.rows) == 1 + len(rows) <= 30
@@ -243,11 +243,11 @@ def test_a_wide_range_has_few_rows(tmp_path: Path) -> None:
 
 
 def test_without_histograms_the_page_says_how_to_record_them(tmp_path: Path) -> None:
-    page = history(distributions(tmp_path / "without", has_histograms=False), graph_id=0, op_name="x")
+    page = history(distributions(tmp_path / "without", has_histograms=False), graph=0, op="x")
     assert page.distribution is None
     assert page.no_distribution is not None
     assert "record with enable(…, histograms=True), or with tfdbg-arrow run --histograms" in page.no_distribution
-    of_integers = history(distributions(tmp_path / "with"), graph_id=0, op_name="n")
+    of_integers = history(distributions(tmp_path / "with"), graph=0, op="n")
     assert of_integers.distribution is None
     assert of_integers.no_distribution is not None
     assert of_integers.no_distribution.startswith("These tensors have no histograms: only floating-point tensors")
@@ -258,18 +258,18 @@ def test_without_histograms_the_page_says_how_to_record_them(tmp_path: Path) -> 
 def test_settings_that_no_recorder_wrote(tmp_path: Path, settings: str) -> None:
     run = RunBuilder("run-a", settings=settings)
     run.tensor(run.graph("f").op("x", "Mul"), "x", {**CLEAN, "step": 0})
-    found = history(run.write(tmp_path), graph_id=0, op_name="x").no_distribution
+    found = history(run.write(tmp_path), graph=0, op="x").no_distribution
     assert found is not None
     assert found.startswith("It was not recorded how")
 
 
 def test_events_without_steps_and_a_range(tmp_path: Path) -> None:
     path = distributions(tmp_path)
-    by_event = history(path, graph_id=0, op_name="x", axis="event").distribution
+    by_event = history(path, graph=0, op="x", axis="event").distribution
     assert by_event is not None
     assert by_event.axis == "event"
     assert sum(by_event.num_tensors) == 8
-    part = history(path, graph_id=0, op_name="x", first=2, last=4).distribution
+    part = history(path, graph=0, op="x", first_step=2, last_step=4).distribution
     assert part is not None
     assert [column[:2] for column in part.columns] == [(2, 2), (3, 3), (4, 4)]
 

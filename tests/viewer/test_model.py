@@ -16,14 +16,17 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from tfdbg_arrow.query import Curve, LayerHealth, layer_health, open_logdir, training_curves
-from tfdbg_arrow.query.display.tensor_window import TensorFilter, tensor_window
+from tfdbg_arrow.query.display.tensor_window import TensorFilter, tensors
+from tfdbg_arrow.viewer.background import InTurn
 from tfdbg_arrow.viewer.colours import DARK, LIGHT, Colours, colour_at, style_sheet
 from tfdbg_arrow.viewer.line_drawing import Line, Plot, curve_plot, curves_svg, plot_drawing
 from tfdbg_arrow.viewer.map_drawing import map_svg
 from tfdbg_arrow.viewer.map_rows import map_rows
 from tfdbg_arrow.viewer.map_scale import ColourScale
+from tfdbg_arrow.viewer.page import Parameters, parameters_of
+from tfdbg_arrow.viewer.pages.alerts import AlertsView
 from tfdbg_arrow.viewer.pages.model import ModelPage, read_model
-from tfdbg_arrow.viewer.pages.overview import read_overview
+from tfdbg_arrow.viewer.pages.overview import complete_overview, read_overview
 from tfdbg_arrow.viewer.report import read_report, render_report, write_report
 from tfdbg_arrow.viewer.svg import Columns
 
@@ -61,7 +64,7 @@ def training(path: Path, *, num_steps: int = 20, bad_from: int | None = 12, run_
 
 def model(path: Path, **arguments: Any) -> ModelPage:
     with open_logdir(path) as logdir:
-        return read_model(logdir, **arguments)
+        return read_model(logdir, parameters_of(**arguments))
 
 
 def health(path: Path) -> LayerHealth:
@@ -153,7 +156,8 @@ def test_the_tensors_of_a_layer_and_a_side(tmp_path: Path) -> None:
     with open_logdir(training(tmp_path, num_steps=3, bad_from=None)) as logdir:
         found = {
             (layer, side): {
-                row.op_name for row in tensor_window(logdir, TensorFilter(layer=layer, side=side), run_id="run-a").rows
+                row.op_name
+                for row in tensors(logdir, TensorFilter(layer=layer, side=side), run_id="run-a").window().rows
             }
             for layer in ("net", "net/b", "n")
             for side in (None, "forward", "gradient")
@@ -203,8 +207,10 @@ def test_static_drawings(tmp_path: Path) -> None:
 def test_a_healthy_run_has_curves_on_the_overview(tmp_path: Path) -> None:
     path = training(tmp_path, bad_from=None)
     with open_logdir(path) as logdir:
-        page = read_overview(logdir, budget_s=1000)
-        hurried = read_overview(logdir, budget_s=0.0)
+        page, hurried = (
+            complete_overview(InTurn(logdir, budget_s=budget_s), read_overview(logdir, Parameters()), AlertsView())
+            for budget_s in (1000, 0)
+        )
     assert page.training is not None
     assert page.training.curves is not None
     assert "max_activation" in [curve.name for curve in page.training.curves.curves]

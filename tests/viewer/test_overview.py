@@ -12,10 +12,13 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 
-from tfdbg_arrow.query import Logdir, builtin_rules, open_logdir
+from tfdbg_arrow.query import Logdir, Rule, builtin_rules, open_logdir
+from tfdbg_arrow.viewer.background import InTurn
+from tfdbg_arrow.viewer.page import Parameters, parameters_of
 from tfdbg_arrow.viewer.pages import alerts as alerts_page
 from tfdbg_arrow.viewer.pages import overview as overview_page
-from tfdbg_arrow.viewer.pages.overview import OverviewPage, complete_overview, read_answer, read_overview
+from tfdbg_arrow.viewer.pages.alerts import AlertsView, RuleAlerts
+from tfdbg_arrow.viewer.pages.overview import OverviewPage, complete_overview, read_overview
 from tfdbg_arrow.viewer.reading import Reader
 from tfdbg_arrow.viewer.report import read_report, render_report
 
@@ -25,9 +28,10 @@ from .browser import chromium, watched_page
 from .serving import TOKEN, serving
 
 
-def overview(path: Path, run_id: str | None = None) -> OverviewPage:
-    with open_logdir(path) as logdir:
-        return read_overview(logdir, run_id=run_id, budget_s=1000)
+def overview(path: Path, run_id: str | None = None, *, budget_s: float = 1000, **opening: Any) -> OverviewPage:
+    with open_logdir(path, **opening) as logdir:
+        page = read_overview(logdir, parameters_of(run=run_id))
+        return complete_overview(InTurn(logdir, budget_s=budget_s), page, AlertsView(run_id=run_id))
 
 
 @pytest.mark.slow
@@ -88,8 +92,7 @@ def test_alerts_are_listed_with_the_worst_first(tmp_path: Path) -> None:
 
 
 def test_the_answer_does_not_wait_for_alert_rules(tmp_path: Path) -> None:
-    with open_logdir(logdirs.log_of_zero(tmp_path)) as logdir:
-        page = read_overview(logdir, budget_s=0.0)
+    page = overview(logdirs.log_of_zero(tmp_path), budget_s=0.0)
     assert (page.verdict, page.rules) == ("bad", ())
     assert page.unfinished_rules[:2] == ("nonfinite_origin", "nonfinite")
     assert len(page.unfinished_rules) == len(builtin_rules())
@@ -102,30 +105,30 @@ def test_rules_and_curves_fill_in_as_they_finish_in_the_background(
     path = logdirs.log_of_zero(tmp_path)
     whole = overview(path)
     with open_logdir(path) as logdir:
-        start = read_answer(logdir)
+        start = read_overview(logdir, Parameters())
     assert (start.rules, start.unfinished_rules, start.verdict) == ((), (), "bad")
     may_end = threading.Event()
-    run_rules = alerts_page.run_rules
+    run_rule = alerts_page.run_rule
 
-    def slow_rules(logdir: Logdir, kinds: list[str], **settings: Any) -> alerts_page.RuleRuns:
-        if kinds != ["nonfinite_origin"]:
+    def slow(logdir: Logdir, *, rule: Rule, **settings: Any) -> RuleAlerts | None:
+        if rule.kind != "nonfinite_origin":
             assert may_end.wait(60)
-        return run_rules(logdir, kinds, **settings)
+        return run_rule(logdir, rule=rule, **settings)
 
-    monkeypatch.setattr(alerts_page, "run_rules", slow_rules)
+    monkeypatch.setattr(alerts_page, "run_rule", slow)
     with contextlib.closing(Reader(path)) as reader:
-        while not (page := complete_overview(reader.background, start, wait_s=0.1)).rules:
+        while not (page := complete_overview(reader.background, start, AlertsView(), wait_s=0.1)).rules:
             pass
         assert [rule.kind for rule in page.rules] == ["nonfinite_origin"]
         assert set(page.pending_rules) == {rule.kind for rule in builtin_rules()} - {"nonfinite_origin"}
         assert page.training is not None
         assert (page.training.is_pending, page.training.is_finished, page.unfinished_rules) == (True, False, ())
         may_end.set()
-        page = complete_overview(reader.background, start, wait_s=60)
+        page = complete_overview(reader.background, start, AlertsView(), wait_s=60)
         assert page == whole
         # The alerts page uses the same answers.
-        monkeypatch.setattr(alerts_page, "run_rules", None)
-        alerts = alerts_page.read_known_alerts(reader.background, alerts_page.AlertsView(), wait_s=0)
+        monkeypatch.setattr(alerts_page, "run_rule", pytest.fail)
+        alerts = alerts_page.read_alerts(reader.background, AlertsView(), wait_s=0)
         assert (alerts.pending_rules, [group.kind for group in alerts.groups]) == (
             (), [rule.kind for rule in whole.rules]
         )  # fmt: skip
@@ -134,9 +137,9 @@ def test_rules_and_curves_fill_in_as_they_finish_in_the_background(
 def test_curves_that_take_too_long_are_told(tmp_path: Path) -> None:
     path = logdirs.log_of_zero(tmp_path)
     with open_logdir(path) as logdir:
-        start = read_answer(logdir)
+        start = read_overview(logdir, Parameters())
     with contextlib.closing(Reader(path, timeout_s=0.0)) as reader:
-        page = complete_overview(reader.background, start, wait_s=60)
+        page = complete_overview(reader.background, start, AlertsView(), wait_s=60)
     assert page.training is not None
     assert (page.training.is_pending, page.training.is_finished, page.pending_rules) == (False, False, ())
     assert len(page.unfinished_rules) == len(builtin_rules())
@@ -219,7 +222,6 @@ def test_skipped_broken_parts_are_named(tmp_path: Path) -> None:
     path = logdirs.log_of_zero(tmp_path)
     (part,) = (path / "tensor_health").glob("run=*/*")
     part.write_bytes(b"PAR1")
-    with open_logdir(path, skip_broken=True) as logdir:
-        page = read_overview(logdir, budget_s=1000)
+    page = overview(path, skip_broken=True)
     assert (page.num_broken, [broken.path for broken in page.broken]) == (1, [str(part)])
     assert overview(logdirs.log_of_zero(tmp_path / "sound")).num_broken == 0

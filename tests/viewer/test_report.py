@@ -96,7 +96,7 @@ def test_findings_beyond_the_limit_are_left_out(tmp_path: Path) -> None:
 
 def test_alert_rules_that_did_not_run_are_named(tmp_path: Path) -> None:
     with open_logdir(logdirs.healthy(tmp_path)) as logdir:
-        text, _ = render_report(read_report(logdir, rules_budget_s=0.0))
+        text, _ = render_report(read_report(logdir, budget_s=0.0))
         assert "No rule found anything" not in text
         assert text.count("Not finished</b> for lack of time or memory") == 2
         assert "nonfinite_origin" in text

@@ -12,8 +12,11 @@ from playwright.sync_api import expect
 
 from tfdbg_arrow.query import Run, open_logdir
 from tfdbg_arrow.viewer import naming
+from tfdbg_arrow.viewer.background import InTurn
 from tfdbg_arrow.viewer.naming import run_labels
-from tfdbg_arrow.viewer.pages.runs import RunFacts, RunsPage, read_runs_page
+from tfdbg_arrow.viewer.page import parameters_of
+from tfdbg_arrow.viewer.pages import runs as runs_page
+from tfdbg_arrow.viewer.pages.runs import RunFacts, RunsPage, complete_runs, read_runs
 from tfdbg_arrow.viewer.strips import AlignedStrips
 
 from ..query.builder import CLEAN, NAN, START_NS, RunBuilder
@@ -37,9 +40,9 @@ def worker(path: Path, index: int, *, bad: tuple[int, ...] = (), late_s: int = 0
     return run.write(path)
 
 
-def runs(path: Path, **arguments: Any) -> RunsPage:
+def runs(path: Path, *, budget_s: float = 1000, **arguments: Any) -> RunsPage:
     with open_logdir(path) as logdir:
-        return read_runs_page(logdir, **arguments)
+        return complete_runs(InTurn(logdir, budget_s=budget_s), read_runs(logdir, parameters_of(**arguments)))
 
 
 def shape(strips: AlignedStrips) -> dict[str, list[tuple[int, int, int]]]:
@@ -101,14 +104,15 @@ def test_tensors_before_the_first_step_are_shown(tmp_path: Path) -> None:
     assert shape(runs(run.write(tmp_path)).strips) == {"run-0": [(0, 1, 1), (1, 1, 0)]}
 
 
-def test_many_runs_are_shown_in_windows(tmp_path: Path) -> None:
+def test_many_runs_are_shown_in_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs_page, "LIMIT", 2)
     for index in range(5):
         worker(tmp_path, index, bad=(2,) if index == 4 else (), late_s=index)
-    page = runs(tmp_path, first=2, limit=2)
+    page = runs(tmp_path, first=2)
     assert [row.summary.run.run_id for row in page.rows] == ["run-2", "run-3"]
     assert (page.num_runs, page.num_bad, list(page.strips.strips)) == (5, 1, ["run-2", "run-3"])
     assert page.headline == "worker:4 went bad first, in step 2; 1 of 5 runs is bad."
-    assert [row.summary.run.run_id for row in runs(tmp_path, order="bad", limit=2).rows] == ["run-4", "run-0"]
+    assert [row.summary.run.run_id for row in runs(tmp_path, order="bad").rows] == ["run-4", "run-0"]
 
 
 def test_runs_that_recorded_nothing(tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from tfdbg_arrow.query import open_logdir
-from tfdbg_arrow.query.display.tensor_window import TensorFilter
+from tfdbg_arrow.storage.marker import mark_logdir
+from tfdbg_arrow.viewer.page import parameters_of
 from tfdbg_arrow.viewer.pages.tensors import TensorsPage, read_tensors
 
 from ..query.builder import CLEAN, INF, NAN, RunBuilder
@@ -32,9 +33,9 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run.write(tmp_path_factory.mktemp("logdir"), parts=3)
 
 
-def tensors(path: Path, filter_: TensorFilter | None = None, **asked: Any) -> TensorsPage:
+def tensors(path: Path, **asked: Any) -> TensorsPage:
     with open_logdir(path) as logdir:
-        return read_tensors(logdir, filter_, run_id="run-a", **asked)
+        return read_tensors(logdir, parameters_of(**{"run": "run-a", "at": 0, **asked}))
 
 
 def events(page: TensorsPage) -> list[int]:
@@ -44,7 +45,7 @@ def events(page: TensorsPage) -> list[int]:
 def test_windows_follow_each_other_without_a_gap(path: Path) -> None:
     first = tensors(path, limit=4)
     assert (events(first), first.num_before, first.num_matching, first.num_after) == ([0, 1, 2, 3], 0, 11, 7)
-    second = tensors(path, first=4, limit=4)
+    second = tensors(path, at=4, limit=4)
     assert (events(second), second.num_before, second.num_after) == ([4, 5, 6, 7], 4, 3)
     assert events(tensors(path, before=4, limit=4)) == events(first)
     last = tensors(path, before=2**63 - 1, limit=4)
@@ -54,48 +55,47 @@ def test_windows_follow_each_other_without_a_gap(path: Path) -> None:
 def test_a_window_before_an_event_that_is_far_away(path: Path) -> None:
     assert events(tensors(path, before=8, limit=2)) == [6, 7]
     assert events(tensors(path, before=8, limit=5)) == [3, 4, 5, 6, 7]
-    assert events(tensors(path, TensorFilter(is_bad=True), before=11, limit=5)) == [4, 8]
+    assert events(tensors(path, bad=1, before=11, limit=5)) == [4, 8]
     assert events(tensors(path, before=0, limit=5)) == []
 
 
 @pytest.mark.parametrize(
-    ("filter_", "expected"),
+    ("asked", "expected"),
     [
-        (TensorFilter(op_type="Add"), [1, 3, 5, 7, 9]),
-        (TensorFilter(name="OTHER"), [1, 3, 5, 7, 9]),
-        (TensorFilter(name="sub"), [11]),
-        (TensorFilter(graph_id=0), [0, 2, 4, 6, 8]),
-        (TensorFilter(dtype="float16"), [11]),
-        (TensorFilter(scope="execution"), [11]),
-        (TensorFilter(first_step=1, last_step=2), [2, 3, 4, 5]),
-        (TensorFilter(is_bad=True), [4, 8, 11]),
-        (TensorFilter(execution_index=0), [11]),
-        (TensorFilter(is_bad=True, graph_id=0, first_step=3), [8]),
-        (TensorFilter(name="%"), []),
+        ({"op_type": "Add"}, [1, 3, 5, 7, 9]),
+        ({"name": "OTHER"}, [1, 3, 5, 7, 9]),
+        ({"name": "sub"}, [11]),
+        ({"graph": 0}, [0, 2, 4, 6, 8]),
+        ({"dtype": "float16"}, [11]),
+        ({"scope": "execution"}, [11]),
+        ({"first_step": 1, "last_step": 2}, [2, 3, 4, 5]),
+        ({"bad": 1}, [4, 8, 11]),
+        ({"execution": 0}, [11]),
+        ({"bad": 1, "graph": 0, "first_step": 3}, [8]),
+        ({"name": "%"}, []),
     ],
 )
-def test_filters(path: Path, filter_: TensorFilter, expected: list[int]) -> None:
-    page = tensors(path, filter_)
+def test_filters(path: Path, asked: dict[str, Any], expected: list[int]) -> None:
+    page = tensors(path, **asked)
     assert (events(page), page.num_matching) == (expected, len(expected))
 
 
 def test_jumps(path: Path) -> None:
     assert events(tensors(path, step=4, limit=2)) == [8, 9]
-    assert events(tensors(path, first=10, limit=2)) == [11]
-    assert events(tensors(path, first=10**18)) == []
-    middle = tensors(path, first=5, limit=2)
+    assert events(tensors(path, at=10, limit=2)) == [11]
+    assert events(tensors(path, at=10**18)) == []
+    middle = tensors(path, at=5, limit=2)
     assert (middle.previous_bad_event_index, middle.next_bad_event_index) == (4, 8)
-    filtered = tensors(path, TensorFilter(scope="execution"), limit=1)
+    filtered = tensors(path, scope="execution", limit=1)
     assert (filtered.previous_bad_event_index, filtered.next_bad_event_index) == (None, None)
 
 
 def test_a_window_at_a_place_among_the_filtered_rows(path: Path) -> None:
-    odd = TensorFilter(op_type="Add")
-    page = tensors(path, odd, place=3, limit=4)
+    page = tensors(path, op_type="Add", place=3, limit=4)
     assert (events(page), page.num_before, page.num_matching) == ([7, 9], 3, 5)
-    beyond = tensors(path, odd, place=10**18)
+    beyond = tensors(path, op_type="Add", place=10**18)
     assert (events(beyond), beyond.num_before) == ([9], 4)
-    assert events(tensors(path, TensorFilter(name="nothing"), place=2)) == []
+    assert events(tensors(path, name="nothing", place=2)) == []
 
 
 def test_choices_of_the_filters(path: Path) -> None:
@@ -105,8 +105,6 @@ def test_choices_of_the_filters(path: Path) -> None:
 
 
 def test_the_page_of_a_logdir_without_runs(tmp_path: Path) -> None:
-    (tmp_path / "manifest").mkdir()
-    run = RunBuilder("run-a").write(tmp_path)
-    with open_logdir(run) as logdir:
-        page = read_tensors(logdir, run_id=None)
+    mark_logdir(tmp_path)
+    page = tensors(tmp_path, run=None)
     assert (page.rows, page.num_matching, page.graphs) == ((), 0, ())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -10,8 +11,9 @@ import click
 from click.exceptions import Exit
 
 from tfdbg_arrow.cli.command import Command
-from tfdbg_arrow.cli.output import Opening, print_about, print_blocks, print_json, reading, reading_options, run_option
+from tfdbg_arrow.cli.output import Opening, print_result, reading, reading_options, run_option
 from tfdbg_arrow.errors import QueryError
+from tfdbg_arrow.query.present.blocks import Line
 
 if TYPE_CHECKING:
     from tfdbg_arrow.query import AboutRuns, Alerts
@@ -57,11 +59,8 @@ def alerts(logdir: str, limit: int, expand: bool, json: bool, **asked: Any) -> N
     from tfdbg_arrow.query.present.findings import findings, summary
 
     answer, about = _run(logdir, limit=limit, **asked)
-    if json:
-        _print_json(logdir, answer, about)
-    else:
-        print_about(about)
-        print_blocks([*summary(answer.summary), *findings(answer, expand=expand, limit=limit)])
+    text = itertools.chain(summary(answer.summary), findings(answer, expand=expand, limit=limit))
+    print_result(_facts(logdir, answer, about), text, json=json, about=about)
     is_clean = all(alert.severity == "info" for alert in answer.findings)
     raise Exit(_exit_code(answer, is_clean=is_clean))
 
@@ -77,14 +76,10 @@ def check(logdir: str, limit: int, expand: bool, json: bool, **asked: Any) -> No
 
     asked["rule"] = asked["rule"] or ("nonfinite_origin",)
     answer, about = _run(logdir, limit=limit, **asked)
-    if json:
-        _print_json(logdir, answer, about)
-    elif answer.findings or answer.not_run:
-        print_about(about)
-        print_blocks(findings(answer, expand=expand, limit=limit))
-    else:
-        print_about(about)
-        click.echo("Nothing found by " + ", ".join(answer.num_found) + ".")
+    text = findings(answer, expand=expand, limit=limit)
+    if not answer.findings and not answer.not_run:
+        text = iter([Line("Nothing found by " + ", ".join(answer.num_found) + ".")])
+    print_result(_facts(logdir, answer, about), text, json=json, about=about)
     raise Exit(_exit_code(answer, is_clean=all(finding.is_expected for finding in answer.findings)))
 
 
@@ -95,10 +90,11 @@ def _exit_code(answer: Alerts, *, is_clean: bool) -> int:
     return 2 if answer.not_run else 0
 
 
-def _print_json(logdir: str, answer: Alerts, about: AboutRuns) -> None:
+def _facts(logdir: str, answer: Alerts, about: AboutRuns) -> dict[str, object]:
+    """Returns the JSON object."""
     names = ("findings", "alerts", "num_found", "num_cut", "not_run")
     facts = {name: getattr(answer, name) for name in names}
-    print_json({"logdir": logdir, "about": about, "summary": answer.summary, **facts})
+    return {"logdir": logdir, "about": about, "summary": answer.summary, **facts}
 
 
 def _run(

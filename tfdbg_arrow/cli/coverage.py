@@ -6,7 +6,7 @@ import click
 from click.exceptions import Exit
 
 from tfdbg_arrow.cli.command import Command
-from tfdbg_arrow.cli.output import Opening, print_about, print_answer, print_json, reading, reading_options, run_option
+from tfdbg_arrow.cli.output import Opening, print_result, reading, reading_options, run_option
 
 
 @click.command("coverage", cls=Command)
@@ -24,9 +24,6 @@ def coverage(logdir: str, run_id: str | None, opening: Opening, json: bool) -> N
     """
     with reading(logdir, opening) as opened:
         answer, about = opened.coverage(run_id=run_id), opened.about_runs(run_id=run_id)
-    if json:
-        print_json({**vars(answer), "is_complete": answer.is_complete, "summary": answer.summary, "about": about})
-    else:
-        print_about(about)
-        print_answer(answer)
+    facts = {**vars(answer), "is_complete": answer.is_complete, "summary": answer.summary, "about": about}
+    print_result(facts, answer, json=json, about=about)
     raise Exit(0 if answer.is_complete else 1)

@@ -9,7 +9,7 @@ import click
 from click.exceptions import Exit
 
 from tfdbg_arrow.cli.command import Command
-from tfdbg_arrow.cli.output import Opening, print_blocks, print_json, reading, reading_options
+from tfdbg_arrow.cli.output import Opening, print_result, reading, reading_options
 
 if TYPE_CHECKING:
     from tfdbg_arrow.query import Diff, LayerDifferences, Logdir, Parting
@@ -93,10 +93,8 @@ def diff(
             limit=limit,
         )
         layers = _compare_layers(logdir_a, logdir_b, answer, rtol=rtol, last_step=last_step)
-    if json:
-        print_json({"a": a, "b": b, "diff": answer, "layers": None if layers is None else _layers_json(layers)})
-    else:
-        print_blocks(present.diff(answer, layers))
+    facts = {"a": a, "b": b, "diff": answer, "layers": None if layers is None else _layers_json(layers)}
+    print_result(facts, present.diff(answer, layers), json=json)
     raise Exit(0 if answer.divergence is None else 1)
 
 

@@ -6,7 +6,7 @@ import click
 from click.exceptions import Exit
 
 from tfdbg_arrow.cli.command import Command
-from tfdbg_arrow.cli.output import byte_progress, json_option, print_answer, print_json
+from tfdbg_arrow.cli.output import byte_progress, json_option, print_result
 
 
 @click.command("doctor", cls=Command)
@@ -22,8 +22,5 @@ def doctor(logdir: str, json: bool) -> None:
 
     with byte_progress("Examining") as progress:
         answer = examine(logdir, progress=progress)
-    if json:
-        print_json({"logdir": logdir, "is_healthy": answer.is_healthy, "findings": answer.findings})
-    else:
-        print_answer(answer)
+    print_result({"logdir": logdir, "is_healthy": answer.is_healthy, "findings": answer.findings}, answer, json=json)
     raise Exit(0 if answer.is_healthy else 1)

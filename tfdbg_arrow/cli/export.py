@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from tfdbg_arrow.cli.command import Command
-from tfdbg_arrow.cli.output import Opening, console, print_json, progress_bar, reading, reading_options, styled
+from tfdbg_arrow.cli.output import Opening, print_result, progress_bar, reading, reading_options
 from tfdbg_arrow.cli.watch import wait_for
 from tfdbg_arrow.errors import SettingError
 from tfdbg_arrow.query.export_formats import WRITTEN
+from tfdbg_arrow.query.present.blocks import Line
 from tfdbg_arrow.safe_text import number_of
 
 if TYPE_CHECKING:
@@ -122,10 +124,7 @@ def export(
             overwrite=overwrite,
             progress=lambda name, num_done, num_all: show(num_done, num_all, now=name),
         )
-    if json:
-        print_json({"logdir": logdir, **vars(exported)})
-    else:
-        _print_exported(exported)
+    print_result({"logdir": logdir, **vars(exported)}, _exported(exported), json=json)
 
 
 def _export_events(
@@ -147,10 +146,7 @@ def _export_events(
             follow=follow,
             progress=lambda run, axis, position: show(None, None, now=f"{run}, {axis} {position:,}"),
         )
-    if json:
-        print_json({"logdir": logdir, "format": "tensorboard", **vars(written)})
-    else:
-        _print_events(written)
+    print_result({"logdir": logdir, "format": "tensorboard", **vars(written)}, _events(written), json=json)
 
 
 def _export_dumps(logdir: str, target: str, *, run_id: str | None, tensor_debug_mode: str | None, json: bool) -> None:
@@ -165,47 +161,44 @@ def _export_dumps(logdir: str, target: str, *, run_id: str | None, tensor_debug_
         runs = export_logdir(
             Path(logdir), Path(target), run_id=run_id, tensor_debug_mode=tensor_debug_mode, progress=progress
         )
-    if json:
-        print_json({"format": "debugger_v2", "runs": runs})
-    else:
-        for run in runs:
-            _print_run(run)
+    lines = itertools.chain.from_iterable(map(_dump, runs))
+    print_result({"format": "debugger_v2", "runs": runs}, lines, json=json)
 
 
-def _print_run(run: ExportedRun) -> None:
-    out = console()
-    out.print(styled(("run ", "dim"), (run.run_id, "bold"), f", {run.tensor_debug_mode}"))
-    out.print(styled(f"  {run.dump}: {run.size_bytes:,} bytes"))
+def _dump(run: ExportedRun) -> Iterator[Line]:
+
+    yield Line(("run ", "quiet"), (run.run_id, "bold"), f", {run.tensor_debug_mode}")
+    yield Line(f"{run.dump}: {run.size_bytes:,} bytes", indent=2)
     files = {name: name.replace("_", " ") for name in run.num_records}
     counts = ", ".join(
         number_of(count, files[name].removesuffix("s"), files[name]) for name, count in run.num_records.items()
     )
-    out.print(styled(f"  records: {counts}"))
+    yield Line(f"records: {counts}", indent=2)
     for note in run.notes:
-        out.print(styled(f"  {note}"))
+        yield Line(note, indent=2)
     for skipped in run.left_out:
-        out.print(styled(f"  left out: {number_of(skipped.num_rows, 'row')} of {skipped.table}. {skipped.reason}"))
+        text = f"left out: {number_of(skipped.num_rows, 'row')} of {skipped.table}. {skipped.reason}"
+        yield Line(text, indent=2)
 
 
-def _print_events(written: TensorBoardExport) -> None:
-    out = console()
-    out.print(styled((str(written.path), "bold"), f": event files of TensorBoard, {written.size_bytes:,} bytes"))
+def _events(written: TensorBoardExport) -> Iterator[Line]:
+
+    yield Line((str(written.path), "bold"), f": event files of TensorBoard, {written.size_bytes:,} bytes")
     for run in written.runs:
         named = "" if run.run_name is None else f", {run.run_name}"
         steps = number_of(run.num_positions, run.axis or "step")
         scalars, histograms = number_of(run.num_scalars, "scalar"), number_of(run.num_histograms, "histogram")
-        out.print(styled("  run ", (run.run_id, "bold"), f"{named}: {steps}, {scalars}, {histograms}"))
+        yield Line("run ", (run.run_id, "bold"), f"{named}: {steps}, {scalars}, {histograms}", indent=2)
         for note in run.notes:
-            out.print(styled(f"    {note}"))
+            yield Line(note, indent=4)
 
 
-def _print_exported(exported: Exported) -> None:
-    out = console()
-    out.print(styled((str(exported.path), "bold"), f": {exported.format}, {exported.size_bytes:,} bytes"))
+def _exported(exported: Exported) -> Iterator[Line]:
+
+    yield Line((str(exported.path), "bold"), f": {exported.format}, {exported.size_bytes:,} bytes")
     for table in exported.tables:
         of_a_view = " of a view" if table.kind == "rows of a view" else ""
         what = "a view" if table.num_rows is None else f"{number_of(table.num_rows, 'row')}{of_a_view}"
-        out.print(styled(f"  {table.name}: {what}"))
+        yield Line(f"{table.name}: {what}", indent=2)
     if exported.left_out:
-        left_out = ", ".join(exported.left_out)
-        out.print(styled(f"  left out: the large views {left_out}; --table all includes them"))
+        yield Line(f"left out: the large views {', '.join(exported.left_out)}; --table all includes them", indent=2)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import click
 
 from tfdbg_arrow.cli.command import Command
-from tfdbg_arrow.cli.output import byte_progress, console, json_option, print_json, styled
+from tfdbg_arrow.cli.output import byte_progress, json_option, print_result
+from tfdbg_arrow.query.present.blocks import Line
 from tfdbg_arrow.safe_text import number_of
 
 if TYPE_CHECKING:
@@ -27,25 +29,21 @@ def import_dump(dump: str, logdir: str, json: bool) -> None:
 
     with byte_progress("Importing") as progress:
         imported = run_import(dump, logdir, progress=progress)
-    if json:
-        names = ("dump", "logdir", "seconds", "num_events", "runs")
-        print_json({name: getattr(imported, name) for name in names})
-    else:
-        _print(imported)
+    names = ("dump", "logdir", "seconds", "num_events", "runs")
+    print_result({name: getattr(imported, name) for name in names}, _lines(imported), json=json)
 
 
-def _print(imported: Imported) -> None:
-    out = console()
+def _lines(imported: Imported) -> Iterator[Line]:
+
     for run in imported.runs:
-        out.print(styled(("run ", "dim"), (run.run_id, "bold")))
-        if run.is_new:
-            out.print(styled(f"  {number_of(run.num_events, 'record')}: {_counts(run)}"))
-        else:
-            out.print(styled(f"  is already in the logdir, with {number_of(run.num_events, 'record')}; skipped"))
+        yield Line(("run ", "quiet"), (run.run_id, "bold"))
+        number = number_of(run.num_events, "record")
+        known = f"is already in the logdir, with {number}; skipped"
+        yield Line(f"{number}: {_counts(run)}" if run.is_new else known, indent=2)
         for stat in run.dropped:
             count = "" if stat["num_events"] is None else f" ({stat['num_events']:,})"
-            out.print(styled((f"  {stat['stat']}: {stat['subject']}: {stat['reason']}{count}", "yellow")))
-    out.print(styled(f"{number_of(imported.num_events, 'record')} in {imported.seconds:.1f} s"))
+            yield Line((f"{stat['stat']}: {stat['subject']}: {stat['reason']}{count}", "warning"), indent=2)
+    yield Line(f"{number_of(imported.num_events, 'record')} in {imported.seconds:.1f} s")
 
 
 def _counts(run: ImportedRun) -> str:

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import click
 
 from tfdbg_arrow.cli.command import BAD_TEXTS, Command
-from tfdbg_arrow.cli.output import Opening, print_answer, print_blocks, print_json, progress, reading, reading_options
+from tfdbg_arrow.cli.output import Opening, print_result, progress, reading, reading_options
 from tfdbg_arrow.errors import NoLogdirError
+from tfdbg_arrow.query.present.blocks import Blocks, Line, Span, Table
 from tfdbg_arrow.safe_text import number_of, time_text
 
 if TYPE_CHECKING:
     from tfdbg_arrow.query.logdirs import LogdirSummary
-    from tfdbg_arrow.query.present.blocks import Blocks, Span
     from tfdbg_arrow.storage.search import LogdirsBelow
 
 
@@ -33,11 +33,8 @@ def info(logdir: str, opening: Opening, json: bool) -> None:
         if not error.below.logdirs:
             raise
         _tell_below(error.below, json=json)
-        return
-    if json:
-        print_json(answer)
     else:
-        print_answer(answer)
+        print_result(answer, answer, json=json)
 
 
 def _tell_below(below: LogdirsBelow, *, json: bool) -> None:
@@ -45,14 +42,11 @@ def _tell_below(below: LogdirsBelow, *, json: bool) -> None:
 
     with progress("Reading …"):
         summaries = read_summaries(below)
-    if json:
-        print_json({"path": str(below.path), "logdirs": summaries, "is_cut": below.is_cut})
-    else:
-        print_blocks(_below(below, summaries))
+    facts = {"path": str(below.path), "logdirs": summaries, "is_cut": below.is_cut}
+    print_result(facts, _below(below, summaries), json=json)
 
 
 def _below(below: LogdirsBelow, summaries: Sequence[LogdirSummary]) -> Blocks:
-    from tfdbg_arrow.query.present.blocks import Line, Table
     from tfdbg_arrow.storage.search import cut_text
 
     number = number_of(len(summaries), "logdir is", "logdirs are")

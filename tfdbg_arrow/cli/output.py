@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tfdbg_arrow.query.present.blocks import Block, Line, Span, with_style
 from tfdbg_arrow.safe_text import number_of, printable, printable_line, to_json
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from tfdbg_arrow.query import AboutRuns, BrokenPart, Logdir
-    from tfdbg_arrow.query.present.blocks import Block, Span
 
 run_option = click.option(
     "--run",
@@ -123,11 +123,25 @@ def console(*, stderr: bool = False) -> Console:
     return out
 
 
-def print_answer(answer: object) -> None:
-    """Prints an answer on stdout."""
+def print_result(
+    facts: object, answer: object | Iterator[Block], *, json: bool, about: AboutRuns | None = None
+) -> None:
+    """Prints what a command found on stdout.
+
+    Args:
+        facts: The JSON object.
+        answer: The text: an answer of the query layer, or blocks. An iterator of blocks is used only without `json`.
+        json: Whether to print JSON.
+        about: The runs that the text is about.
+    """
+    if json:
+        print_json(facts)
+        return
     from tfdbg_arrow.query.present.answers import blocks_of
 
-    print_blocks(blocks_of(answer))
+    if about is not None:
+        print_about(about)
+    print_blocks(answer if isinstance(answer, Iterator) else blocks_of(answer))
 
 
 def print_blocks(blocks: Iterable[Block], *, stderr: bool = False) -> None:
@@ -141,7 +155,6 @@ def renderables(blocks: Iterable[Block]) -> Iterator[RenderableType]:
     """Yields blocks as rich shows them: lines of text, and tables without borders."""
     from rich.table import Table
 
-    from tfdbg_arrow.query.present.blocks import Line, with_style
     from tfdbg_arrow.query.present.text import pieces
 
     def shown(*spans: Span) -> Text:

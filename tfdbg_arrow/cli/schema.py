@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from tfdbg_arrow.cli.command import Command
-from tfdbg_arrow.cli.output import console, json_option, print_json, styled
+from tfdbg_arrow.cli.output import json_option, print_result
 from tfdbg_arrow.errors import QueryError
+from tfdbg_arrow.query.present.blocks import Line
 
 if TYPE_CHECKING:
     from tfdbg_arrow.query import View
@@ -39,33 +42,31 @@ def schema(name: str | None, sql: str | None, json: bool) -> None:
     if not tables and not views:
         available = ", ".join(sorted([table.name for table in TABLES] + [view.name for view in public_views()]))
         raise QueryError(f"{name!r} is not a table or view; available are {available}.")
-    if json:
-        print_json({"format_version": FORMAT_VERSION, "tables": tables, "views": views})
-    elif name is None:
-        _print_names(tables, views)
-    else:
-        for table in tables:
-            _print_table(table)
-        for view in views:
-            click.echo(view.text, nl=False)
+    blocks = _names(tables, views) if name is None else itertools.chain(*map(_table, tables), *map(_view, views))
+    print_result({"format_version": FORMAT_VERSION, "tables": tables, "views": views}, blocks, json=json)
 
 
-def _print_names(tables: list[Table], views: list[View]) -> None:
-    out = console()
+def _names(tables: list[Table], views: list[View]) -> Iterator[Line]:
+
     width = max(len(name) for name in [table.name for table in tables] + [view.name for view in views])
     for kind, docs in (
         ("tables", {table.name: table.row for table in tables}),
         ("views", {view.name: view.comment.splitlines()[0] for view in views}),
     ):
-        out.print(styled((kind, "bold")))
+        yield Line((kind, "bold"))
         for name, doc in docs.items():
-            out.print(styled(f"  {name:<{width}}  ", (doc, "dim")))
+            yield Line(f"{name:<{width}}  ", (doc, "quiet"), indent=2)
 
 
-def _print_table(table: Table) -> None:
-    out = console()
-    out.print(styled((table.name, "bold"), f": {table.row}"))
+def _table(table: Table) -> Iterator[Line]:
+
+    yield Line((table.name, "bold"), f": {table.row}")
     width = max(len(column.name) for column in table.columns)
     for column in table.columns:
         null = " or NULL" if column.nullable else ""
-        out.print(styled(f"  {column.name:<{width}}  ", (f"{column.type.value}{null}: ", "dim"), column.doc))
+        yield Line(f"{column.name:<{width}}  ", (f"{column.type.value}{null}: ", "quiet"), column.doc, indent=2)
+
+
+def _view(view: View) -> Iterator[Line]:
+
+    yield from map(Line, view.text.splitlines())

@@ -7,9 +7,10 @@ from pathlib import Path
 import click
 
 from tfdbg_arrow.cli.command import Command
-from tfdbg_arrow.cli.output import json_option, print_json, progress
+from tfdbg_arrow.cli.output import json_option, print_result, progress
 from tfdbg_arrow.errors import LogdirError
-from tfdbg_arrow.safe_text import number_of, printable
+from tfdbg_arrow.query.present.blocks import Line
+from tfdbg_arrow.safe_text import number_of
 
 
 @click.command("upload", cls=Command)
@@ -32,9 +33,8 @@ def upload(local: str, url: str, remove: bool, json: bool) -> None:
         raise LogdirError(f"URL is the path {target}; expected a URL such as s3://bucket/path.")
     with progress(f"Uploading to {target} …"):
         runs = upload_logdir(source, target.open(), remove=remove)
-    if json:
-        print_json({"local": str(source), "url": str(target), "runs": runs})
-        return
-    for run in runs:
-        sent = f"{number_of(run.num_parts, 'part')} ({run.size_bytes:,} bytes)"
-        click.echo(printable(f"{run.run_id}: sent {sent}; complete at {target}"))
+    lines = (
+        Line(f"{run.run_id}: sent {number_of(run.num_parts, 'part')} ({run.size_bytes:,} bytes); complete at {target}")
+        for run in runs
+    )
+    print_result({"local": str(source), "url": str(target), "runs": runs}, lines, json=json)

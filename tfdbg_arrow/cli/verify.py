@@ -6,7 +6,7 @@ import click
 from click.exceptions import Exit
 
 from tfdbg_arrow.cli.command import Command
-from tfdbg_arrow.cli.output import byte_progress, json_option, print_answer, print_json
+from tfdbg_arrow.cli.output import byte_progress, json_option, print_result
 
 
 @click.command("verify", cls=Command)
@@ -24,8 +24,5 @@ def verify(logdir: str, json: bool) -> None:
 
     with byte_progress("Verifying") as progress:
         answer = examine(logdir, progress=progress)
-    if json:
-        print_json({"logdir": logdir, "is_intact": answer.is_intact, "verification": answer})
-    else:
-        print_answer(answer)
+    print_result({"logdir": logdir, "is_intact": answer.is_intact, "verification": answer}, answer, json=json)
     raise Exit(0 if answer.is_intact else 1)

@@ -11,8 +11,9 @@ from pathlib import Path
 import click
 
 from tfdbg_arrow.cli.command import Command
-from tfdbg_arrow.cli.output import Opening, print_about, print_json, progress, reading, reading_options, run_option
+from tfdbg_arrow.cli.output import Opening, print_json, print_result, progress, reading, reading_options, run_option
 from tfdbg_arrow.errors import MissingDependencyError, NoLogdirError, QueryError, install_command
+from tfdbg_arrow.query.present.blocks import Line
 from tfdbg_arrow.safe_text import printable
 
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -179,14 +180,9 @@ def report(
     with reading(logdir, opening) as opened:
         written = write_report(opened, output, run_id=run_id, max_bytes=max_bytes)
         about = opened.about_runs(run_id=run_id)
-    if json:
-        facts = {"report": str(output), "bytes": written.size, "left_out": written.left_out, "about": about}
-        print_json({"logdir": logdir, **facts})
-        return
-    print_about(about)
-    click.echo(f"{printable(str(output))}: {written.size:,} bytes")
-    for text in written.left_out:
-        click.echo(printable(f"left out: {text}"))
+    facts = {"report": str(output), "bytes": written.size, "left_out": written.left_out, "about": about}
+    texts = (f"{output}: {written.size:,} bytes", *(f"left out: {text}" for text in written.left_out))
+    print_result({"logdir": logdir, **facts}, map(Line, texts), json=json, about=about)
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ from click.exceptions import Exit
 
 from tfdbg_arrow.cli.command import Command
 from tfdbg_arrow.cli.output import console, memory_limit_option, print_json, renderables, run_option
+from tfdbg_arrow.query.present.blocks import Blocks, Line, Span, Table
 from tfdbg_arrow.safe_text import number_of, printable
 from tfdbg_arrow.storage.layout import MARKER_NAME
 from tfdbg_arrow.storage.location import parse_location
@@ -22,7 +23,6 @@ from tfdbg_arrow.storage.location import parse_location
 if TYPE_CHECKING:
     from tfdbg_arrow.query import Logdir, NonFinite
     from tfdbg_arrow.query.following import Figure, TrainingProgress
-    from tfdbg_arrow.query.present.blocks import Blocks, Line, Span
 
 _MAX_QUERY_S = 5.0
 """Time limit of each question of a round. What takes longer is shown as it was in an earlier round."""
@@ -155,8 +155,6 @@ def _live(logdir: str) -> Iterator[Callable[[TrainingProgress], None]]:
 
 def _picture(logdir: str, progress: TrainingProgress) -> Blocks:
     """Yields what a terminal shows."""
-    from tfdbg_arrow.query.present.blocks import Line, Table
-
     yield Line((logdir, "bold"), f", run {progress.run.run_id}, {_ending(progress)}")
     yield Line(_counts(progress))
     rows: list[tuple[Span, ...]] = [] if progress.step is None else [("Step", f"{progress.step:,}")]
@@ -189,7 +187,6 @@ def _ending(progress: TrainingProgress) -> str:
 
 def _findings(progress: TrainingProgress) -> list[Line]:
     """Returns the first bad value and what alert rules found."""
-    from tfdbg_arrow.query.present.blocks import Line
     from tfdbg_arrow.query.present.findings import rule_line
 
     has_harm = progress.nonfinite is not None and progress.has_harm

@@ -10,8 +10,9 @@ import click
 from click.exceptions import Exit
 
 from tfdbg_arrow.cli.command import Command
-from tfdbg_arrow.cli.output import console, json_option, print_about, print_answer, print_json, run_option, styled
+from tfdbg_arrow.cli.output import json_option, print_result, run_option
 from tfdbg_arrow.errors import SettingError
+from tfdbg_arrow.query.present.blocks import Blocks, Line
 
 if TYPE_CHECKING:
     from tfdbg_arrow.reproduction.second_run import SecondRun
@@ -67,29 +68,26 @@ def zoom(
         raise SettingError(f"--timeout is {timeout:g}; expected a number of seconds above 0")
     target = logdir.with_name(f"{logdir.name}-zoom") if output is None else output
     rerun = run_again(logdir, program, output=target, run_id=run_id, event_index=event, seed=seed, timeout_s=timeout)
-    if json:
-        print_json(rerun)
-    else:
-        _print(rerun)
+    print_result(rerun, _lines(rerun), json=json, about=rerun.about)
     raise Exit(0 if rerun.is_same_place else 1)
 
 
-def _print(rerun: SecondRun) -> None:
-    out = console()
-    print_about(rerun.about)
+def _lines(rerun: SecondRun) -> Blocks:
+    from tfdbg_arrow.query.present.runs import diff
+
     if rerun.is_same_place:
-        out.print(styled(("The same op made a bad value again:", "bold red"), f" {rerun.first.headline}"))
-        out.print(styled(f"For a script with its inputs: tfdbg-arrow repro {shlex.quote(rerun.logdir)}"))
+        yield Line(("The same op made a bad value again:", "bad"), f" {rerun.first.headline}")
+        yield Line(f"For a script with its inputs: tfdbg-arrow repro {shlex.quote(rerun.logdir)}")
         return
     if rerun.second is None:
-        out.print(styled(("The second run had no bad value.", "bold"), f" The first run: {rerun.first.headline}"))
+        yield Line(("The second run had no bad value.", "bold"), f" The first run: {rerun.first.headline}")
     else:
-        out.print(styled(("Another value went bad first in the second run.", "bold")))
-        out.print(styled(f"  first run:  {rerun.first.headline}"))
-        out.print(styled(f"  second run: {rerun.second.headline}"))
+        yield Line(("Another value went bad first in the second run.", "bold"))
+        yield Line(f"first run:  {rerun.first.headline}", indent=2)
+        yield Line(f"second run: {rerun.second.headline}", indent=2)
     if rerun.diff is not None:
-        out.print()
-        out.print(styled("A is the first run, B the second."))
-        print_answer(rerun.diff)
+        yield Line()
+        yield Line("A is the first run, B the second.")
+        yield from diff(rerun.diff)
     elif rerun.why_not_compared is not None:
-        out.print(styled(f"The runs could not be compared: {rerun.why_not_compared}"))
+        yield Line(f"The runs could not be compared: {rerun.why_not_compared}")

@@ -1,21 +1,26 @@
-"""Computes answers in a thread, so that a page can show the ready answers before all are ready."""
+"""Computes the slow answers of a page: in a thread, so that a page can show those that are ready, or in turn."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import math
 import threading
 import time
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
-from tfdbg_arrow.errors import TfdbgArrowError
+from tfdbg_arrow.errors import TfdbgArrowError, TimeLimitError
 from tfdbg_arrow.query import Logdir
+from tfdbg_arrow.viewer.page import NoAnswerError, TookTooLongError
 
 _LOG = logging.getLogger(__name__)
 _MAX_KEPT = 500
 """Maximum number of answers that are kept."""
 _CLOSE_S = 1.0
+_LEAST_S = 0.05
+"""With less time left, no computation is started."""
 _Result = TypeVar("_Result")
 
 
@@ -27,20 +32,20 @@ class Known(Generic[_Result]):
         answers: The answers that are ready, by key. While a logdir grows, an answer may come from an earlier state of
             the logdir.
         pending: The keys whose answers are not ready for the current state of the logdir.
-        failed: The keys whose answers could not be computed, for example because the time was up.
+        failed: The keys whose answers could not be computed, for example because the time was up, with the reason.
     """
 
     answers: Mapping[Hashable, _Result]
     pending: tuple[Hashable, ...]
-    failed: tuple[Hashable, ...]
+    failed: Mapping[Hashable, str]
 
 
 @dataclass(frozen=True)
 class _Kept:
-    """An answer, whether the computation failed, and the logdir's state before the computation."""
+    """An answer, or else the reason why there is none, and the logdir's state before the computation."""
 
     answer: object
-    has_failed: bool
+    failure: str | None
     state: str
 
 
@@ -50,7 +55,12 @@ class Background:
     Args:
         read: Takes a key and a function, and returns what the function reads from the logdir.
         state: Returns the state of the logdir.
+
+    Attributes:
+        left_s: The time that is left for all answers together, as in InTurn.
     """
+
+    left_s = math.inf
 
     def __init__(
         self, read: Callable[[Hashable, Callable[[Logdir], object]], object], state: Callable[[], str]
@@ -94,9 +104,11 @@ class Background:
             computed = {key: self._answers[key] for key in wanted if key in self._answers}
             pending = tuple(key for key in wanted if self._is_missing(key, state))
         return Known(
-            answers={key: one.answer for key, one in computed.items() if not one.has_failed},  # type: ignore[misc]
+            answers={key: one.answer for key, one in computed.items() if one.failure is None},  # type: ignore[misc]
             pending=pending,
-            failed=tuple(key for key, one in computed.items() if one.has_failed and key not in pending),
+            failed={
+                key: one.failure for key, one in computed.items() if one.failure is not None and key not in pending
+            },
         )
 
     def _is_missing(self, key: Hashable, state: str) -> bool:
@@ -121,9 +133,69 @@ class Background:
     def _computed(self, key: Hashable, compute: Callable[[Logdir], object]) -> _Kept:
         state = self._state()
         try:
-            return _Kept(self._read(key, compute), False, state)
+            return _Kept(self._read(key, compute), None, state)
         except TfdbgArrowError as error:  # such as a time limit; the page names the failed answers
             _LOG.debug("%r could not be computed", key, exc_info=error)
+            return _Kept(None, str(error), state)
         except Exception as error:  # a defect must not end the thread
             _LOG.error("%r could not be computed", key, exc_info=error)
-        return _Kept(None, True, state)
+            return _Kept(None, "an error occurred; the log of the viewer has it", state)
+
+
+class InTurn:
+    """Computes answers at once, one after the other, until the time is up. It keeps them, as Background does.
+
+    Args:
+        logdir: The logdir; only one thread may use it at a time.
+        budget_s: Time limit for all answers together, in seconds.
+    """
+
+    def __init__(self, logdir: Logdir, *, budget_s: float) -> None:
+        self._logdir = logdir
+        self._end = time.monotonic() + budget_s
+        self._answers: dict[Hashable, Any] = {}
+
+    @property
+    def left_s(self) -> float:
+        """Time that is left for all answers together, in seconds."""
+        return max(_LEAST_S, self._end - time.monotonic())
+
+    def known(self, wanted: Mapping[Hashable, Callable[[Logdir], _Result]], *, wait_s: float) -> Known[_Result]:
+        """Returns the answers, as Background does; `wait_s` has no effect."""
+        failed: dict[Hashable, str] = {}
+        for key, compute in wanted.items():
+            if key in self._answers:
+                continue
+            try:
+                if time.monotonic() > self._end - _LEAST_S:
+                    raise TookTooLongError("the time was up.")
+                with bounded(self._logdir, self.left_s):
+                    self._answers[key] = compute(self._logdir)
+            except (TookTooLongError, NoAnswerError) as error:
+                failed[key] = str(error)
+        answers = {key: self._answers[key] for key in wanted if key in self._answers}
+        return Known(answers=answers, pending=(), failed=failed)
+
+
+Answers = Background | InTurn
+"""Computes the slow answers of a page."""
+
+
+@contextlib.contextmanager
+def bounded(logdir: Logdir, timeout_s: float) -> Iterator[None]:
+    """Limits the time of the logdir's queries in the body of a `with` statement.
+
+    Args:
+        logdir: The logdir; only one thread may use it at a time.
+        timeout_s: Time limit for all queries together, in seconds.
+
+    Raises:
+        TookTooLongError: The queries took longer than `timeout_s`.
+    """
+    try:
+        with logdir.within(timeout_s):
+            yield
+    except TimeLimitError as error:
+        raise TookTooLongError(
+            f"this took longer than {timeout_s:g} seconds and was stopped; narrow it down by run, step or op."
+        ) from error

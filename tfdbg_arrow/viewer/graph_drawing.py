@@ -42,11 +42,12 @@ _MAX_LINKED = 4000
 
 @dataclass(frozen=True, kw_only=True)
 class Box:
-    """A box for one op, or for a tensor that enters or leaves the graph.
+    """A box for one op, for ops of a scope, or for a tensor that enters or leaves the graph.
 
     Attributes:
-        kind: `op`, `call` (an op that calls a graph) or `border` (an op in another graph).
-        state: The op's health, as in `OpNode.state`; None for a `border`.
+        kind: `op`, `call` (an op that calls a graph) or `border` (an op in another graph); in the model graph also
+            `scope` (a folded scope) and `rest` (the other ops of a scope).
+        state: The health, as in `OpNode.state`; None for a `border`.
         mark: A symbol that shows the state without colour.
         head: The first line: the op type.
         lines: The other lines.
@@ -58,6 +59,8 @@ class Box:
         level: Distance in ops from the op that the page shows; inputs have negative levels.
         num_hidden: For an input, the number of its own inputs that are not shown. For a consumer, the number of its own
             consumers that are not shown.
+        scope_id: The number of a folded scope of the model graph; None if the box cannot be unfolded.
+        outer: The position in `Drawing.frames` of the frame around the box; None for an outermost box.
     """
 
     kind: str
@@ -72,6 +75,8 @@ class Box:
     is_focus: bool = False
     level: int = 0
     num_hidden: int = 0
+    scope_id: int | None = None
+    outer: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,27 +92,6 @@ class Line:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Drawing:
-    """A picture: boxes and lines. The box of the focused op is the first box."""
-
-    boxes: tuple[Box, ...]
-    lines: tuple[Line, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ScopeBox(Box):
-    """A box of the model graph: an op (`op`, `call`), a folded scope (`scope`), or the other ops of a scope (`rest`).
-
-    Attributes:
-        scope_id: The number of the folded scope; None if it cannot be unfolded.
-        outer: The position in `ModelDrawing.frames` of the frame around the box; None for an outermost box.
-    """
-
-    scope_id: int | None
-    outer: int | None
-
-
-@dataclass(frozen=True, kw_only=True)
 class ScopeFrame:
     """The frame around the boxes of an unfolded scope.
 
@@ -118,7 +102,7 @@ class ScopeFrame:
         head: The name of the scope.
         label: The name and the health of the scope, for screen readers.
         href: The URL that folds the scope.
-        outer: The position in `ModelDrawing.frames` of the frame around this frame; None for an outermost frame.
+        outer: The position in `Drawing.frames` of the frame around this frame; None for an outermost frame.
     """
 
     scope_id: int
@@ -131,15 +115,23 @@ class ScopeFrame:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelDrawing:
-    """A picture of the model graph: boxes, frames around boxes, and lines. Outer frames come before inner frames."""
+class Drawing:
+    """A picture.
 
-    boxes: tuple[ScopeBox, ...]
-    frames: tuple[ScopeFrame, ...]
+    Attributes:
+        title: What it shows.
+        boxes: The boxes. In a neighbourhood, the box of the focused op is the first box.
+        lines: The lines between boxes.
+        frames: The frames around boxes of the model graph. Outer frames come before inner frames.
+    """
+
+    title: str
+    boxes: tuple[Box, ...]
     lines: tuple[Line, ...]
+    frames: tuple[ScopeFrame, ...] = ()
 
 
-def draw_model(model: ScopeGraph, links: GraphLinks) -> ModelDrawing:
+def draw_model(model: ScopeGraph, links: GraphLinks) -> Drawing:
     """Returns the picture of a graph whose ops are grouped by scope.
 
     Args:
@@ -160,7 +152,8 @@ def draw_model(model: ScopeGraph, links: GraphLinks) -> ModelDrawing:
         for scope in model.open_scopes
     )
     is_labelled = len(model.edges) <= _MAX_LABELLED_EDGES
-    return ModelDrawing(
+    return Drawing(
+        title="The graph by its scopes, inputs above",
         boxes=tuple(_scope_box(node, model, links, outer=index_of_scope.get(node.outer_id)) for node in model.nodes),
         frames=frames,
         lines=tuple(
@@ -180,7 +173,7 @@ def draw_model(model: ScopeGraph, links: GraphLinks) -> ModelDrawing:
     )
 
 
-def _scope_box(node: ScopeNode, model: ScopeGraph, links: GraphLinks, *, outer: int | None) -> ScopeBox:
+def _scope_box(node: ScopeNode, model: ScopeGraph, links: GraphLinks, *, outer: int | None) -> Box:
     health = node.health
     is_scope = node.kind == "scope"
     extra = [number_of(node.num_ops, "op")] if is_scope else []
@@ -195,7 +188,7 @@ def _scope_box(node: ScopeNode, model: ScopeGraph, links: GraphLinks, *, outer: 
         "scope": None if node.scope_id is None else links.unfolded(model, node.scope_id),
         "rest": links.graph(model.graph_id),
     }
-    return ScopeBox(
+    return Box(
         kind="call" if node.calls else node.kind,
         state=health.state,
         mark="▸" if is_scope and health.state != "bad" else STATE_MARKS[health.state],
@@ -259,7 +252,7 @@ def draw(around: Neighbourhood, links: GraphLinks) -> Drawing:
         )
         words = "" if edge.is_control else f":{edge.source_output_slot}"
         if output is not None:
-            words += f" {output_text(output)}"
+            words += f" {type_text(output)}"
         health = "" if output is None else f", {health_text(output)}"
         lines.append(
             Line(
@@ -291,7 +284,8 @@ def draw(around: Neighbourhood, links: GraphLinks) -> Drawing:
                 title=_cut(border_text(border)),
             )
         )
-    return Drawing(boxes=tuple(boxes), lines=tuple(lines))
+    title = "The ops around the op, inputs above, consumers below"
+    return Drawing(title=title, boxes=tuple(boxes), lines=tuple(lines))
 
 
 def _box(node: OpNode, links: GraphLinks, *, is_focus: bool, num_hidden: int) -> Box:
@@ -305,7 +299,7 @@ def _box(node: OpNode, links: GraphLinks, *, is_focus: bool, num_hidden: int) ->
     ran_as = [name for name in node.executed_types or () if name != node.op_type and name != "_Arg"]
     extra += [f"ran as {', '.join(ran_as)}"] if ran_as else []
     extra = [_shortened(text) for text in extra]
-    about = [f":{output.output_slot} {output_text(output)}, {health_text(output)}" for output in node.outputs[:8]]
+    about = [f":{output.output_slot} {type_text(output)}, {health_text(output)}" for output in node.outputs[:8]]
     return Box(
         kind="call" if node.calls else "op",
         state=node.state,
@@ -499,7 +493,7 @@ def shape_text(shape: Sequence[int] | None) -> str:
     return "[…]" if shape is None else f"[{', '.join('?' if size < 0 else str(size) for size in shape)}]"
 
 
-def output_text(output: OpOutput) -> str:
+def type_text(output: OpOutput) -> str:
     """Returns the dtype and static shape of an output, as `float32 [?, 64]`."""
     return f"{output.dtype or 'dtype unknown'} {shape_text(output.static_shape)}"
 

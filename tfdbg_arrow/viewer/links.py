@@ -8,6 +8,15 @@ from urllib.parse import urlencode
 from tfdbg_arrow.query.display.execution_window import ExecutionFilter
 from tfdbg_arrow.query.display.tensor_window import TensorFilter
 
+_PARAMETERS = {
+    "graph_id": "graph",
+    "execution_index": "execution",
+    "thread_id": "thread",
+    "is_call": "calls",
+    "is_bad": "bad",
+}
+"""The parameters of addresses that are not named like the attribute of a filter."""
+
 
 class Url(str):
     """A complete URL that this module created: ASCII and percent-encoded."""
@@ -80,32 +89,9 @@ Links = ServerLinks | ReportLinks
 """The links to pages, source files and tensors. The methods return None if the target is not available."""
 
 
-def filter_parameters(filter_: TensorFilter) -> dict[str, object]:
-    """Returns a filter as URL parameters of the tensors page."""
+def filter_parameters(filter_: TensorFilter | ExecutionFilter) -> dict[str, object]:
+    """Returns a filter as URL parameters of its page."""
     return {
-        "op_type": filter_.op_type,
-        "name": filter_.name,
-        "graph": filter_.graph_id,
-        "dtype": filter_.dtype,
-        "scope": filter_.scope,
-        "execution": filter_.execution_index,
-        "first_step": filter_.first_step,
-        "last_step": filter_.last_step,
-        "layer": filter_.layer,
-        "side": filter_.side,
-        "bad": 1 if filter_.is_bad else None,
-    }
-
-
-def execution_filter_parameters(filter_: ExecutionFilter) -> dict[str, object]:
-    """Returns a filter as URL parameters of the executions page."""
-    return {
-        "op_type": filter_.op_type,
-        "name": filter_.name,
-        "graph": filter_.graph_id,
-        "thread": filter_.thread_id,
-        "first_step": filter_.first_step,
-        "last_step": filter_.last_step,
-        "calls": 1 if filter_.is_call else None,
-        "bad": 1 if filter_.is_bad else None,
+        _PARAMETERS.get(name, name): (1 if value else None) if isinstance(value, bool) else value
+        for name, value in vars(filter_).items()
     }

@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import Protocol
 
 from tfdbg_arrow import safe_text
-from tfdbg_arrow.query import Alert, Run
+from tfdbg_arrow.query import Alert, Run, wording
 from tfdbg_arrow.query.nonfinite_tensor import FunctionCall
 from tfdbg_arrow.query.present import tensors
 from tfdbg_arrow.query.present.runs import command_words
@@ -17,17 +17,11 @@ from tfdbg_arrow.query.user_places import CallSite
 from tfdbg_arrow.safe_text import printable
 
 BORDERS = {
+    **wording.HOW,
     "graph": "taken directly",
-    "argument": "passed as an argument",
-    "capture": "captured by the function",
-    "loop": "passed on by the loop",
-    "call": "returned by a call",
     "variable": "through a variable",
     "eager": "taken directly",
     "external": "from outside",
-    "unrecorded": "through unrecorded tensors",
-    "zeros": "as exp(-Inf), which is 0",
-    "gradient": "created by the gradient of the op",
 }
 """How a tensor reached the op that used it, by `Hop.how`."""
 ROLES = {

@@ -5,16 +5,16 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from tfdbg_arrow.errors import BrokenPartError, QueryError, TfdbgArrowError
 from tfdbg_arrow.query import AboutRuns, Logdir, Run
 from tfdbg_arrow.query.asked_runs import ALL_RUNS, asked_runs, find_run, runs_by_first_bad
 from tfdbg_arrow.query.bad_runs import BadRuns
+from tfdbg_arrow.query.display.row_window import MAX_INDEX, Rows, Window, first_of_step
 from tfdbg_arrow.query.display.tensor_window import TensorRow, read_tensor
 from tfdbg_arrow.query.recorded import KINDS
 from tfdbg_arrow.query.sql_sandbox import SandboxBusyError
-from tfdbg_arrow.viewer.background import Background
 from tfdbg_arrow.viewer.naming import run_labels
 
 MAX_TEXT = 10_000
@@ -54,6 +54,11 @@ class Parameters:
             raise QueryError(f"the address has no {name}; add ?{name}=….")
         return text
 
+    def needed_integer(self, name: str) -> int:
+        """Returns a non-negative integer; raises a QueryError if it was not given."""
+        self.needed(name)
+        return self.integer(name) or 0
+
     def integer(self, name: str) -> int | None:
         """Returns a non-negative integer; None if it was not given."""
         text = self._values.get(name)
@@ -84,6 +89,11 @@ class Parameters:
         return self.choice(name, ("0", "1")) == "1"
 
 
+def parameters_of(**values: object) -> Parameters:
+    """Returns the parameters of a request. Values that are None are not given."""
+    return Parameters({name: str(value) for name, value in values.items() if value is not None})
+
+
 class NoSuchPageError(TfdbgArrowError):
     """A URL names something that is not in the logdir, or a page that does not exist."""
 
@@ -106,19 +116,6 @@ def status_of(error: Exception) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gradual:
-    """How to read a page if one part of it takes long.
-
-    Attributes:
-        start: Reads the quick part of the page.
-        complete: Adds the ready results of the slow part, and starts to compute its other results in the background.
-    """
-
-    start: Callable[[Logdir, Parameters], Any]
-    complete: Callable[[Background, Any, Parameters], Any]
-
-
-@dataclass(frozen=True, kw_only=True)
 class PageKind:
     """One kind of page. Its URL, module, template and test have the same name.
 
@@ -126,19 +123,20 @@ class PageKind:
         name: The name.
         title: The title in the navigation.
         key: The letter that opens the page after `g`; None for a page that is not in the navigation.
-        read: Reads a page's data and returns a frozen dataclass.
+        read: Reads a page's data and returns a frozen dataclass; if `complete` is given, only the quick part.
+        complete: Adds the slow answers, which its first argument computes (see `background.Answers`); None if `read` is
+            always quick. The HTML page reloads itself until all answers are ready, unless its URL has the parameter
+            `wait`.
         assets: Styles and scripts under static/ that only this page loads, in this order.
         version: Returns a value that changes when the page changes but the logdir does not.
-        gradual: How to read the page step by step; None if `read` is always quick. The HTML page reloads itself until
-            all results are ready, unless its URL has the parameter `wait`.
     """
 
     name: str
     title: str
     key: str | None
     read: Callable[[Logdir, Parameters], Any]
+    complete: Callable[[Any, Any, Parameters], Any] | None = None
     assets: tuple[str, ...] = ()
-    gradual: Gradual | None = None
     version: Callable[[], Hashable] = lambda: None
 
     @property
@@ -276,31 +274,52 @@ _Row = TypeVar("_Row")
 
 
 @dataclass(frozen=True, kw_only=True)
-class RowsPage(Generic[_Row]):
-    """A window of the rows of a run that match a filter. Rows are tensors or executions.
+class RowsPage(Window[_Row]):
+    """A window of the tensors or executions of a run that match a filter.
 
     Attributes:
         run_id: The run; None if the logdir has no run.
-        rows: The window, by event_index or execution_index.
-        num_matching: Number of rows that match the filter.
-        num_before: Number of matching rows before the window.
         limit: Maximum number of rows in a window.
         op_types: Op types and functions to choose from.
         graphs: Graphs to choose from.
     """
 
     run_id: str | None
-    rows: tuple[_Row, ...] = ()
-    num_matching: int = 0
-    num_before: int = 0
     limit: int
     op_types: tuple[str, ...] = ()
     graphs: tuple[GraphChoice, ...] = ()
 
-    @property
-    def num_after(self) -> int:
-        """Number of matching rows after the window."""
-        return self.num_matching - self.num_before - len(self.rows)
+
+def read_window(
+    rows: Rows[_Row], bad: Rows[_Row], parameters: Parameters, *, run_id: str, limit: int, focus: int | None = None
+) -> tuple[Window[_Row], int | None, int | None]:
+    """Returns the window that a URL asks for, and the indexes of the last bad row before it and the first one after it.
+
+    The window starts at the first row from the index `at` on, ends before the index `before`, starts at the training
+    step `step`, or starts after `place` rows. Without these parameters, it starts a little above `focus`, or else above
+    the first bad row.
+
+    Args:
+        rows: The rows that match the filter.
+        bad: Those of them that are bad.
+        parameters: The parameters of the URL.
+        run_id: The run.
+        limit: Maximum number of rows.
+        focus: The index of a row.
+    """
+    first, before, place, step = map(parameters.integer, ("at", "before", "place", "step"))
+    if step is not None:
+        # If the step has no rows, the window starts after the last row and is empty.
+        index = first_of_step(rows.logdir, rows.table, rows.index, step, run_id=run_id)
+        first, before = MAX_INDEX if index is None else index, None
+    elif first is None and before is None and place is None:
+        shown = bad.next(-1) if focus is None else focus
+        place = max(0, rows.window(first=shown or 0, limit=1).num_before - NUM_ABOVE)
+    window = rows.window(first=first or 0, before=before, place=place, limit=limit)
+    if not window.rows:
+        return window, None, None
+    ends = rows.index_of(window.rows[0]), rows.index_of(window.rows[-1])
+    return window, bad.next(ends[0], is_backwards=True), bad.next(ends[1])
 
 
 def read_graph_choices(logdir: Logdir, run_id: str | None) -> tuple[GraphChoice, ...]:

@@ -11,13 +11,12 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tfdbg_arrow.errors import TimeLimitError
 from tfdbg_arrow.query import Logdir, open_logdir
 from tfdbg_arrow.query.asked_runs import ALL_RUNS, find_run
 from tfdbg_arrow.query.integrity.damage import damage_told
 from tfdbg_arrow.query.logdir.statements import memory_limit_bytes
 from tfdbg_arrow.storage.layout import MANIFEST_DIRECTORY
-from tfdbg_arrow.viewer.background import Background
+from tfdbg_arrow.viewer.background import Background, bounded
 from tfdbg_arrow.viewer.page import TookTooLongError
 
 _Result = TypeVar("_Result")
@@ -37,6 +36,7 @@ class Reader:
         skip_broken: Whether to skip broken parts.
 
     Attributes:
+        timeout_s: The time limit.
         background: Computes answers in a thread.
 
     Raises:
@@ -54,7 +54,7 @@ class Reader:
     ) -> None:
         self.path = path
         self._skip_broken = skip_broken
-        self._timeout_s = timeout_s
+        self.timeout_s = timeout_s
         self._memory_limit = memory_limit_bytes(memory_limit) // _NUM_CONNECTIONS
         self._storage_options = storage_options
         self._slots = threading.BoundedSemaphore(_NUM_CONNECTIONS)
@@ -94,7 +94,7 @@ class Reader:
                 self._cache.move_to_end(key)
                 answer: _Result = self._cache[key]
                 return answer
-        with self._borrowed(state) as logdir, bounded(logdir, self._timeout_s), damage_told(logdir):
+        with self._borrowed(state) as logdir, bounded(logdir, self.timeout_s), damage_told(logdir):
             answer = compute(logdir)
         with self._lock:
             if state == self._cached_state:
@@ -117,7 +117,7 @@ class Reader:
 
     @contextlib.contextmanager
     def _borrowed(self, state: Hashable) -> Iterator[Logdir]:
-        if not self._slots.acquire(timeout=self._timeout_s):
+        if not self._slots.acquire(timeout=self.timeout_s):
             raise TookTooLongError("other pages are still being read; try again later.")
         try:
             with self._lock:
@@ -157,23 +157,3 @@ def state_of(path: str | Path) -> Hashable:
     except OSError:
         return None
     return tuple((name, stat.st_size, stat.st_mtime_ns) for name, stat in facts)
-
-
-@contextlib.contextmanager
-def bounded(logdir: Logdir, timeout_s: float) -> Iterator[None]:
-    """Limits the time of the logdir's queries in the body of a `with` statement.
-
-    Args:
-        logdir: The logdir; only one thread may use it at a time.
-        timeout_s: Time limit for all queries together, in seconds.
-
-    Raises:
-        TookTooLongError: The queries took longer than `timeout_s`.
-    """
-    try:
-        with logdir.within(timeout_s):
-            yield
-    except TimeLimitError as error:
-        raise TookTooLongError(
-            f"this took longer than {timeout_s:g} seconds and was stopped; narrow it down by run, step or op."
-        ) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import cmath
+import inspect
 import json
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
@@ -16,34 +17,29 @@ from markupsafe import Markup, escape
 from tfdbg_arrow._version import __version__
 from tfdbg_arrow.query import stacks, wording
 from tfdbg_arrow.query.logdir.statements import Question
-from tfdbg_arrow.query.model_health.sentences import parting_texts
+from tfdbg_arrow.query.model_health import sentences
 from tfdbg_arrow.query.present import runs
 from tfdbg_arrow.safe_text import number_of, printable, printable_line, to_json
-from tfdbg_arrow.viewer import naming
-from tfdbg_arrow.viewer.charts import bad_pills, bars, facts, histogram_text, pills, shares
-from tfdbg_arrow.viewer.colours import BAD, paint, style_sheet
-from tfdbg_arrow.viewer.distribution_drawing import distribution_drawing, level_shares
-from tfdbg_arrow.viewer.graph_drawing import (
-    STATE_MARKS,
-    GraphLinks,
-    attribute_items,
-    border_text,
-    draw,
-    draw_model,
-    health_text,
-    iterations_text,
-    output_text,
-    part_text,
-    scope_health_text,
-    scope_title,
+from tfdbg_arrow.viewer import (
+    charts,
+    distribution_drawing,
+    graph_drawing,
+    line_drawing,
+    links,
+    map_drawing,
+    naming,
+    source_text,
 )
-from tfdbg_arrow.viewer.line_drawing import curve_plots, plot_drawing
-from tfdbg_arrow.viewer.links import Links, Url, execution_filter_parameters, filter_parameters
-from tfdbg_arrow.viewer.map_drawing import map_columns, map_drawing
+from tfdbg_arrow.viewer.colours import BAD, paint, style_sheet
+from tfdbg_arrow.viewer.links import Links, Url
 from tfdbg_arrow.viewer.page import MAX_TEXT, PageKind, Shell
 from tfdbg_arrow.viewer.pages import PAGES
-from tfdbg_arrow.viewer.source_text import highlighted
 
+_MODULES = (
+    charts, distribution_drawing, graph_drawing, line_drawing, links, map_drawing, naming, runs, sentences, source_text,
+    stacks, wording,
+)  # fmt: skip
+"""The modules whose public functions are filters of the templates, under the names of the functions."""
 _MAX_TEXT = 400
 _CONTENT_TYPES = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 
@@ -68,74 +64,29 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(
-        pills=pills,
-        facts=facts,
-        shares=shares,
-        tensor_name=naming.tensor_name,
-        effect_text=wording.effect_text,
-        axis_text=wording.axis_text,
-        column_unit=wording.column_unit,
-        column_texts=lambda layers: map_columns(layers).texts,
-        columns_text=wording.columns_text,
-        call_groups=naming.call_groups,
-        moment=naming.moment_text,
-        op_text=wording.op_in_graph_text,
-        origin_text=wording.origin_text,
-        with_code=_with_code,
-        place_facts=wording.place_facts,
-        alert_name=naming.alert_name,
-        function_name=naming.short_function_name,
-        time=naming.time_text,
-        duration=naming.duration_text,
-        offset=naming.offset_text,
-        device=naming.device_text,
-        command=lambda line: "" if line is None else runs.command_text(line),
-        run_title=naming.run_title,
-        file_name=stacks.file_name,
-        short_place=stacks.short_place,
-        number=lambda value: f"{value:,}",
-        counted=number_of,
-        value=_value_text,
-        whole=lambda text: escape("\n".join(map(printable_line, text.split("\n")))),
-        typed=escape,
-        is_bad_value=_is_bad_value,
-        bars=bars,
-        histogram_text=histogram_text,
-        distribution_drawing=distribution_drawing,
-        map_drawing=map_drawing,
-        curve_plots=curve_plots,
-        plot_drawing=plot_drawing,
-        aligned_text=runs.aligned_text,
-        apart_text=runs.apart_text,
-        diff_name=wording.output_text,
-        difference_text=runs.difference_text,
-        differing_text=runs.differing_text,
-        setting_text=runs.setting_text,
-        worst_text=runs.worst_text,
-        highlighted=highlighted,
-        filter_parameters=filter_parameters,
-        execution_filter_parameters=execution_filter_parameters,
-        bad_pills=bad_pills,
-        health_text=health_text,
-        output_text=output_text,
-        part_text=part_text,
-        iterations_text=iterations_text,
-        border_text=border_text,
-        attribute_items=attribute_items,
-        drawing=lambda around, links: Markup(escape(json_text(draw(around, links)))),
-        model_drawing=lambda model, links: Markup(escape(json_text(draw_model(model, links)))),
-        parting_texts=parting_texts,
-        scope_title=scope_title,
-        scope_health_text=scope_health_text,
-    )
+    environment.filters |= {
+        name: function
+        for module in _MODULES
+        for name, function in vars(module).items()
+        if inspect.isfunction(function) and function.__module__ == module.__name__ and not name.startswith("_")
+    }
+    environment.filters |= {
+        "number": lambda value: f"{value:,}",
+        "number_of": number_of,
+        "value": _value_text,
+        "whole": lambda text: escape("\n".join(map(printable_line, text.split("\n")))),
+        "typed": escape,
+        "with_code": _with_code,
+        "json": lambda value: Markup(escape(json_text(value))),
+        "is_bad_value": _is_bad_value,
+    }
     environment.globals.update(
         borders=naming.BORDERS,
         roles=naming.ROLES,
-        state_marks=STATE_MARKS,
-        level_shares=level_shares(),
+        state_marks=graph_drawing.STATE_MARKS,
+        level_shares=distribution_drawing.level_shares(),
         bad_paint=paint(BAD),
-        graph_links=GraphLinks,
+        graph_links=graph_drawing.GraphLinks,
         version=__version__,
     )
     return environment

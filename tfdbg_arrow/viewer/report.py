@@ -21,11 +21,12 @@ from tfdbg_arrow.errors import LogdirError
 from tfdbg_arrow.query import Frame, Logdir, open_logdir
 from tfdbg_arrow.safe_text import number_of
 from tfdbg_arrow.storage.disk import written_whole
+from tfdbg_arrow.viewer.background import InTurn
 from tfdbg_arrow.viewer.links import ReportLinks
-from tfdbg_arrow.viewer.page import Shell, make_shell
-from tfdbg_arrow.viewer.pages.alerts import AlertsPage, AlertsView, page_of_rules, run_rules
+from tfdbg_arrow.viewer.page import Shell, make_shell, parameters_of
+from tfdbg_arrow.viewer.pages.alerts import AlertsPage, AlertsView, read_alerts
 from tfdbg_arrow.viewer.pages.model import ModelPage, read_model
-from tfdbg_arrow.viewer.pages.overview import OverviewPage, read_overview
+from tfdbg_arrow.viewer.pages.overview import OverviewPage, complete_overview, read_overview
 from tfdbg_arrow.viewer.pages.source import SourcePage, read_source
 from tfdbg_arrow.viewer.pages.tensor import TensorPage, read_tensor_page
 from tfdbg_arrow.viewer.rendering import json_text, render, static_files
@@ -35,13 +36,13 @@ _NUM_ALERTS = 20
 _MAX_TENSORS = 40
 _NUM_ROWS = 8
 _MAP_COLUMNS = 100
-_RULES_BUDGET_S = 120.0
+_BUDGET_S = 240.0
 _GLANCE_ALERTS = 3
 _NOT_IN_GLANCE = (
     f"findings after the first {_GLANCE_ALERTS} of each rule, the map of the layers, the tensors, and the source "
     "files: logdir.show() shows them"
 )
-_GLANCE_RULES_S = 2.0
+_GLANCE_S = 4.0
 _SHOWN_BYTES = 1_000_000
 
 
@@ -115,21 +116,19 @@ def write_report(
     return WrittenReport(size=len(content), left_out=left_out)
 
 
-def read_report(logdir: Logdir, *, run_id: str | None = None, rules_budget_s: float = _RULES_BUDGET_S) -> Report:
+def read_report(logdir: Logdir, *, run_id: str | None = None, budget_s: float = _BUDGET_S) -> Report:
     """Returns the content of a report, before content is omitted because of its size.
 
     Args:
         logdir: The logdir.
         run_id: The run to report, or "all". None means the newest run, with the other processes of its program.
-        rules_budget_s: Time limit for the alert rules, in seconds.
+        budget_s: Time limit for the alert rules and the curves, in seconds.
     """
-    rules = run_rules(logdir, run_id=run_id, limit=_NUM_ALERTS, budget_s=rules_budget_s)
-    overview = read_overview(logdir, run_id=run_id, rules=rules, budget_s=rules_budget_s)
     shell = make_shell(logdir, run_id=run_id)
+    overview, alerts = _read_screens(logdir, AlertsView(run_id=run_id, limit=_NUM_ALERTS), budget_s=budget_s)
     model = None
     if overview.training is not None and overview.training.is_finished:
-        model = read_model(logdir, run_id=overview.training.run_id, columns=_MAP_COLUMNS)
-    alerts = page_of_rules(rules, AlertsView(run_id=run_id, limit=_NUM_ALERTS))
+        model = read_model(logdir, parameters_of(run=overview.training.run_id, columns=_MAP_COLUMNS))
     left_out = [f"the rule {rule}: it took too long or used too much memory" for rule in alerts.unfinished_rules]
     num_findings = sum(group.num_findings for group in alerts.groups)
     shown = sum(len(group.findings) for group in alerts.groups)
@@ -165,6 +164,13 @@ def read_report(logdir: Logdir, *, run_id: str | None = None, rules_budget_s: fl
         sources=tuple(sources),
         left_out=tuple(left_out),
     )
+
+
+def _read_screens(logdir: Logdir, view: AlertsView, *, budget_s: float) -> tuple[OverviewPage, AlertsPage]:
+    """Returns the overview and the alerts."""
+    start = read_overview(logdir, parameters_of(run=view.run_id))
+    answers = InTurn(logdir, budget_s=budget_s)
+    return complete_overview(answers, start, view), read_alerts(answers, view)
 
 
 def render_report(
@@ -272,12 +278,12 @@ def _files(
 
 def glance(logdir: Logdir) -> str:
     """Returns the notebook representation of a logdir: the overview and the first alerts of each rule."""
-    rules = run_rules(logdir, run_id=None, limit=_GLANCE_ALERTS, budget_s=_GLANCE_RULES_S)
+    overview, alerts = _read_screens(logdir, AlertsView(limit=_GLANCE_ALERTS), budget_s=_GLANCE_S)
     report = Report(
         shell=make_shell(logdir, run_id=None),
-        overview=read_overview(logdir, rules=rules, budget_s=_GLANCE_RULES_S),
+        overview=overview,
         model=None,
-        alerts=page_of_rules(rules, AlertsView(limit=_GLANCE_ALERTS)),
+        alerts=alerts,
         tensors=(),
         sources=(),
         left_out=(_NOT_IN_GLANCE,),

@@ -11,6 +11,7 @@ from tfdbg_arrow.query import Logdir
 from tfdbg_arrow.query.integrity.damage import bug_text
 from tfdbg_arrow.query.logdir.statements import Question
 from tfdbg_arrow.viewer.answer import Answer
+from tfdbg_arrow.viewer.background import InTurn
 from tfdbg_arrow.viewer.links import ServerLinks
 from tfdbg_arrow.viewer.page import NoSuchPageError, PageKind, Parameters, read_shell, status_of
 from tfdbg_arrow.viewer.pages import PAGES
@@ -21,6 +22,8 @@ from tfdbg_arrow.viewer.reading import Reader
 from tfdbg_arrow.viewer.rendering import json_text, render, render_page, static_files
 
 _LOG = logging.getLogger(__name__)
+_SHARE = 0.9
+"""The share of a request's time in which the slow parts of a page are computed, if the page has to be whole."""
 
 
 class Site:
@@ -94,20 +97,26 @@ class Site:
 
     def _page(self, kind: PageKind, path: str, query: Mapping[str, str]) -> Answer:
         parameters = Parameters({name: text for name, text in query.items() if name != "format"})
+        is_json = _is_json(path, query)
+        is_whole = is_json or parameters.flag("wait")
 
         def read(logdir: Logdir) -> tuple[Any, list[Question]]:
             with logdir.questions.noted() as questions:
-                return (kind.read if gradual is None else gradual.start)(logdir, parameters), questions
+                in_turn = InTurn(logdir, budget_s=_SHARE * self.reader.timeout_s)
+                page = kind.read(logdir, parameters)
+                if is_whole and kind.complete is not None:
+                    page = kind.complete(in_turn, page, parameters)
+                return page, questions
 
-        is_json = _is_json(path, query)
-        gradual = None if is_json or parameters.flag("wait") else kind.gradual
         state = self.reader.state()  # before the page is read, so the page shows this state or a newer state
-        page, questions = self.reader.read((kind.name, kind.version(), gradual is None, parameters.key), read)
+        page, questions = self.reader.read(
+            (kind.name, kind.version(), is_whole or kind.complete is None, parameters.key), read
+        )
         if is_json:
             return json_answer(page)
         shell = self.reader.read(("shell", parameters.key), lambda logdir: read_shell(logdir, parameters))
-        if gradual is not None:
-            page = gradual.complete(self.reader.background, page, parameters)
+        if not is_whole and kind.complete is not None:
+            page = kind.complete(self.reader.background, page, parameters)
         text = render_page(
             kind, page, shell=shell, links=self._links, kinds=self._kinds, questions=questions, state=state
         )

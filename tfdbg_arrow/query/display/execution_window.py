@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Unpack
+from typing import Any
 
-from tfdbg_arrow.query.display.row_window import (
-    Matching,
-    Window,
-    WindowStart,
-    find_window,
-    first_matching,
-    given_conditions,
-    last_matching,
-)
+from tfdbg_arrow.query.display.row_window import Rows, given_conditions
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.recorded import HEALTH_COLUMNS, EagerValue, TensorHealth, health_of
@@ -132,76 +125,21 @@ class ExecutionRow:
         return self.num_bad_outputs + self.num_bad_inside > 0
 
 
-ExecutionWindow = Window[ExecutionRow]
-
-
-def execution_window(
-    logdir: Engine,
-    filter_: ExecutionFilter,
-    *,
-    run_id: str,
-    **start: Unpack[WindowStart],
-) -> ExecutionWindow:
-    """Returns a window of a run's executions.
-
-    Args:
-        logdir: The logdir.
-        filter_: Selects the executions.
-        run_id: The run.
-        **start: Where the window starts, by execution_index, and its number of executions.
-
-    Raises:
-        QueryError: The limit is below 1.
-        BrokenPartError: A part cannot be read.
-    """
-    matching = _matching(filter_, run_id=run_id)
-    window = find_window(logdir, matching, index="e.execution_index", **start)
-    rows: tuple[ExecutionRow, ...] = ()
-    if window.num_rows:
-        condition, parameters = _condition(filter_, window.low, window.end, run_id=run_id)
-        rows = _read_rows(logdir, condition, parameters, run_id=run_id, limit=window.num_rows, offset=window.offset)
-    return ExecutionWindow(rows=rows, num_matching=window.num_matching, num_before=window.num_before)
+def executions(logdir: Engine, filter_: ExecutionFilter, *, run_id: str) -> Rows[ExecutionRow]:
+    """Returns the executions of a run that match a filter, by execution_index."""
+    return Rows(
+        logdir=logdir,
+        table="execution AS e",
+        index="e.execution_index",
+        condition=functools.partial(_condition, filter_, run_id=run_id),
+        read=functools.partial(_read_rows, logdir, run_id),
+    )
 
 
 def read_execution(logdir: Engine, execution_index: int, *, run_id: str) -> ExecutionRow | None:
     """Returns one execution of a run, or None if no execution has this execution_index."""
-    parameters = [run_id, execution_index]
-    rows = _read_rows(logdir, "e.run_id = ? AND e.execution_index = ?", parameters, run_id=run_id, limit=1)
+    rows = _read_rows(logdir, run_id, "e.run_id = ? AND e.execution_index = ?", [run_id, execution_index], 1, 0)
     return rows[0] if rows else None
-
-
-def next_execution(
-    logdir: Engine, filter_: ExecutionFilter, execution_index: int, *, run_id: str, is_backwards: bool = False
-) -> int | None:
-    """Returns the execution_index of the next execution that matches a filter; None if there is none.
-
-    Args:
-        logdir: The logdir.
-        filter_: Selects the executions. With `is_bad`, the next bad execution is returned.
-        execution_index: The execution to start from; it is not returned itself.
-        run_id: The run.
-        is_backwards: Whether to search for the previous execution instead.
-    """
-    matching = _matching(filter_, run_id=run_id)
-    if is_backwards:
-        return last_matching(logdir, matching, index="e.execution_index", before=execution_index)
-    return first_matching(logdir, matching, index="e.execution_index", first=execution_index + 1)
-
-
-def first_execution_of_step(logdir: Engine, step: int, *, run_id: str) -> int | None:
-    """Returns the first execution of a training step, or else of a later step; None if there is none."""
-    ((execution_index,),) = logdir.rows(
-        "SELECT min(execution_index) FROM execution WHERE run_id = ? AND step >= ?", [run_id, step]
-    )
-    return None if execution_index is None else int(execution_index)
-
-
-def _matching(filter_: ExecutionFilter, *, run_id: str) -> Matching:
-    def matching(low: int, end: int) -> tuple[str, list[object]]:
-        condition, parameters = _condition(filter_, low, end, run_id=run_id)
-        return f"execution AS e WHERE {condition}", parameters
-
-    return matching
 
 
 def _condition(filter_: ExecutionFilter, low: int, end: int, *, run_id: str) -> tuple[str, list[object]]:
@@ -235,7 +173,7 @@ def _condition(filter_: ExecutionFilter, low: int, end: int, *, run_id: str) -> 
 
 
 def _read_rows(
-    logdir: Engine, condition: str, parameters: Sequence[object], *, run_id: str, limit: int, offset: int = 0
+    logdir: Engine, run_id: str, condition: str, parameters: list[object], limit: int, offset: int
 ) -> tuple[ExecutionRow, ...]:
     columns = ", ".join(f"e.{column}" for column in _FACTS)
     rows = logdir.rows(

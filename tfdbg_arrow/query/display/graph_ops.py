@@ -53,15 +53,6 @@ class OpOutput:
     health: OutputHealth | None
 
 
-@dataclass(frozen=True)
-class BadOp:
-    """An op with a bad output: its name, the number of its bad tensors, and the first of these."""
-
-    op_name: str
-    num_bad: int
-    first_bad_event_index: int
-
-
 def context_condition(context: Context | None) -> tuple[str, list[object]]:
     """Returns SQL to append to a condition on tensor_health, and its parameters.
 
@@ -114,8 +105,8 @@ def op_outputs(
 
 def bad_ops(
     logdir: Engine, *, run_id: str, graph_id: int, context: Context | None = None, limit: int = 300
-) -> tuple[BadOp, ...]:
-    """Returns the ops of a graph with a bad output, ordered by their first bad tensor.
+) -> dict[str, int]:
+    """Returns the number of bad tensors of each op of a graph with a bad output, ordered by the first bad tensor.
 
     Args:
         logdir: The logdir.
@@ -126,12 +117,12 @@ def bad_ops(
     """
     where, parameters = context_condition(context)
     rows = logdir.rows(
-        "SELECT op_name, count(*), min(event_index) AS first_bad FROM tensor_health WHERE run_id = ? "
+        "SELECT op_name, count(*) FROM tensor_health WHERE run_id = ? "
         f"AND graph_id = ? AND has_inf_or_nan AND op_name IS NOT NULL{where} "
-        f"GROUP BY op_name ORDER BY first_bad LIMIT {int(limit)}",
+        f"GROUP BY op_name ORDER BY min(event_index) LIMIT {int(limit)}",
         [run_id, graph_id, *parameters],
     )
-    return tuple(BadOp(*row) for row in rows)
+    return dict(rows)
 
 
 MAX_LISTED = 100
@@ -370,7 +361,7 @@ def op_window(
         before: The window ends directly before this op_index instead; None makes it start at `first`.
         limit: Maximum number of ops.
     """
-    bad = {op.op_name: op.num_bad for op in bad_ops(logdir, run_id=run_id, graph_id=graph_id, limit=_MAX_BAD)}
+    bad = bad_ops(logdir, run_id=run_id, graph_id=graph_id, limit=_MAX_BAD)
     conditions, parameters = given_conditions(
         [("run_id = ?", run_id), ("graph_id = ?", graph_id), ("op_type = ?", filter_.op_type or None)]
     )

@@ -144,7 +144,7 @@ def neighbourhood(
             return None
         op_name = op.made_for
     up, down = min(up, MAX_DEPTH), min(down, MAX_DEPTH)
-    bad = [op.op_name for op in bad_ops(logdir, run_id=run_id, graph_id=graph_id, context=context)]
+    bad = list(bad_ops(logdir, run_id=run_id, graph_id=graph_id, context=context))
     levels = {op_name: 0}
     is_cut = False
     # The two directions alternate, so that neither direction uses up the limit.

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
-from typing import Unpack
 
 from tfdbg_arrow.errors import QueryError
-from tfdbg_arrow.query.display.row_window import Window, WindowStart, find_window, given_conditions
+from tfdbg_arrow.query.display.row_window import Rows, given_conditions
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.model_health.cells import row_condition
 from tfdbg_arrow.query.recorded import HEALTH_COLUMNS, TensorHealth
@@ -112,91 +112,26 @@ class TensorRow(TensorHealth):
     tensor_id: int | None
 
 
-TensorWindow = Window[TensorRow]
-
-
-def tensor_window(
-    logdir: Engine,
-    filter_: TensorFilter,
-    *,
-    run_id: str,
-    **start: Unpack[WindowStart],
-) -> TensorWindow:
-    """Returns a window of a run's tensors.
-
-    Args:
-        logdir: The logdir.
-        filter_: Selects the tensors.
-        run_id: The run.
-        **start: Where the window starts, by event_index, and its number of tensors.
-
-    Raises:
-        QueryError: The limit is below 1.
-        BrokenPartError: A part cannot be read.
-    """
+def tensors(logdir: Engine, filter_: TensorFilter, *, run_id: str) -> Rows[TensorRow]:
+    """Returns the tensors of a run that match a filter, by event_index."""
     condition, parameters = filter_condition(filter_, run_id=run_id)
-
-    def matching(low: int, end: int) -> tuple[str, list[object]]:
-        return f"tensor_health AS h WHERE {condition} AND {_IN_RANGE}", [*parameters, low, end]
-
-    window = find_window(logdir, matching, index="h.event_index", **start)
-    rows: tuple[TensorRow, ...] = ()
-    if window.num_rows:
-        in_range = f"{condition} AND {_IN_RANGE}"
-        bounds = [*parameters, window.low, window.end]
-        rows = _read_rows(logdir, in_range, bounds, limit=window.num_rows, offset=window.offset)
-    return TensorWindow(rows=rows, num_matching=window.num_matching, num_before=window.num_before)
+    return Rows(
+        logdir=logdir,
+        table="tensor_health AS h",
+        index="h.event_index",
+        condition=lambda low, end: (f"{condition} AND {_IN_RANGE}", [*parameters, low, end]),
+        read=functools.partial(_read_rows, logdir),
+    )
 
 
 def read_tensor(logdir: Engine, event_index: int, *, run_id: str) -> TensorRow | None:
     """Returns one recorded tensor of a run, or None if no tensor has this event_index."""
-    rows = _read_rows(logdir, "h.run_id = ? AND h.event_index = ?", [run_id, event_index], limit=1)
+    rows = _read_rows(logdir, "h.run_id = ? AND h.event_index = ?", [run_id, event_index], 1, 0)
     return rows[0] if rows else None
 
 
-def neighbours(logdir: Engine, event_index: int, *, run_id: str) -> tuple[int | None, int | None]:
-    """Returns the event_index of the recorded tensors before and after an event; None if there is none."""
-    ((before,),) = logdir.rows(
-        "SELECT max(event_index) FROM tensor_health WHERE run_id = ? AND event_index < ?", [run_id, event_index]
-    )
-    ((after,),) = logdir.rows(
-        "SELECT min(event_index) FROM tensor_health WHERE run_id = ? AND event_index > ?", [run_id, event_index]
-    )
-    return before, after
-
-
-def next_bad(
-    logdir: Engine, filter_: TensorFilter, event_index: int, *, run_id: str, is_backwards: bool = False
-) -> int | None:
-    """Returns the event_index of the next bad tensor that matches a filter; None if there is none.
-
-    Args:
-        logdir: The logdir.
-        filter_: Selects the tensors.
-        event_index: The event to start from; it is not returned itself.
-        run_id: The run.
-        is_backwards: Whether to search for the previous bad tensor instead.
-    """
-    condition, parameters = filter_condition(filter_, run_id=run_id)
-    least, bound = ("max", "<") if is_backwards else ("min", ">")
-    ((next_index,),) = logdir.rows(
-        f"SELECT {least}(h.event_index) FROM tensor_health AS h "
-        f"WHERE {condition} AND h.has_inf_or_nan AND h.event_index {bound} ?",
-        [*parameters, event_index],
-    )
-    return None if next_index is None else int(next_index)
-
-
-def first_of_step(logdir: Engine, step: int, *, run_id: str) -> int | None:
-    """Returns the least event_index of a tensor in a training step, or else in a later step; None if there is none."""
-    ((event_index,),) = logdir.rows(
-        "SELECT min(event_index) FROM tensor_health WHERE run_id = ? AND step >= ?", [run_id, step]
-    )
-    return None if event_index is None else int(event_index)
-
-
 def _read_rows(
-    logdir: Engine, condition: str, parameters: list[object], *, limit: int, offset: int = 0
+    logdir: Engine, condition: str, parameters: list[object], limit: int, offset: int
 ) -> tuple[TensorRow, ...]:
     columns = ", ".join(f"h.{column}" for column in (*_FACTS, *HEALTH_COLUMNS))
     rows = logdir.rows(

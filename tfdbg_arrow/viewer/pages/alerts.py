@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Hashable, Iterable
-from dataclasses import dataclass
+import functools
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from tfdbg_arrow.query import Alert, AlertFinding, Logdir, Rule, builtin_rules
 from tfdbg_arrow.query.alert_rules.rules import SEVERITIES
-from tfdbg_arrow.viewer.background import Background, Known
-from tfdbg_arrow.viewer.page import Gradual, PageKind, Parameters, TookTooLongError, chosen_run
-from tfdbg_arrow.viewer.reading import bounded
+from tfdbg_arrow.viewer.background import Answers, Known
+from tfdbg_arrow.viewer.page import PageKind, Parameters, chosen_run
 
 DEFAULT_LIMIT = 50
 MAX_LIMIT = 1000
-BUDGET_S = 15.0
-"""Time limit for all rules together, in seconds."""
 WAIT_S = 0.5
 """How long the page waits for rules that run in the background, in seconds."""
 _FIRST = ("nonfinite_origin", "nonfinite")
 """The rules that run first. Readers look for their alerts first, and these rules work in every mode."""
-_LEAST_S = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +43,11 @@ class RuleAlerts(RuleSummary):
     doc: str
     alerts: tuple[Alert, ...]
 
+    def summary(self, *, limit: int) -> RuleSummary:
+        """Returns the result without the alerts, with at most `limit` findings."""
+        facts = {field.name: getattr(self, field.name) for field in fields(RuleSummary)}
+        return RuleSummary(**{**facts, "findings": self.findings[:limit]})
+
 
 @dataclass(frozen=True, kw_only=True)
 class AlertsView:
@@ -65,15 +66,14 @@ class AlertsView:
     limit: int = DEFAULT_LIMIT
 
     @property
-    def kinds(self) -> list[str]:
-        """The names of the rules in the order in which they run."""
+    def rules(self) -> list[Rule]:
+        """The rules in the order in which they run."""
         rules = [
             rule
             for rule in builtin_rules()
             if self.rule in (None, rule.kind) and self.severity in (None, rule.severity)
         ]
-        rules.sort(key=lambda rule: (rule.kind not in _FIRST, SEVERITIES.index(rule.severity)))
-        return [rule.kind for rule in rules]
+        return sorted(rules, key=lambda rule: (rule.kind not in _FIRST, SEVERITIES.index(rule.severity)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,185 +99,105 @@ class AlertsPage(AlertsView):
     pending_rules: tuple[str, ...] = ()
 
 
-def read_alerts(logdir: Logdir, view: AlertsView, *, budget_s: float = BUDGET_S) -> AlertsPage:
-    """Returns the alerts, by rule.
+def read_alerts(answers: Answers, view: AlertsView, *, wait_s: float = WAIT_S) -> AlertsPage:
+    """Returns the alerts of the rules that have finished, by rule.
 
     Args:
-        logdir: The logdir.
+        answers: Runs the rules.
         view: The alerts to read.
-        budget_s: Time limit for all rules together, in seconds.
+        wait_s: Maximum time to wait for rules that run in the background, in seconds.
     """
-    rule_runs = run_rules(logdir, view.kinds, run_id=view.run_id, limit=view.limit, budget_s=budget_s)
-    return page_of_rules(rule_runs, view)
-
-
-def read_known_alerts(background: Background, view: AlertsView, *, wait_s: float) -> AlertsPage:
-    """Returns the alerts of the rules that have finished, and runs the other rules in the background.
-
-    Args:
-        background: Runs the rules.
-        view: The alerts to read.
-        wait_s: Maximum time to wait for rules that have not finished, in seconds.
-    """
-    rule_runs, pending = known_rules(background.known(wanted_rules(view), wait_s=wait_s))
-    return page_of_rules(rule_runs, view, pending=pending)
-
-
-def wanted_rules(view: AlertsView) -> dict[Hashable, Callable[[Logdir], RuleRuns]]:
-    """Returns the computations by which the background runs rules, in the order in which the rules run."""
-
-    def run(kind: str) -> Callable[[Logdir], RuleRuns]:
-        return lambda logdir: run_rules(logdir, [kind], run_id=view.run_id, limit=view.limit, budget_s=BUDGET_S)
-
-    return {_RuleKey(kind, view.run_id, view.limit): run(kind) for kind in view.kinds}
-
-
-def known_rules(ready: Known[Any]) -> tuple[RuleRuns, tuple[str, ...]]:
-    """Returns the results of the rules that have finished, and the names of the rules that still run."""
-    answers = [answer for key, answer in ready.answers.items() if isinstance(key, _RuleKey)]
-    failed, pending = (
-        tuple(key.kind for key in keys if isinstance(key, _RuleKey)) for keys in (ready.failed, ready.pending)
+    results = rule_results(answers.known(wanted_rules(view), wait_s=wait_s))
+    return AlertsPage(
+        **vars(view),
+        groups=tuple(replace(rule, findings=rule.findings[: view.limit]) for rule in results.finished if rule.alerts),
+        num_found=sum(rule.num_found for rule in results.finished),
+        known_rules=tuple(one.kind for one in builtin_rules()),
+        known_severities=SEVERITIES,
+        silent_rules=tuple(rule.kind for rule in results.finished if not rule.num_found),
+        unfinished_rules=results.unfinished,
+        pending_rules=results.pending,
     )
-    rule_runs = RuleRuns(
-        runs=_worst_first(one for answer in answers for one in answer.runs),
-        unfinished=(*(kind for answer in answers for kind in answer.unfinished), *failed),
-    )
-    return rule_runs, pending
 
 
 @dataclass(frozen=True)
 class _RuleKey:
-    """The key of a rule's result in the background."""
+    """The key of a rule's result among the answers."""
 
     kind: str
     run_id: str | None
     limit: int
 
 
-def page_of_rules(rule_runs: RuleRuns, view: AlertsView, *, pending: tuple[str, ...] = ()) -> AlertsPage:
-    """Returns the page with the results of rules.
+def wanted_rules(view: AlertsView) -> dict[Hashable, Callable[[Logdir], RuleAlerts | None]]:
+    """Returns the computations that run the rules, in the order in which the rules run."""
+    return {
+        _RuleKey(rule.kind, view.run_id, view.limit): functools.partial(
+            run_rule, rule=rule, run_id=view.run_id, limit=view.limit
+        )
+        for rule in view.rules
+    }
 
-    Args:
-        rule_runs: The results.
-        view: The alerts that were asked for.
-        pending: The rules that still run.
-    """
-    return AlertsPage(
-        **vars(view),
-        groups=tuple(
-            RuleAlerts(**run.summary(limit=view.limit), doc=run.rule.doc, alerts=run.alerts)
-            for run in rule_runs.runs
-            if run.alerts
-        ),
-        num_found=sum(run.num_found for run in rule_runs.runs),
-        known_rules=tuple(one.kind for one in builtin_rules()),
-        known_severities=SEVERITIES,
-        silent_rules=tuple(run.rule.kind for run in rule_runs.runs if not run.num_found),
-        unfinished_rules=rule_runs.unfinished,
-        pending_rules=pending,
+
+def run_rule(logdir: Logdir, *, rule: Rule, run_id: str | None, limit: int) -> RuleAlerts | None:
+    """Returns the result of a rule, with at most `limit` alerts; None if the memory limit stopped the rule."""
+    answer = logdir.alerts(kinds=[rule.kind], run_id=run_id, limit=limit)
+    if rule.kind in answer.not_run:
+        return None
+    return RuleAlerts(
+        kind=rule.kind,
+        severity=rule.severity,
+        doc=rule.doc,
+        num_found=answer.num_found[rule.kind],
+        num_findings=len(answer.findings),
+        findings=answer.findings,
+        alerts=answer.alerts,
     )
 
 
 @dataclass(frozen=True, kw_only=True)
-class RuleRun:
-    """The result of one rule.
-
-    Attributes:
-        rule: The rule.
-        num_found: Number of all alerts.
-        findings: The alerts, grouped into findings.
-        alerts: The first alerts.
-    """
-
-    rule: Rule
-    num_found: int
-    findings: tuple[AlertFinding, ...]
-    alerts: tuple[Alert, ...]
-
-    def summary(self, *, limit: int) -> dict[str, Any]:
-        """Returns the attributes of a RuleSummary with at most `limit` findings."""
-        return {
-            "kind": self.rule.kind,
-            "severity": self.rule.severity,
-            "num_found": self.num_found,
-            "num_findings": len(self.findings),
-            "findings": self.findings[:limit],
-        }
-
-
-@dataclass(frozen=True, kw_only=True)
-class RuleRuns:
+class RuleResults:
     """The results of several rules.
 
     Attributes:
-        runs: The results of the rules that finished, the most severe first.
+        finished: The results of the rules that finished, the most severe first.
         unfinished: The rules that did not finish because the time was up or the memory limit was reached.
+        pending: The rules that still run.
     """
 
-    runs: tuple[RuleRun, ...]
+    finished: tuple[RuleAlerts, ...]
     unfinished: tuple[str, ...]
+    pending: tuple[str, ...]
 
 
-def run_rules(
-    logdir: Logdir, kinds: Iterable[str] | None = None, *, run_id: str | None, limit: int, budget_s: float
-) -> RuleRuns:
-    """Runs built-in rules until the time is up. After a slow rule, the remaining rules may not run.
-
-    Args:
-        logdir: The logdir.
-        kinds: The rules to run; None means all.
-        run_id: The run to read, or "all". None means the newest run, with the other processes of its program.
-        limit: Maximum number of alerts for each rule.
-        budget_s: Time limit for all rules together, in seconds.
-    """
-    rules = {rule.kind: rule for rule in builtin_rules()}
-    end = time.monotonic() + budget_s
-    runs, unfinished = [], []
-    for rule in (rules[kind] for kind in (AlertsView().kinds if kinds is None else kinds)):
-        left_s = end - time.monotonic()
-        try:
-            if left_s < _LEAST_S:
-                raise TookTooLongError("the time is up.")
-            with bounded(logdir, left_s):
-                answer = logdir.alerts(kinds=[rule.kind], run_id=run_id, limit=limit)
-        except TookTooLongError:
-            unfinished.append(rule.kind)
-            continue
-        if rule.kind in answer.not_run:
-            unfinished.append(rule.kind)
-            continue
-        runs.append(
-            RuleRun(rule=rule, num_found=answer.num_found[rule.kind], findings=answer.findings, alerts=answer.alerts)
-        )
-    return RuleRuns(runs=_worst_first(runs), unfinished=tuple(unfinished))
+def rule_results(known: Known[Any]) -> RuleResults:
+    """Returns the results of rules. Answers to other questions are ignored."""
+    results = {key.kind: answer for key, answer in known.answers.items() if isinstance(key, _RuleKey)}
+    failed, pending = (
+        tuple(key.kind for key in keys if isinstance(key, _RuleKey)) for keys in (known.failed, known.pending)
+    )
+    finished = [result for result in results.values() if result is not None]
+    return RuleResults(
+        finished=tuple(sorted(finished, key=lambda rule: SEVERITIES.index(rule.severity))),
+        unfinished=(*(kind for kind, result in results.items() if result is None), *failed),
+        pending=pending,
+    )
 
 
-def _worst_first(runs: Iterable[RuleRun]) -> tuple[RuleRun, ...]:
-    return tuple(sorted(runs, key=lambda run: SEVERITIES.index(run.rule.severity)))
-
-
-def _view(run_id: str | None, parameters: Parameters) -> AlertsView:
+def _view(logdir: Logdir, parameters: Parameters) -> AlertsView:
     return AlertsView(
-        run_id=run_id,
+        run_id=chosen_run(logdir, parameters),
         rule=parameters.choice("rule", (rule.kind for rule in builtin_rules())),
         severity=parameters.choice("severity", SEVERITIES),
         limit=min(parameters.integer("limit") or DEFAULT_LIMIT, MAX_LIMIT),
     )
 
 
-def _read(logdir: Logdir, parameters: Parameters) -> AlertsPage:
-    return read_alerts(logdir, _view(chosen_run(logdir, parameters), parameters))
-
-
-def _complete(background: Background, run_id: str | None, parameters: Parameters) -> AlertsPage:
-    return read_known_alerts(background, _view(run_id, parameters), wait_s=WAIT_S)
-
-
 PAGE = PageKind(
     name="alerts",
     title="Alerts",
     key="a",
-    read=_read,
+    read=_view,
+    complete=lambda answers, view, _: read_alerts(answers, view, wait_s=WAIT_S),
     assets=("alerts.css", "pending.js"),
-    gradual=Gradual(start=chosen_run, complete=_complete),
 )

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import functools
 import re
-import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tfdbg_arrow.errors import QueryError, TfdbgArrowError
+from tfdbg_arrow.errors import QueryError
 from tfdbg_arrow.query import Diff, LayerDifferences, Logdir, Measure
 from tfdbg_arrow.query.asked_runs import ALL_RUNS
 from tfdbg_arrow.query.model_health import MEASURES
@@ -18,18 +17,10 @@ from tfdbg_arrow.query.model_health.differences import LARGEST_DIFFERENCE
 from tfdbg_arrow.query.present.runs import outcome_text
 from tfdbg_arrow.query.run_diff import check_pattern
 from tfdbg_arrow.storage.location import RemoteLocation
-from tfdbg_arrow.viewer.background import Background
+from tfdbg_arrow.viewer.background import Answers, Known
 from tfdbg_arrow.viewer.comparison import Compared, Comparison, answer_of, compare_layers, compare_ops
 from tfdbg_arrow.viewer.map_scale import shown_measure
-from tfdbg_arrow.viewer.page import (
-    Gradual,
-    NoAnswerError,
-    NoSuchPageError,
-    PageKind,
-    Parameters,
-    TookTooLongError,
-    chosen_run,
-)
+from tfdbg_arrow.viewer.page import NoSuchPageError, PageKind, Parameters, chosen_run
 from tfdbg_arrow.viewer.reading import state_of
 from tfdbg_arrow.viewer.source_text import Excerpt
 
@@ -224,56 +215,22 @@ def _start(logdir: Logdir, others: Sequence[OtherLogdir], view: DiffView) -> _St
     return _Start(replace(page, command=asked.command), asked, None if in_other is None else state_of(in_other.path))
 
 
-@dataclass(frozen=True)
-class _Failure:
-    """Why something could not be compared."""
-
-    text: str
-
-
-def _complete(background: Background, start: _Start, parameters: Parameters) -> DiffPage:
-    """Adds the comparisons that are ready. The layers are compared first, because this takes less time."""
+def complete(answers: Answers, start: _Start, parameters: Parameters) -> DiffPage:
+    """Adds the comparisons that are known. The layers are compared first, because this takes less time."""
     asked = start.asked
     if asked is None:
         return start.page
-
-    def answer(compare: Callable[..., object], _: Logdir) -> object:
-        try:
-            return answer_of(compare, asked, timeout_s=TIMEOUT_S)
-        except TfdbgArrowError as error:
-            return _Failure(str(error))
-
     prefix = ("diff", asked.run_a, asked.run_b, asked.other_path, start.other_state)
     keys = {"layers": (*prefix, "layers", asked.positions), "ops": (*prefix, "ops", asked.known, asked.last_step)}
     comparisons = {"layers": compare_layers, "ops": compare_ops}
-    wanted: dict[Hashable, Callable[[Logdir], object]] = {
-        keys[name]: functools.partial(answer, compare) for name, compare in comparisons.items()
-    }
-    ready = background.known(wanted, wait_s=WAIT_S)
-    outcomes: dict[str, Any] = {name: ready.answers.get(key) for name, key in keys.items()}
-    failures = [outcome.text for outcome in outcomes.values() if isinstance(outcome, _Failure)]
-    failures += ["the time was up before it could be compared" for key in keys.values() if key in ready.failed]
-    layers, ops = (None if isinstance(outcome, _Failure) else outcome for outcome in outcomes.values())
-    return _page(
-        start.page,
-        layers,
-        ops,
-        measure=_measure(parameters),
-        failures=failures,
-        pending=[name for name, key in keys.items() if key in ready.pending],
+    known: Known[Any] = answers.known(
+        {keys[name]: functools.partial(_answer, asked, compare, answers) for name, compare in comparisons.items()},
+        wait_s=WAIT_S,
     )
-
-
-def _page(
-    page: DiffPage,
-    layers: LayerDifferences | None,
-    ops: Compared | None,
-    *,
-    measure: str | None,
-    failures: Sequence[str] = (),
-    pending: Sequence[str] = (),
-) -> DiffPage:
+    layers: LayerDifferences | None = known.answers.get(keys["layers"])
+    ops: Compared | None = known.answers.get(keys["ops"])
     op_diff = None if ops is None else ops.diff
+    pending = tuple(name for name, key in keys.items() if key in known.pending)
     if layers is not None and (layers.first_parting is not None or op_diff is None):
         headline = layers.sentence
     elif op_diff is not None:
@@ -281,17 +238,21 @@ def _page(
     else:
         headline = "The runs are being compared." if pending else "The runs could not be compared."
     return replace(
-        page,
+        start.page,
         layers=layers,
-        measure=None if layers is None else shown_measure(layers, measure),
+        measure=None if layers is None else shown_measure(layers, _measure(parameters)),
         diff=op_diff,
         headline=headline,
-        known_next=None if op_diff is None else _known_next(op_diff, page.known),
+        known_next=None if op_diff is None else _known_next(op_diff, asked.known),
         source_a=None if ops is None else ops.source_a,
         source_b=None if ops is None else ops.source_b,
-        failures=tuple(dict.fromkeys(failures)),
-        pending=tuple(pending),
+        failures=tuple(dict.fromkeys(known.failed[key] for key in keys.values() if key in known.failed)),
+        pending=pending,
     )
+
+
+def _answer(asked: Comparison, compare: Callable[..., object], answers: Answers, _: Logdir) -> object:
+    return answer_of(compare, asked, timeout_s=min(TIMEOUT_S, answers.left_s))
 
 
 def _known_next(op_diff: Diff, known: str | None) -> str | None:
@@ -314,7 +275,7 @@ def diff_page(others: Sequence[OtherLogdir] = ()) -> PageKind:
         others: Other logdirs whose runs can be compared with those of the logdir.
     """
 
-    def start(logdir: Logdir, parameters: Parameters) -> _Start:
+    def read(logdir: Logdir, parameters: Parameters) -> _Start:
         _measure(parameters)  # checks the parameter before the comparison starts
         run_a = chosen_run(logdir, parameters)
         view = DiffView(
@@ -327,29 +288,13 @@ def diff_page(others: Sequence[OtherLogdir] = ()) -> PageKind:
         )
         return _start(logdir, others, view)
 
-    def read(logdir: Logdir, parameters: Parameters) -> DiffPage:
-        begun = start(logdir, parameters)
-        if begun.asked is None:
-            return begun.page
-        end = time.monotonic() + TIMEOUT_S
-        layers = answer_of(compare_layers, begun.asked, timeout_s=TIMEOUT_S)
-        ops: Compared | None = None
-        failures: list[str] = []
-        try:
-            ops = answer_of(compare_ops, begun.asked, timeout_s=max(0.01, end - time.monotonic()))
-        except (TookTooLongError, NoAnswerError) as error:
-            if layers is None:
-                raise
-            failures.append(str(error))
-        return _page(begun.page, layers, ops, measure=_measure(parameters), failures=failures)
-
     return PageKind(
         name="diff",
         title="Comparison",
         key=None,
         read=read,
+        complete=complete,
         assets=("diff.css", "chart.css", "colours.css", "chart.js", "pending.js"),
-        gradual=Gradual(start=start, complete=_complete),
         version=lambda: tuple((other, state_of(other.path)) for other in others),
     )
 

@@ -11,15 +11,13 @@ from tfdbg_arrow.query.display.execution_window import (
     ExecutionRow,
     ExecutionTensor,
     execution_tensors,
-    execution_window,
-    first_execution_of_step,
-    next_execution,
+    executions,
     read_execution,
 )
+from tfdbg_arrow.query.display.row_window import Rows
 from tfdbg_arrow.query.keras_graphs import user_names
 from tfdbg_arrow.query.stacks import StackReader
 from tfdbg_arrow.viewer.page import (
-    NUM_ABOVE,
     NoSuchPageError,
     PageKind,
     Parameters,
@@ -27,6 +25,7 @@ from tfdbg_arrow.viewer.page import (
     one_run,
     read_graph_choices,
     read_texts,
+    read_window,
 )
 from tfdbg_arrow.viewer.source_text import Excerpt, read_excerpt
 from tfdbg_arrow.viewer.strips import ExecutionStrip, read_execution_strip
@@ -83,52 +82,31 @@ class ExecutionsPage(RowsPage[ExecutionRow]):
     user_names: Mapping[int, str] = field(default_factory=dict)
 
 
-def read_executions(
-    logdir: Logdir,
-    filter_: ExecutionFilter | None = None,
-    *,
-    run_id: str | None,
-    first: int | None = None,
-    before: int | None = None,
-    step: int | None = None,
-    place: int | None = None,
-    focus: int | None = None,
-    limit: int = DEFAULT_LIMIT,
-) -> ExecutionsPage:
-    """Returns a window of the executions of a run.
-
-    Args:
-        logdir: The logdir.
-        filter_: The filter; None means all executions.
-        run_id: The run; None if the logdir has no run.
-        first: The window starts at the first matching execution from this execution_index on. None starts the window a
-            little above `focus`, or else above the first bad execution, or else at the first execution.
-        before: Instead, the window ends directly before this execution_index.
-        step: Instead, the window starts at this training step.
-        place: Instead, the window starts after this number of matching executions.
-        focus: The execution_index of an execution to return in detail.
-        limit: Maximum number of executions; values above MAX_LIMIT are reduced to it.
+def read_executions(logdir: Logdir, parameters: Parameters) -> ExecutionsPage:
+    """Returns a window of the executions of a run; see `read_window`.
 
     Raises:
-        NoSuchPageError: The run has no execution `focus`.
+        NoSuchPageError: The run has no execution `execution`.
     """
-    filter_ = filter_ or ExecutionFilter()
-    limit = max(1, min(limit, MAX_LIMIT))
+    filter_ = ExecutionFilter(
+        op_type=parameters.text("op_type"),
+        name=parameters.text("name"),
+        graph_id=parameters.integer("graph"),
+        thread_id=parameters.integer("thread"),
+        first_step=parameters.integer("first_step"),
+        last_step=parameters.integer("last_step"),
+        is_call=parameters.flag("calls"),
+        is_bad=parameters.flag("bad"),
+    )
+    limit = min(parameters.integer("limit") or DEFAULT_LIMIT, MAX_LIMIT)
+    focus = parameters.integer("execution")
+    run_id = one_run(logdir, parameters)
     run = next((run for run in logdir.runs() if run.run_id == run_id), None)
     if run_id is None or run is None:
         return ExecutionsPage(run_id=None, filter=filter_, limit=limit)
-    if step is not None:
-        # If the step has no executions, the window starts after the last one and is empty.
-        execution_index = first_execution_of_step(logdir, step, run_id=run_id)
-        first, before = 2**63 - 1 if execution_index is None else execution_index, None
-    only_bad = replace(filter_, is_bad=True)
-    detail = None if focus is None else _detail(logdir, filter_, focus, run_id=run_id)
-    if first is None and before is None and place is None:
-        shown = next_execution(logdir, only_bad, -1, run_id=run_id) if focus is None else focus
-        here = execution_window(logdir, filter_, run_id=run_id, first=shown or 0, limit=1)
-        place = max(0, here.num_before - NUM_ABOVE)
-    window = execution_window(logdir, filter_, run_id=run_id, first=first or 0, before=before, place=place, limit=limit)
-    rows = window.rows
+    matching, bad = (executions(logdir, one, run_id=run_id) for one in (filter_, replace(filter_, is_bad=True)))
+    detail = None if focus is None else _detail(logdir, matching, focus, run_id=run_id)
+    window, before_bad, after_bad = read_window(matching, bad, parameters, run_id=run_id, limit=limit, focus=focus)
     return ExecutionsPage(
         run_id=run_id,
         start_ns=run.wall_time_ns,
@@ -136,14 +114,8 @@ def read_executions(
         filter=filter_,
         **vars(window),
         limit=limit,
-        next_bad_execution_index=(
-            next_execution(logdir, only_bad, rows[-1].execution_index, run_id=run_id) if rows else None
-        ),
-        previous_bad_execution_index=(
-            next_execution(logdir, only_bad, rows[0].execution_index, run_id=run_id, is_backwards=True)
-            if rows
-            else None
-        ),
+        next_bad_execution_index=after_bad,
+        previous_bad_execution_index=before_bad,
         strip=read_execution_strip(logdir, run_id=run_id),
         focus=detail,
         op_types=read_texts(logdir, "SELECT DISTINCT op_type FROM execution WHERE run_id = ?", run_id),
@@ -152,7 +124,7 @@ def read_executions(
     )
 
 
-def _detail(logdir: Logdir, filter_: ExecutionFilter, execution_index: int, *, run_id: str) -> ExecutionDetail:
+def _detail(logdir: Logdir, matching: Rows[ExecutionRow], execution_index: int, *, run_id: str) -> ExecutionDetail:
     execution = read_execution(logdir, execution_index, run_id=run_id)
     if execution is None:
         raise NoSuchPageError(f"execution {execution_index} of run {run_id} was not recorded.")
@@ -164,34 +136,15 @@ def _detail(logdir: Logdir, filter_: ExecutionFilter, execution_index: int, *, r
         outputs=outputs,
         stack=stack,
         source=read_excerpt(logdir, user_source(stack), run_id=run_id),
-        previous_execution_index=next_execution(logdir, filter_, execution_index, run_id=run_id, is_backwards=True),
-        next_execution_index=next_execution(logdir, filter_, execution_index, run_id=run_id),
-    )
-
-
-def _read(logdir: Logdir, parameters: Parameters) -> ExecutionsPage:
-    return read_executions(
-        logdir,
-        ExecutionFilter(
-            op_type=parameters.text("op_type"),
-            name=parameters.text("name"),
-            graph_id=parameters.integer("graph"),
-            thread_id=parameters.integer("thread"),
-            first_step=parameters.integer("first_step"),
-            last_step=parameters.integer("last_step"),
-            is_call=parameters.flag("calls"),
-            is_bad=parameters.flag("bad"),
-        ),
-        run_id=one_run(logdir, parameters),
-        first=parameters.integer("at"),
-        before=parameters.integer("before"),
-        step=parameters.integer("step"),
-        place=parameters.integer("place"),
-        focus=parameters.integer("execution"),
-        limit=parameters.integer("limit") or DEFAULT_LIMIT,
+        previous_execution_index=matching.next(execution_index, is_backwards=True),
+        next_execution_index=matching.next(execution_index),
     )
 
 
 PAGE = PageKind(
-    name="executions", title="Executions", key="x", read=_read, assets=("windows.css", "executions.css", "windows.js")
+    name="executions",
+    title="Executions",
+    key="x",
+    read=read_executions,
+    assets=("windows.css", "executions.css", "windows.js"),
 )

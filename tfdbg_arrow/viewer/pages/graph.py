@@ -29,7 +29,6 @@ from tfdbg_arrow.viewer.page import NoSuchPageError, PageKind, Parameters, one_r
 from tfdbg_arrow.viewer.source_text import Excerpt, read_excerpt
 
 DEFAULT_DEPTH = 2
-OPS_LIMIT = 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,32 +129,29 @@ class GraphPage:
     run: GraphRun | None
 
 
-def read_graph(
-    logdir: Logdir,
-    view: GraphView | None = None,
-    filter_: OpFilter | None = None,
-    *,
-    run_id: str | None,
-    first: int = 0,
-    before: int | None = None,
-    limit: int = OPS_LIMIT,
-) -> GraphPage:
-    """Returns the structure of a graph.
-
-    Args:
-        logdir: The logdir.
-        view: The requested view; None lists the graphs of the run.
-        filter_: The filter for the list of ops; its name also filters the list of graphs.
-        run_id: The run; None if the logdir has no run.
-        first: The list of ops starts at the first matching op whose op_index is at least this number.
-        before: Instead, the list ends directly before this op_index.
-        limit: Maximum number of listed ops.
+def read_graph(logdir: Logdir, parameters: Parameters) -> GraphPage:
+    """Returns the structure of a graph, or the list of graphs.
 
     Raises:
         NoSuchPageError: The run has no such graph, or the graph has no such op.
         QueryError: The event is not a tensor of a graph, or it belongs to another graph.
     """
-    view, filter_ = view or GraphView(), filter_ or OpFilter()
+    depth = parameters.integer("depth")
+    up, down = (
+        min(next(value for value in (parameters.integer(name), depth, DEFAULT_DEPTH) if value is not None), MAX_DEPTH)
+        for name in ("up", "down")
+    )
+    view = GraphView(
+        graph_id=parameters.integer("graph"),
+        op_name=parameters.text("op"),
+        up=up,
+        down=down,
+        has_control=parameters.choice("control", ("0", "1")) != "0",
+        event_index=parameters.integer("event"),
+        open_ids=parameters.integers("open") or None,
+    )
+    filter_ = OpFilter(name=parameters.text("name"), op_type=parameters.text("op_type"), is_bad=parameters.flag("bad"))
+    run_id = one_run(logdir, parameters)
     graphs = graph = ops = model = focus = run = None
     if run_id is not None:
         one = logdir.of_run(run_id)
@@ -169,7 +165,12 @@ def read_graph(
             if view.op_name is None:
                 model = scope_graph(one, run_id=run_id, graph_id=view.graph_id, open_ids=view.open_ids)
                 ops = op_window(
-                    one, filter_, run_id=run_id, graph_id=view.graph_id, first=first, before=before, limit=limit
+                    one,
+                    filter_,
+                    run_id=run_id,
+                    graph_id=view.graph_id,
+                    first=parameters.integer("at") or 0,
+                    before=parameters.integer("before"),
                 )
             else:
                 focus = _focused(one, view, graph, run, run_id=run_id)
@@ -243,34 +244,10 @@ def _focused(logdir: Logdir, view: GraphView, graph: GraphFacts, run: GraphRun |
     )
 
 
-def _read(logdir: Logdir, parameters: Parameters) -> GraphPage:
-    depth = parameters.integer("depth")
-    up, down = (
-        min(next(value for value in (parameters.integer(name), depth, DEFAULT_DEPTH) if value is not None), MAX_DEPTH)
-        for name in ("up", "down")
-    )
-    return read_graph(
-        logdir,
-        GraphView(
-            graph_id=parameters.integer("graph"),
-            op_name=parameters.text("op"),
-            up=up,
-            down=down,
-            has_control=parameters.choice("control", ("0", "1")) != "0",
-            event_index=parameters.integer("event"),
-            open_ids=parameters.integers("open") or None,
-        ),
-        OpFilter(name=parameters.text("name"), op_type=parameters.text("op_type"), is_bad=parameters.flag("bad")),
-        run_id=one_run(logdir, parameters),
-        first=parameters.integer("at") or 0,
-        before=parameters.integer("before"),
-    )
-
-
 PAGE = PageKind(
     name="graph",
     title="Graph",
     key="h",
-    read=_read,
+    read=read_graph,
     assets=("graph.css", "graph.js"),
 )

@@ -6,15 +6,16 @@ import math
 from dataclasses import dataclass, replace
 
 from tfdbg_arrow.query import Logdir
+from tfdbg_arrow.query.display.row_window import Window
 from tfdbg_arrow.query.display.tensor_window import (
     AXES,
     Measure,
     TensorFilter,
+    TensorRow,
     TensorSeries,
-    TensorWindow,
     filter_condition,
     tensor_series,
-    tensor_window,
+    tensors,
 )
 from tfdbg_arrow.query.model_health.histograms import no_distribution_sentence, read_distributions
 from tfdbg_arrow.safe_text import number_of
@@ -81,7 +82,7 @@ class HistoryPage(HistoryView):
     series: TensorSeries
     summary: str
     unmeasured: tuple[str, ...]
-    bad: TensorWindow
+    bad: Window[TensorRow]
     distribution: DistributionPicture | None
     no_distribution: str | None
 
@@ -178,12 +179,31 @@ def _line(name: str, measure: Measure, *, is_share: bool) -> Line:
     return Line(name=name, greatest=greatest, least=least, texts=texts)
 
 
-def read_history(logdir: Logdir, view: HistoryView) -> HistoryPage:
+def read_history(logdir: Logdir, parameters: Parameters) -> HistoryPage:
     """Returns the health of the tensors of one op over time.
 
     Raises:
         NoSuchPageError: No op is given, or the event is not a tensor that an op computed.
     """
+    axis = parameters.choice("axis", AXES)
+    ranges = {
+        axis_name: (parameters.integer(f"first_{axis_name}"), parameters.integer(f"last_{axis_name}"))
+        for axis_name in AXES
+    }
+    if axis is None:
+        axis = next((axis_name for axis_name, (first, last) in ranges.items() if (first, last) != (None, None)), None)
+    first, last = (None, None) if axis is None else ranges[axis]
+    view = HistoryView(
+        run_id=needed_run(logdir, parameters),
+        graph_id=parameters.integer("graph"),
+        op_name=parameters.text("op"),
+        op_type=parameters.text("op_type"),
+        output_slot=parameters.integer("slot"),
+        event_index=parameters.integer("event"),
+        axis=axis,
+        first=first,
+        last=last,
+    )
     run_id = view.run_id
     if view.op_name is None and view.op_type is None:
         if view.event_index is None:
@@ -204,7 +224,7 @@ def read_history(logdir: Logdir, view: HistoryView) -> HistoryPage:
     else:
         part = replace(whole, first_event=view.first, last_event=view.last)
     series = tensor_series(logdir, part, run_id=run_id, axis=axis)
-    bad = tensor_window(logdir, replace(part, is_bad=True), run_id=run_id, limit=MAX_BAD)
+    bad = tensors(logdir, replace(part, is_bad=True), run_id=run_id).window(limit=MAX_BAD)
     graph_name, op_type = None, view.op_type
     if view.op_name is not None:
         graph_name, op_type = _graph_op(logdir, view.graph_id, view.op_name, run_id=run_id) or (None, op_type)
@@ -267,7 +287,7 @@ def _graph_op(logdir: Logdir, graph_id: int | None, op_name: str, *, run_id: str
     return rows[0] if rows else None
 
 
-def _summary(series: TensorSeries, bad: TensorWindow) -> str:
+def _summary(series: TensorSeries, bad: Window[TensorRow]) -> str:
     if not series.buckets:
         return "No tensors of this op are recorded."
     start, end = series.buckets[0], series.buckets[-1]
@@ -309,33 +329,10 @@ def _unmeasured(series: TensorSeries, mode: str | None) -> list[str]:
     return sentences
 
 
-def _read(logdir: Logdir, parameters: Parameters) -> HistoryPage:
-    axis = parameters.choice("axis", AXES)
-    ranges = {
-        axis_name: (parameters.integer(f"first_{axis_name}"), parameters.integer(f"last_{axis_name}"))
-        for axis_name in AXES
-    }
-    if axis is None:
-        axis = next((axis_name for axis_name, (first, last) in ranges.items() if (first, last) != (None, None)), None)
-    first, last = (None, None) if axis is None else ranges[axis]
-    view = HistoryView(
-        run_id=needed_run(logdir, parameters),
-        graph_id=parameters.integer("graph"),
-        op_name=parameters.text("op"),
-        op_type=parameters.text("op_type"),
-        output_slot=parameters.integer("slot"),
-        event_index=parameters.integer("event"),
-        axis=axis,
-        first=first,
-        last=last,
-    )
-    return read_history(logdir, view)
-
-
 PAGE = PageKind(
     name="history",
     title="Over time",
     key=None,
-    read=_read,
+    read=read_history,
     assets=("chart.css", "colours.css", "chart.js"),
 )

@@ -74,26 +74,12 @@ class ModelPage:
         }
 
 
-def read_model(
-    logdir: Logdir,
-    *,
-    run_id: str | None = None,
-    measure: str | None = None,
-    first: int | None = None,
-    last: int | None = None,
-    columns: int = MAX_COLUMNS,
-) -> ModelPage:
-    """Returns the map of layers over steps.
-
-    Args:
-        logdir: The logdir.
-        run_id: As in `layer_health`.
-        measure: The name of the measure to show; None means the preferred measure.
-        first: The first position to show; None means from the start.
-        last: The last position to show; None means to the end.
-        columns: Maximum number of columns; values above MAX_COLUMNS are reduced to it.
-    """
-    columns = max(1, min(columns, MAX_COLUMNS))
+def read_model(logdir: Logdir, parameters: Parameters) -> ModelPage:
+    """Returns the map of layers over steps."""
+    run_id = chosen_run(logdir, parameters)
+    measure = parameters.choice("measure", (measure.name for measure in MEASURES))
+    first, last = parameters.integer("first"), parameters.integer("last")
+    columns = min(parameters.integer("columns") or MAX_COLUMNS, MAX_COLUMNS)
     end = None if last is None else last + 1
     health = layer_health(logdir, run_id=run_id, positions=(first, end), max_columns=columns)
     shown = None if health is None else shown_measure(health, measure)
@@ -153,15 +139,4 @@ def _change(row: WorstRow) -> float:
     return abs(math.log10(abs(row.peak)) - math.log10(abs(row.start)))
 
 
-def _read(logdir: Logdir, parameters: Parameters) -> ModelPage:
-    return read_model(
-        logdir,
-        run_id=chosen_run(logdir, parameters),
-        measure=parameters.choice("measure", (measure.name for measure in MEASURES)),
-        first=parameters.integer("first"),
-        last=parameters.integer("last"),
-        columns=parameters.integer("columns") or MAX_COLUMNS,
-    )
-
-
-PAGE = PageKind(name="model", title="Model", key="m", read=_read, assets=("chart.css", "colours.css", "chart.js"))
+PAGE = PageKind(name="model", title="Model", key="m", read=read_model, assets=("chart.css", "colours.css", "chart.js"))

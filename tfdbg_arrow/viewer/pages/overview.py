@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import time
+import functools
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,18 +11,9 @@ from typing import Any
 from tfdbg_arrow.errors import BrokenPartError
 from tfdbg_arrow.query import AboutRuns, BrokenPart, Coverage, Growth, Hop, Logdir, NonFinite, Run
 from tfdbg_arrow.query.model_health import TrainingCurves, layers_and_curves
-from tfdbg_arrow.viewer.background import Background
-from tfdbg_arrow.viewer.page import Gradual, PageKind, Parameters, TookTooLongError, chosen_run
-from tfdbg_arrow.viewer.pages.alerts import (
-    BUDGET_S,
-    AlertsView,
-    RuleRuns,
-    RuleSummary,
-    known_rules,
-    run_rules,
-    wanted_rules,
-)
-from tfdbg_arrow.viewer.reading import bounded
+from tfdbg_arrow.viewer.background import Answers
+from tfdbg_arrow.viewer.page import PageKind, Parameters, chosen_run
+from tfdbg_arrow.viewer.pages.alerts import AlertsView, RuleSummary, rule_results, wanted_rules
 from tfdbg_arrow.viewer.source_text import Excerpt, read_excerpt
 from tfdbg_arrow.viewer.strips import Strip, read_strip
 
@@ -137,36 +128,9 @@ class OverviewPage:
     num_broken: int
 
 
-def read_overview(
-    logdir: Logdir, *, run_id: str | None = None, rules: RuleRuns | None = None, budget_s: float = BUDGET_S
-) -> OverviewPage:
-    """Returns the first screen.
-
-    Args:
-        logdir: The logdir.
-        run_id: The run to show, or "all". None means the newest run, with the other processes of its program.
-        rules: The results of the alert rules; None runs them.
-        budget_s: Time after which no further alert rule is run and the curves are not read, in seconds. Everything else
-            is always read.
-    """
-    end = time.monotonic() + budget_s
-    page = read_answer(logdir, run_id=run_id)
-    if rules is None:
-        rules = run_rules(logdir, run_id=run_id, limit=_MAX_FINDINGS, budget_s=end - time.monotonic())
-    page = _with_rules(page, rules, ())
-    if page.training is not None:
-        training = read_training(logdir, run_id=page.training.run_id, budget_s=end - time.monotonic())
-        page = replace(page, training=training)
-    return page
-
-
-def read_answer(logdir: Logdir, *, run_id: str | None = None) -> OverviewPage:
-    """Returns the first screen without the alerts and the curves.
-
-    Args:
-        logdir: The logdir.
-        run_id: The run to show, or "all". None means the newest run, with the other processes of its program.
-    """
+def read_overview(logdir: Logdir, parameters: Parameters) -> OverviewPage:
+    """Returns the first screen without the alerts and the curves."""
+    run_id = chosen_run(logdir, parameters)
     summaries = read_run_summaries(logdir)
     about = logdir.about_runs(run_id=run_id)
     asked = tuple(summary for summary in summaries if summary.run.run_id in about.run_ids)
@@ -225,59 +189,44 @@ def _before(logdir: Logdir, summaries: Sequence[RunSummary], about: AboutRuns) -
     return None
 
 
-def _with_rules(page: OverviewPage, rule_runs: RuleRuns, pending: tuple[str, ...]) -> OverviewPage:
-    """Returns the page with the results of alert rules, and with the names of the rules that still run."""
-    rules = tuple(RuleSummary(**run.summary(limit=_MAX_FINDINGS)) for run in rule_runs.runs if run.alerts)
-    return replace(page, rules=rules, unfinished_rules=rule_runs.unfinished, pending_rules=pending)
-
-
 def complete_overview(
-    background: Background, page: OverviewPage, *, run_id: str | None = None, wait_s: float
+    answers: Answers, page: OverviewPage, view: AlertsView, *, wait_s: float | None = None
 ) -> OverviewPage:
-    """Returns the page with the alerts and curves that are known, and computes the others in the background.
+    """Returns the page with the alerts and curves that are known.
 
     Args:
-        background: Computes the alerts and curves.
+        answers: Computes the alerts and curves.
         page: The page without alerts and curves.
-        run_id: The run to show, or "all". None means the newest run, with the other processes of its program.
-        wait_s: Maximum time to wait for alerts and curves that are not known, in seconds.
+        view: The alerts of the page. Pages with equal views share the answers.
+        wait_s: Maximum time to wait for answers that are computed in the background, in seconds; None means WAIT_S.
     """
-    wanted: dict[Hashable, Callable[[Logdir], Any]] = {**wanted_rules(AlertsView(run_id=run_id))}
+    wanted: dict[Hashable, Callable[[Logdir], Any]] = {**wanted_rules(view)}
     key = None
     if page.training is not None:
-        shown_run = page.training.run_id
-        key = ("training", shown_run)
+        key = ("training", page.training.run_id)
         rules = list(wanted.items())
-        training = (key, lambda logdir: read_training(logdir, run_id=shown_run))
+        training = (key, functools.partial(read_training, run_id=page.training.run_id))
         wanted = dict([*rules[:_NUM_FIRST], training, *rules[_NUM_FIRST:]])
-    ready = background.known(wanted, wait_s=wait_s)
-    page = _with_rules(page, *known_rules(ready))
-    if page.training is not None:
-        ready_training: Training = ready.answers.get(key, page.training)
-        page = replace(
-            page, training=replace(ready_training, is_pending=not ready_training.is_finished and key in ready.pending)
-        )
-    return page
+    known = answers.known(wanted, wait_s=WAIT_S if wait_s is None else wait_s)
+    results = rule_results(known)
+    training = known.answers.get(key, page.training)
+    if training is not None:
+        training = replace(training, is_pending=not training.is_finished and key in known.pending)
+    return replace(
+        page,
+        rules=tuple(rule.summary(limit=_MAX_FINDINGS) for rule in results.finished if rule.alerts),
+        unfinished_rules=results.unfinished,
+        pending_rules=results.pending,
+        training=training,
+    )
 
 
-def read_training(logdir: Logdir, *, run_id: str, budget_s: float | None = None) -> Training:
-    """Returns the course of the training of a run.
-
-    Args:
-        logdir: The logdir.
-        run_id: The run.
-        budget_s: Time limit in seconds; None means the time limit of the logdir.
-    """
-    try:
-        if budget_s is not None and budget_s <= 0:
-            raise TookTooLongError("the time is up.")
-        with contextlib.nullcontext() if budget_s is None else bounded(logdir, budget_s):
-            health_and_curves = layers_and_curves(logdir, run_id=run_id)
-    except TookTooLongError:
-        return Training(run_id=run_id, sentence=None, curves=None, is_finished=False)
-    health, curves = health_and_curves or (None, None)
-    sentence = None if health is None else health.sentence
-    return Training(run_id=run_id, sentence=sentence, curves=curves, is_finished=True)
+def read_training(logdir: Logdir, *, run_id: str) -> Training:
+    """Returns the course of the training of a run."""
+    health, curves = layers_and_curves(logdir, run_id=run_id) or (None, None)
+    return Training(
+        run_id=run_id, sentence=None if health is None else health.sentence, curves=curves, is_finished=True
+    )
 
 
 def read_run_summaries(logdir: Logdir) -> tuple[RunSummary, ...]:
@@ -329,23 +278,15 @@ def _headline(verdict: str, runs: tuple[RunSummary, ...]) -> str:
     return f"Nothing is bad: none of {num_tensors:,} recorded tensors contains an infinity or a NaN."
 
 
-def _read(logdir: Logdir, parameters: Parameters) -> OverviewPage:
-    return read_overview(logdir, run_id=chosen_run(logdir, parameters))
-
-
-def _start(logdir: Logdir, parameters: Parameters) -> OverviewPage:
-    return read_answer(logdir, run_id=chosen_run(logdir, parameters))
-
-
-def _complete(background: Background, page: OverviewPage, parameters: Parameters) -> OverviewPage:
-    return complete_overview(background, page, run_id=parameters.text("run"), wait_s=WAIT_S)
+def _complete(answers: Answers, page: OverviewPage, parameters: Parameters) -> OverviewPage:
+    return complete_overview(answers, page, AlertsView(run_id=parameters.text("run")))
 
 
 PAGE = PageKind(
     name="overview",
     title="Overview",
     key="o",
-    read=_read,
+    read=read_overview,
+    complete=_complete,
     assets=("chart.css", "colours.css", "chart.js", "pending.js"),
-    gradual=Gradual(start=_start, complete=_complete),
 )

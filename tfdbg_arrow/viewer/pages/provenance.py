@@ -33,33 +33,18 @@ class ProvenancePage:
         return self.provenance.growth
 
 
-def read_provenance(logdir: Logdir, event_index: int, *, run_id: str, limit: int = DEFAULT_LIMIT) -> ProvenancePage:
+def read_provenance(logdir: Logdir, parameters: Parameters) -> ProvenancePage:
     """Returns the provenance of a bad tensor.
-
-    Args:
-        logdir: The logdir.
-        event_index: The tensor's row in tensor_health.
-        run_id: The run.
-        limit: Maximum number of tensors.
 
     Raises:
         NoSuchPageError: The run has no such tensor.
         QueryError: The tensor is not bad.
     """
+    event_index, run_id = parameters.needed_integer("event"), needed_run(logdir, parameters)
     tensor = needed_tensor(logdir, event_index, run_id=run_id)
-    provenance = logdir.provenance(event_index, run_id=run_id, limit=limit)
+    provenance = logdir.provenance(event_index, run_id=run_id, limit=parameters.integer("limit") or DEFAULT_LIMIT)
     why, repair = next(((hop.why, hop.repair) for hop in provenance.path if hop.why is not None), (None, None))
     return ProvenancePage(tensor=tensor, provenance=provenance, why=why, repair=repair)
 
 
-def _read(logdir: Logdir, parameters: Parameters) -> ProvenancePage:
-    parameters.needed("event")
-    return read_provenance(
-        logdir,
-        parameters.integer("event") or 0,
-        run_id=needed_run(logdir, parameters),
-        limit=parameters.integer("limit") or DEFAULT_LIMIT,
-    )
-
-
-PAGE = PageKind(name="provenance", title="Provenance", key=None, read=_read)
+PAGE = PageKind(name="provenance", title="Provenance", key=None, read=read_provenance)

@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import functools
-import time
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
-from typing import Any
 
 from tfdbg_arrow.query import Logdir
 from tfdbg_arrow.query.asked_runs import asked_runs
 from tfdbg_arrow.query.model_health import last_loss
 from tfdbg_arrow.safe_text import number_of
-from tfdbg_arrow.viewer.background import Background
+from tfdbg_arrow.viewer.background import Answers
 from tfdbg_arrow.viewer.naming import duration_text
-from tfdbg_arrow.viewer.page import Gradual, PageKind, Parameters, TookTooLongError
+from tfdbg_arrow.viewer.page import PageKind, Parameters
 from tfdbg_arrow.viewer.pages.overview import RunSummary, read_run_summaries
-from tfdbg_arrow.viewer.reading import bounded
 from tfdbg_arrow.viewer.strips import AlignedStrips, read_aligned_strips
 
 ORDERS = ("time", "bad")
 """Orders of the runs: by start time, or by the time at which they went bad."""
 LIMIT = 100
-_BUDGET_S = 10.0
-"""Time limit, in seconds, for a page that does not read the facts of the runs in the background."""
 _WAIT_S = 0.5
 """How long the page waits for facts that are read in the background, in seconds."""
 
@@ -98,33 +93,6 @@ class RunsPage:
     num_unread: int = 0
 
 
-def read_runs_page(
-    logdir: Logdir, *, order: str = "time", first: int = 0, limit: int = LIMIT, budget_s: float = _BUDGET_S
-) -> RunsPage:
-    """Returns the data of the runs page.
-
-    Args:
-        logdir: The logdir.
-        order: One of ORDERS.
-        first: Number of runs to skip before the window.
-        limit: Maximum number of runs.
-        budget_s: Time after which no further facts of runs are read, in seconds.
-    """
-    page = read_runs(logdir, order=order, first=first, limit=limit)
-    end = time.monotonic() + budget_s
-    facts: dict[str, RunFacts] = {}
-    for row in page.rows:
-        left_s = end - time.monotonic()
-        if left_s <= 0:
-            break
-        try:
-            with bounded(logdir, left_s):
-                facts[row.summary.run.run_id] = read_run_facts(logdir, row.summary.run.run_id)
-        except TookTooLongError:
-            break
-    return _with_facts(page, facts, num_pending=0)
-
-
 def read_run_facts(logdir: Logdir, run_id: str) -> RunFacts:
     """Returns the facts about a run that take long to read."""
     loss = last_loss(logdir, run_id=run_id)
@@ -137,21 +105,10 @@ def read_run_facts(logdir: Logdir, run_id: str) -> RunFacts:
     )
 
 
-def _with_facts(page: RunsPage, facts: Mapping[str, RunFacts], *, num_pending: int) -> RunsPage:
-    rows = tuple(replace(row, facts=facts.get(row.summary.run.run_id)) for row in page.rows)
-    num_without = sum(row.facts is None for row in rows)
-    return replace(page, rows=rows, num_pending=num_pending, num_unread=max(0, num_without - num_pending))
-
-
-def read_runs(logdir: Logdir, *, order: str = "time", first: int = 0, limit: int = LIMIT) -> RunsPage:
-    """Returns the data of the runs page without the facts that take long.
-
-    Args:
-        logdir: The logdir.
-        order: One of ORDERS.
-        first: Number of runs to skip before the window.
-        limit: Maximum number of runs.
-    """
+def read_runs(logdir: Logdir, parameters: Parameters) -> RunsPage:
+    """Returns the data of the runs page without the facts that take long."""
+    order = parameters.choice("order", ORDERS) or "time"
+    first = parameters.integer("first") or 0
     summaries = read_run_summaries(logdir)
     bad = _by_first_bad(summaries)
     newest = asked_runs(logdir, None).run_ids
@@ -161,7 +118,7 @@ def read_runs(logdir: Logdir, *, order: str = "time", first: int = 0, limit: int
     if order == "bad":
         ids = {summary.run.run_id for summary in bad}
         summaries = (*bad, *(summary for summary in summaries if summary.run.run_id not in ids))
-    window = summaries[first : first + limit]
+    window = summaries[first : first + LIMIT]
     steps = [step for one in summaries for step in (one.first_step, one.last_step) if step is not None]
     strips = read_aligned_strips(
         logdir, [one.run.run_id for one in window], steps=(min(steps), max(steps)) if steps else None
@@ -171,7 +128,7 @@ def read_runs(logdir: Logdir, *, order: str = "time", first: int = 0, limit: int
         is_newest_clean=is_newest_clean,
         order=order,
         first=first,
-        limit=limit,
+        limit=LIMIT,
         num_runs=len(summaries),
         num_bad=len(bad),
         rows=tuple(
@@ -232,37 +189,30 @@ def _compared(summaries: tuple[RunSummary, ...], bad: tuple[RunSummary, ...]) ->
     return (healthy or others)[0].run.run_id, last.run.run_id
 
 
-def _window(parameters: Parameters) -> dict[str, Any]:
-    return {
-        "order": parameters.choice("order", ORDERS) or "time",
-        "first": parameters.integer("first") or 0,
-    }
+def complete_runs(answers: Answers, page: RunsPage, *, wait_s: float = _WAIT_S) -> RunsPage:
+    """Returns the page with the facts of the runs that are known.
 
-
-def _read(logdir: Logdir, parameters: Parameters) -> RunsPage:
-    return read_runs_page(logdir, **_window(parameters))
-
-
-def _start(logdir: Logdir, parameters: Parameters) -> RunsPage:
-    return read_runs(logdir, **_window(parameters))
-
-
-def _complete(background: Background, page: RunsPage, parameters: Parameters) -> RunsPage:
+    Args:
+        answers: Reads the facts.
+        page: The page without these facts.
+        wait_s: Maximum time to wait for facts that are read in the background, in seconds.
+    """
     run_ids = [row.summary.run.run_id for row in page.rows]
     wanted: dict[Hashable, Callable[[Logdir], RunFacts]] = {
         ("run facts", run_id): functools.partial(read_run_facts, run_id=run_id) for run_id in run_ids
     }
-    answers = background.known(wanted, wait_s=_WAIT_S)
-    facts = {str(key[1]): of_run for key, of_run in answers.answers.items() if isinstance(key, tuple)}
-    num_pending = len([key for key in answers.pending if key not in answers.answers])
-    return _with_facts(page, facts, num_pending=num_pending)
+    known = answers.known(wanted, wait_s=wait_s)
+    rows = tuple(replace(row, facts=known.answers.get(key)) for row, key in zip(page.rows, wanted, strict=True))
+    num_pending = len([key for key in known.pending if key not in known.answers])
+    num_without = sum(row.facts is None for row in rows)
+    return replace(page, rows=rows, num_pending=num_pending, num_unread=max(0, num_without - num_pending))
 
 
 PAGE = PageKind(
     name="runs",
     title="Runs",
     key="u",
-    read=_read,
+    read=read_runs,
+    complete=lambda answers, page, _: complete_runs(answers, page),
     assets=("runs.css", "pending.js"),
-    gradual=Gradual(start=_start, complete=_complete),
 )

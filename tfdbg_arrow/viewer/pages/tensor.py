@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tfdbg_arrow.query import Frame, Growth, Hop, InputTensor, Logdir
 from tfdbg_arrow.query.bad_samples import BadSamples
-from tfdbg_arrow.query.display.tensor_window import TensorFilter, TensorRow, neighbours, next_bad
+from tfdbg_arrow.query.display.tensor_window import TensorFilter, TensorRow, tensors
 from tfdbg_arrow.query.nonfinite_search import tensor_context
 from tfdbg_arrow.query.user_places import CallSite, Forward
 from tfdbg_arrow.query.values import NUM_COLUMNS, NUM_ROWS, Histogram, TensorValues, read_histogram, read_values
@@ -89,8 +89,7 @@ def read_tensor_page(
         NoSuchPageError: The run has no such tensor.
     """
     tensor = needed_tensor(logdir, event_index, run_id=run_id)
-    everything = TensorFilter()
-    before, after = neighbours(logdir, event_index, run_id=run_id)
+    everything, bad = (tensors(logdir, TensorFilter(is_bad=is_bad), run_id=run_id) for is_bad in (False, True))
     context = tensor_context(logdir, event_index, run_id=run_id)
     path: tuple[Hop, ...] = ()
     is_path_cut = False
@@ -119,18 +118,17 @@ def read_tensor_page(
         num_rows=num_rows,
         num_columns=NUM_COLUMNS,
         histogram=read_histogram(logdir, event_index, run_id=run_id),
-        previous_event_index=before,
-        next_event_index=after,
-        previous_bad_event_index=next_bad(logdir, everything, event_index, run_id=run_id, is_backwards=True),
-        next_bad_event_index=next_bad(logdir, everything, event_index, run_id=run_id),
+        previous_event_index=everything.next(event_index, is_backwards=True),
+        next_event_index=everything.next(event_index),
+        previous_bad_event_index=bad.next(event_index, is_backwards=True),
+        next_bad_event_index=bad.next(event_index),
     )
 
 
 def _read(logdir: Logdir, parameters: Parameters) -> TensorPage:
-    parameters.needed("event")
     return read_tensor_page(
         logdir,
-        parameters.integer("event") or 0,
+        parameters.needed_integer("event"),
         run_id=needed_run(logdir, parameters),
         values_at=parameters.integers("values_at"),
     )

@@ -20,7 +20,7 @@
   };
   const slug = (text) => (text || "").replaceAll(" ", "-");
 
-  const isScope = (box) => box.scope_id !== undefined && box.scope_id !== null;
+  const isScope = (box) => box.scope_id !== null;
 
   // Measure widths with the page's fonts before the layout.
   const measure = (svg, box) => {
@@ -73,11 +73,11 @@
   });
 
   const place = (svg, drawing) => {
-    const frames = drawing.frames || [];
+    const frames = drawing.frames;
     const ranksep = 30 + Math.min(50, drawing.lines.length / 2);
     const options = { rankdir: "TB", nodesep: 22, ranksep, edgesep: 12, marginx: 16, marginy: 16 };
     const rows = rowsOf(drawing);
-    const outerOf = ({ outer }) => (outer === null || outer === undefined ? null : `frame ${outer}`);
+    const outerOf = ({ outer }) => (outer === null ? null : `frame ${outer}`);
     const nodes = [
       ...drawing.boxes.map((box, number) => ({ name: String(number), outer: outerOf(box), label: measure(svg, box) })),
       ...frames.map((frame, number) => ({ name: `frame ${number}`, outer: outerOf(frame), label: {} })),
@@ -170,7 +170,7 @@
       if (box.state === "bad") link.setAttribute("data-bad", "");
       if (box.is_focus) link.setAttribute("aria-current", "true");
       if (isScope(box)) link.setAttribute("data-unfold", box.scope_id);
-      if (box.outer !== undefined && box.outer !== null) link.setAttribute("data-frame", box.outer);
+      if (box.outer !== null) link.setAttribute("data-frame", box.outer);
     }
     make("title", {}, group).textContent = box.title;
     make("rect", { class: "outer", width: at.width, height: at.height, rx: box.kind === "border" ? 14 : 6 }, link);
@@ -210,8 +210,7 @@
   };
 
   const draw = async (holder, drawing) => {
-    const what = drawing.frames ? "The graph by its scopes, inputs above" : "The ops around the op, inputs above, consumers below";
-    const svg = make("svg", { role: "group", "aria-label": what, visibility: "hidden" }, holder);
+    const svg = make("svg", { role: "group", "aria-label": drawing.title, visibility: "hidden" }, holder);
     const wait = document.createElement("p");
     wait.className = "is-waiting";
     wait.textContent = `Placing ${drawing.boxes.length.toLocaleString("en")} boxes …`;
@@ -221,7 +220,7 @@
     svg.removeAttribute("visibility");
     svg.setAttribute("viewBox", `0 0 ${size.width} ${size.height}`);
     const around = make("g", {}, svg), lines = make("g", {}, svg), boxes = make("g", {}, svg), names = make("g", {}, svg);
-    const frames = (drawing.frames || []).map((frame, number) => drawFrame(around, frame, nodes.get(`frame ${number}`)));
+    const frames = drawing.frames.map((frame, number) => drawFrame(around, frame, nodes.get(`frame ${number}`)));
     const routes = route(placed);
     for (const edge of placed.edges) drawLine(lines, drawing.lines[Number(edge.name)], routes.get(edge.name), edge);
     // Draw the boxes in reading order, so that the keys j and k move from top to bottom.
@@ -441,7 +440,7 @@
     before = now || before; // while boxes are placed, there is no current picture
     now = null;
     if (!holder) return false;
-    const picture = await draw(holder, JSON.parse(holder.dataset.model || holder.dataset.drawing));
+    const picture = await draw(holder, JSON.parse(holder.dataset.drawing));
     if (!holder.isConnected) return false;
     addMinimap(holder, picture);
     addTools(holder.parentElement);
