@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tfdbg_arrow.debugger_v2.export import export_logdir
-from tfdbg_arrow.debugger_v2.export_tables import PartGoneError, RunTables
+from tfdbg_arrow.debugger_v2.export_rows import RunRows
 from tfdbg_arrow.debugger_v2.file_sets import DumpFiles
 from tfdbg_arrow.debugger_v2.protos.debug_event_pb2 import DebugEvent
 from tfdbg_arrow.errors import BrokenPartError, DumpError, LogdirError, SettingError
+from tfdbg_arrow.storage.layout import manifest_path, part_path
+from tfdbg_arrow.storage.manifest import add_line, checksummed, read_live_parts
 
 from .query.builder import CLEAN, CPU, INF, NAN, RunBuilder
 from .writer.debugger_v2.dumps import alerts, messages, opened
@@ -171,22 +173,29 @@ def test_a_part_replaced_during_an_export_is_read_again(tmp_path: Path, monkeypa
     run = RunBuilder("run-a")
     run.execution("Add")
     logdir = run.write(tmp_path / "logdir")
-    failures = [PartGoneError(logdir / "part"), PartGoneError(logdir / "part")]
+    entries = {entry.table: entry for entry in read_live_parts(logdir, run_id="run-a")}
+    old = entries["execution"].path
+    new = part_path("execution", run_id="run-a", number=7)
+    counts: list[str] = []
     seen: list[tuple[int, int]] = []
-    rows = RunTables.rows
+    count = RunRows.count
 
-    def vanishing(self: RunTables, table: str, columns: Any) -> Any:
-        if table == "device" and failures:
-            raise failures.pop()
-        return rows(self, table, columns)
+    def replacing(self: RunRows, rows: str) -> int:
+        if not counts:
+            (logdir / old).rename(logdir / new)
+            entries["execution"] = replace(entries["execution"], path=new)
+            (logdir / manifest_path("run-a")).write_text(checksummed(map(add_line, entries.values())))
+        counts.append(rows)
+        return count(self, rows)
 
-    monkeypatch.setattr(RunTables, "rows", vanishing)
+    monkeypatch.setattr(RunRows, "count", replacing)
     export_logdir(logdir, tmp_path / "dump", progress=lambda done, total: seen.append((done, total)))
     with opened(tmp_path / "dump") as reader:
         assert reader.num_executions() == 1
+    assert counts[0] in counts[1:]
     assert seen[-1] == (1, 1)
-    failures.extend(PartGoneError(logdir / "part") for _ in range(99))
-    with pytest.raises(BrokenPartError, match="part does not exist, but the manifest names it"):
+    (logdir / new).unlink()
+    with pytest.raises(BrokenPartError, match=rf"{new} cannot be read as Parquet \(it does not exist\)"):
         export_logdir(logdir, tmp_path / "again")
     assert not (tmp_path / "again").exists()
 

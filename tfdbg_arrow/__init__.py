@@ -7,84 +7,37 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tfdbg_arrow import errors
-from tfdbg_arrow._version import __version__
+from tfdbg_arrow import errors as errors
+from tfdbg_arrow._version import __version__ as __version__
 from tfdbg_arrow.facade import lazy_names
 
 if TYPE_CHECKING:
-    from tfdbg_arrow.query import (
-        Diff,
-        Logdir,
-        NonFinite,
-        Verification,
-        diff,
-        distributions,
-        first_nan,
-        first_nonfinite,
-        layer_differences,
-        layer_health,
-        nonfinite,
-        open_logdir,
-        training_curves,
-        verify,
-    )
-    from tfdbg_arrow.reproduction import Repro, write_repro
-    from tfdbg_arrow.stop import capture, enable
-    from tfdbg_arrow.writer.active_recording import disable, flush, is_recording, is_writing, mark
-    from tfdbg_arrow.writer.keras import MarkCallback
-    from tfdbg_arrow.writer.launch import disable_dump_debug_info, enable_dump_debug_info
-    from tfdbg_arrow.writer.recover import recover
+    from tfdbg_arrow.query import Diff as Diff
+    from tfdbg_arrow.query import Logdir as Logdir
+    from tfdbg_arrow.query import NonFinite as NonFinite
+    from tfdbg_arrow.query import Verification as Verification
+    from tfdbg_arrow.query import diff as diff
+    from tfdbg_arrow.query import distributions as distributions
+    from tfdbg_arrow.query import first_nan as first_nan
+    from tfdbg_arrow.query import first_nonfinite as first_nonfinite
+    from tfdbg_arrow.query import layer_differences as layer_differences
+    from tfdbg_arrow.query import layer_health as layer_health
+    from tfdbg_arrow.query import nonfinite as nonfinite
+    from tfdbg_arrow.query import open_logdir as open_logdir
+    from tfdbg_arrow.query import training_curves as training_curves
+    from tfdbg_arrow.query import verify as verify
+    from tfdbg_arrow.reproduction import Repro as Repro
+    from tfdbg_arrow.reproduction import write_repro as write_repro
+    from tfdbg_arrow.stop import capture as capture
+    from tfdbg_arrow.stop import enable as enable
+    from tfdbg_arrow.writer.active_recording import disable as disable
+    from tfdbg_arrow.writer.active_recording import flush as flush
+    from tfdbg_arrow.writer.active_recording import is_recording as is_recording
+    from tfdbg_arrow.writer.active_recording import is_writing as is_writing
+    from tfdbg_arrow.writer.active_recording import mark as mark
+    from tfdbg_arrow.writer.keras import MarkCallback as MarkCallback
+    from tfdbg_arrow.writer.launch import disable_dump_debug_info as disable_dump_debug_info
+    from tfdbg_arrow.writer.launch import enable_dump_debug_info as enable_dump_debug_info
+    from tfdbg_arrow.writer.recover import recover as recover
 
-_NAMES_OF = {
-    "tfdbg_arrow.query.nonfinite_tensor": ["NonFinite"],
-    "tfdbg_arrow.query.integrity.verification": ["Verification", "verify"],
-    "tfdbg_arrow.query.answers": ["Logdir", "open_logdir"],
-    "tfdbg_arrow.query.model_health": ["distributions", "layer_differences", "layer_health", "training_curves"],
-    "tfdbg_arrow.query.nonfinite_search": ["first_nan", "first_nonfinite", "nonfinite"],
-    "tfdbg_arrow.query.run_diff": ["Diff", "diff"],
-    "tfdbg_arrow.reproduction.writing": ["Repro", "write_repro"],
-    "tfdbg_arrow.stop": ["capture", "enable"],
-    "tfdbg_arrow.writer.active_recording": ["disable", "flush", "is_recording", "is_writing", "mark"],
-    "tfdbg_arrow.writer.keras": ["MarkCallback"],
-    "tfdbg_arrow.writer.launch": ["disable_dump_debug_info", "enable_dump_debug_info"],
-    "tfdbg_arrow.writer.recover": ["recover"],
-}
-
-__all__ = [
-    "Diff",
-    "Logdir",
-    "MarkCallback",
-    "NonFinite",
-    "Repro",
-    "Verification",
-    "__version__",
-    "capture",
-    "diff",
-    "disable",
-    "disable_dump_debug_info",
-    "distributions",
-    "enable",
-    "enable_dump_debug_info",
-    "errors",
-    "first_nan",
-    "first_nonfinite",
-    "flush",
-    "is_recording",
-    "is_writing",
-    "layer_differences",
-    "layer_health",
-    "mark",
-    "nonfinite",
-    "open_logdir",
-    "recover",
-    "training_curves",
-    "verify",
-    "write_repro",
-]
-
-
-__getattr__ = lazy_names(__name__, _NAMES_OF)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_names(__name__)

@@ -2,25 +2,44 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+import importlib.util
+from collections.abc import Callable
+from typing import Any
 
 
-def lazy_names(package: str, names_of: Mapping[str, Sequence[str]]) -> Callable[[str], object]:
-    """Returns a `__getattr__` for a package; this function imports the module that defines a public name.
+def lazy_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Returns `__getattr__` and `__dir__` for a package whose public names are imported when they are first used.
 
-    A public name must not be the name of a module in the package, because importing that module would replace the name.
+    The package declares each public name once, in the form in which type checkers expect it: `if TYPE_CHECKING:` and
+    `from module import name as name`. `__getattr__` reads these lines, and imports the module of a name. A public name
+    must not be the name of a module in the package, because importing that module would replace the name.
 
     Args:
         package: The name of the package.
-        names_of: The public names that each module defines, by the full name of the module.
     """
-    module_of = {name: module for module, names in names_of.items() for name in names}
 
-    def get(name: str) -> object:
-        module = module_of.get(name)
+    @functools.cache
+    def module_of_name() -> dict[str, str]:
+        import ast  # here, because an import of the package must not wait for it
+
+        spec = importlib.util.find_spec(package)
+        loader: Any = None if spec is None else spec.loader
+        imports = [node for node in ast.walk(ast.parse(loader.get_source(package))) if isinstance(node, ast.ImportFrom)]
+        return {
+            alias.name: node.module or package for node in imports for alias in node.names if alias.name == alias.asname
+        }
+
+    def get(name: str) -> Any:
+        if name == "__all__":
+            return names()
+        module = module_of_name().get(name)
         if module is None:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         return getattr(importlib.import_module(module), name)
 
-    return get
+    def names() -> list[str]:
+        return sorted(module_of_name())
+
+    return get, names

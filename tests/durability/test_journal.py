@@ -376,7 +376,7 @@ class TestNames:
     def test_names_of_a_recording_are_read(self, journal: Journal) -> None:
         for number, text in ((0, ""), (1, "a"), (3, "c")):
             journal.append_string(number, text)
-        journal.append("node", 0, 5, "op", "MatMul", -1)
+        journal.append("nodes", 0, [[5, "op", "MatMul", -1]])
         journal.append("nodes", 2, [[0, "", "", 2**31 - 1]])
         journal.append("function", "f", 5)
         journal.append("callee", 5, "call", "f", 0, 6)
@@ -392,7 +392,7 @@ class TestNames:
 
     def test_invalid_names_are_left_out(self, journal: Journal) -> None:
         for number, graph_id, slot in ((-1, 0, 0), (0, -1, 0), (0, 2**31, 0), (0, 0, -2), (0, 0, 2**31), ("0", 0, 0)):
-            journal.append("node", number, graph_id, "op", "MatMul", slot)
+            journal.append("nodes", number, [[graph_id, "op", "MatMul", slot]])
         journal.append("nodes", -1, [[0, "op", "MatMul", 0]])
         journal.append("nodes", 0, "nonsense")
         journal.append("nodes", 0, ["nonsense", [0, "op", "MatMul"], [-1, "op", "MatMul", 0]])
@@ -416,7 +416,7 @@ class TestNames:
     def test_names_with_very_large_numbers_take_no_memory(self, journal: Journal) -> None:
         journal.append_string(2**32 - 1, "far")
         journal.append_string(5, "near")
-        journal.append("node", 2**40, 0, "op", "MatMul", 0)
+        journal.append("nodes", 2**40, [[0, "op", "MatMul", 0]])
         with open(journal.path, "ab") as file:
             file.write(b"torn" * 5)
         names = JournaledNames(journal.path)

@@ -131,6 +131,8 @@ class TestParts:
         assert sorted(found(tmp_path)) == [
             ("missing_manifest", "warning", "run-b"), ("unlisted_part", "warning", "run-a")
         ]  # fmt: skip
+        (tmp_path / "manifest" / "run-a.jsonl").unlink()
+        assert found(tmp_path) == [("missing_manifest", "error", "run-a"), ("missing_manifest", "error", "run-b")]
 
 
 class TestEndOfRun:

@@ -113,11 +113,16 @@ class TestViews:
         with open_logdir(logdir) as opened:
             assert opened.rows("SELECT count(*) FROM tensor_health") == [(4,)]
 
-    def test_without_manifests_every_part_is_shown(self, tmp_path: Path) -> None:
-        logdir = health_run().write(tmp_path, parts=2)
+    def test_a_logdir_without_manifests_is_an_error(self, tmp_path: Path) -> None:
+        logdir = health_run().write(tmp_path)
+        (manifest,) = (logdir / "manifest").iterdir()
+        manifest.unlink()
+        for skip_broken in (False, True):
+            with pytest.raises(LogdirError, match="has parts, but no manifests"):
+                open_logdir(logdir, skip_broken=skip_broken)
         shutil.rmtree(logdir / "manifest")
-        with open_logdir(logdir) as opened:
-            assert opened.rows("SELECT run_id, count(*) FROM tensor_health GROUP BY 1") == [("run-a", 4)]
+        with pytest.raises(LogdirError, match="Copy the directory manifest from the original logdir"):
+            open_logdir(logdir)
 
     def test_a_run_id_that_looks_like_a_number_stays_text(self, tmp_path: Path) -> None:
         with open_logdir(health_run("1e5").write(tmp_path)) as opened:

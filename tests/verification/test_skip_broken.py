@@ -85,12 +85,23 @@ def test_a_refresh_notices_broken_and_restored_parts(logdir: Path) -> None:
         assert (opened.rows(COUNT), opened.broken_parts) == ([(6,)], ())
 
 
+def seal(logdir: Path) -> None:
+    """Makes the manifest fit the changed part."""
+    data = (logdir / PART).read_bytes()
+    lines = (logdir / MANIFEST).read_text().splitlines()
+    (number,) = (number for number, line in enumerate(lines) if PART in line)
+    entry = json.loads(lines[number])
+    entry |= {"bytes": len(data), "sha256": sha256(data).hexdigest()}
+    lines[number] = json.dumps(entry)
+    (logdir / MANIFEST).write_text(resealed("\n".join(lines)))
+
+
 def test_an_unreadable_part_is_left_out_even_if_no_manifest_contradicts_it(logdir: Path) -> None:
-    """Such a part comes from a writer with an error, or a logdir of unknown origin without a manifest."""
-    (logdir / MANIFEST).unlink()
+    """Such a part comes from a writer with an error."""
     content = bytearray((logdir / PART).read_bytes())
     content[10:200] = bytes(190)
     (logdir / PART).write_bytes(content)
+    seal(logdir)
     with open_logdir(logdir, skip_broken=True) as opened:
         assert opened.rows("SELECT count(*), max(event_index) FROM tensor_health WHERE size > 0") == [(3, 5)]
         (broken,) = opened.broken_parts
@@ -101,13 +112,7 @@ def test_an_unreadable_part_is_left_out_even_if_no_manifest_contradicts_it(logdi
 def test_a_part_of_another_schema_is_left_out(logdir: Path) -> None:
     table = pq.read_table(logdir / PART, partitioning=None).drop_columns(["event_index"])
     pq.write_table(table, logdir / PART)
-    data = (logdir / PART).read_bytes()
-    lines = (logdir / MANIFEST).read_text().splitlines()
-    (number,) = (number for number, line in enumerate(lines) if PART in line)
-    entry = json.loads(lines[number])
-    entry |= {"bytes": len(data), "sha256": sha256(data).hexdigest()}
-    lines[number] = json.dumps(entry)
-    (logdir / MANIFEST).write_text(resealed("\n".join(lines)))
+    seal(logdir)
     with open_logdir(logdir, skip_broken=True) as opened:
         assert opened.rows(COUNT) == [(3,)]
         assert [part.reason for part in opened.broken_parts] == ["lacks the column event_index"]

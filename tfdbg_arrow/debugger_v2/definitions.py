@@ -8,8 +8,9 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from tfdbg_arrow.debugger_v2.import_tables import Problems, RowBuffer
+from tfdbg_arrow.debugger_v2.import_tables import RowBuffer
 from tfdbg_arrow.debugger_v2.protos.debug_event_pb2 import DebugEvent
+from tfdbg_arrow.spool.failures import Failures
 from tfdbg_arrow.writer.stacks import FrameOwners
 
 _MAX_TIME_S = 2**63 / 1e9 - 1
@@ -37,7 +38,7 @@ class Definitions:
         wall_time_ns: The earliest time of a record; None if there is none.
     """
 
-    def __init__(self, rows: RowBuffer, problems: Problems) -> None:
+    def __init__(self, rows: RowBuffer, problems: Failures) -> None:
         self._rows, self.problems = rows, problems
         self.metadata: Any = None
         self.graph_ids: dict[str, int] = {}
@@ -81,12 +82,12 @@ class Definitions:
             try:
                 event = DebugEvent.FromString(record)
             except DecodeError:
-                self.problems.add("dropped", f"{file} record", "is not a DebugEvent")
+                self.problems.note("dropped", f"{file} record", "is not a DebugEvent")
                 continue
             self.note_time(wall_time_ns(event.wall_time))
             handler = handlers.get(event.WhichOneof("what") or "")
             if handler is None:
-                self.problems.add("dropped", f"{file} record", "has no known content")
+                self.problems.note("dropped", f"{file} record", "has no known content")
             else:
                 handler(event)
         if file == "stack_frames":
@@ -101,7 +102,9 @@ class Definitions:
         """Returns the id of the stack of a CodeLocation, without unknown frames; None if the stack has no frames."""
         ids = tuple(self._frame_ids.get(frame_id, -1) for frame_id in code_location.stack_frame_ids)
         if missing := ids.count(-1):
-            self.problems.add("failed", "stack frame", "is referred to, but not among the dump's stack_frames", missing)
+            self.problems.note(
+                "failed", "stack frame", "is referred to, but not among the dump's stack_frames", missing
+            )
             ids = tuple(frame_id for frame_id in ids if frame_id >= 0)
         if not ids:
             return None
@@ -171,7 +174,7 @@ class Definitions:
         frame_id = self._num_frames
         self._num_frames += 1
         if frame.id in self._frame_ids:
-            self.problems.add("failed", "stack frame", "has the id of another one; stacks refer to the first one")
+            self.problems.note("failed", "stack frame", "has the id of another one; stacks refer to the first one")
         self._frame_ids.setdefault(frame.id, frame_id)
         path = self._file_path(location.file_index)
         lines = self._file_lines.get(location.file_index, [])
@@ -193,7 +196,7 @@ class Definitions:
         path = f"<source file {index} of the dump>"
         if index not in self._unknown_files:
             self._unknown_files.add(index)
-            self.problems.add("failed", "source file", "is referred to, but not among the dump's source_files")
+            self.problems.note("failed", "source file", "is referred to, but not among the dump's source_files")
             self._rows.add_row("source_file", {"source_file_id": index, "file_path": path, "source_text": None})
         return path
 
@@ -208,7 +211,7 @@ class Definitions:
     def _graph(self, event: Any) -> None:
         graph = event.debugged_graph
         if graph.graph_id in self.graph_ids and self.graph_ids[graph.graph_id] in self.graph_names:
-            self.problems.add("failed", "graph", "has the id of another one; the first one is used")
+            self.problems.note("failed", "graph", "has the id of another one; the first one is used")
             return
         graph_id = self._graph_number(graph.graph_id)
         self.graph_names[graph_id] = graph.graph_name
@@ -227,7 +230,7 @@ class Definitions:
     def _device(self, event: Any) -> None:
         device = event.debugged_device
         if device.device_name in self.device_ids or device.device_id in self._used_device_ids:
-            self.problems.add("failed", "device", "is defined twice; the first definition is used")
+            self.problems.note("failed", "device", "is defined twice; the first definition is used")
         else:
             self._add_device(device.device_name, device.device_id)
 
@@ -242,11 +245,11 @@ class Definitions:
         index = self._num_graph_ops.get(graph_id, 0)
         self._num_graph_ops[graph_id] = index + 1
         if (graph_id, op.op_name) in self.op_types:
-            self.problems.add("failed", "graph op", "has the name of another op of its graph; both have rows")
+            self.problems.note("failed", "graph op", "has the name of another op of its graph; both have rows")
         self.op_types[graph_id, op.op_name] = op.op_type
         num_outputs = max(0, min(op.num_outputs, max(_MAX_UNLISTED_OUTPUTS, len(op.output_tensor_ids))))
         if num_outputs < op.num_outputs:
-            self.problems.add("failed", "graph op", "claims more outputs than it lists; the others are left out")
+            self.problems.note("failed", "graph op", "claims more outputs than it lists; the others are left out")
         common = {"graph_id": graph_id, "op_name": op.op_name}
         self._rows.add_row(
             "graph_op",
@@ -273,12 +276,12 @@ class Definitions:
         }
         for graph_id, (name, time_ns) in lost.items():
             self.graph_names[graph_id] = name
-            self.problems.add("failed", "graph", "has no record of its own; only its ops refer to it")
+            self.problems.note("failed", "graph", "has no record of its own; only its ops refer to it")
             self._add_graph(graph_id, name, time_ns, outer=None)
         for name, graph_id in self.graph_ids.items():
             if graph_id not in self.graph_names:
                 self.graph_names[graph_id] = name
-                self.problems.add("failed", "graph", "has no record of its own; only an inner graph refers to it")
+                self.problems.note("failed", "graph", "has no record of its own; only an inner graph refers to it")
                 self._add_graph(graph_id, name, self.wall_time_ns or 0, outer=None)
 
 

@@ -18,9 +18,10 @@ import pyarrow as pa
 
 from tfdbg_arrow.debugger_v2.definitions import Definitions
 from tfdbg_arrow.debugger_v2.health import Health, Mask, Tensors
-from tfdbg_arrow.debugger_v2.import_tables import Problems, RowBuffer
+from tfdbg_arrow.debugger_v2.import_tables import RowBuffer
 from tfdbg_arrow.debugger_v2.interning import EXECUTION, NONE, TRACE, P, T, Templates
 from tfdbg_arrow.debugger_v2.scan import UNREADABLE, EventScanner, Ints, Scan
+from tfdbg_arrow.spool.failures import Failures
 
 _MAX_TIME_US = 2**63 // 1000 - 1
 
@@ -33,7 +34,7 @@ class EventImporter:
         last_wall_time_ns: The latest time of an event; None if there is none.
     """
 
-    def __init__(self, definitions: Definitions, *, rows: RowBuffer, problems: Problems) -> None:
+    def __init__(self, definitions: Definitions, *, rows: RowBuffer, problems: Failures) -> None:
         self._definitions, self._rows, self._problems = definitions, rows, problems
         self.templates = Templates(definitions)
         self.num_events = 0
@@ -239,10 +240,10 @@ class EventImporter:
         self.num_events += len(records)
         unreadable = int(np.count_nonzero(scan.template[records] == UNREADABLE))
         if unreadable:
-            self._problems.add("dropped", f"{file} record", "is not a DebugEvent", unreadable)
+            self._problems.note("dropped", f"{file} record", "is not a DebugEvent", unreadable)
         others = int(np.count_nonzero(~is_expected)) - unreadable
         if others:
-            self._problems.add("dropped", f"{file} record", "does not belong in this file", others)
+            self._problems.note("dropped", f"{file} record", "does not belong in this file", others)
         times = self._time_ns(scan.wall_time_s[records])
         latest = int(times.max(initial=0))
         if latest:

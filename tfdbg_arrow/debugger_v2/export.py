@@ -5,21 +5,18 @@ Each run becomes one dump, because the reader accepts one dump per directory.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
-from tfdbg_arrow.debugger_v2.export_run import EXPORTABLE, MODES, PROGRESS_TABLES, LeftOut, RunWriter
-from tfdbg_arrow.debugger_v2.export_tables import PartGoneError, RunRow, RunTables
+from tfdbg_arrow.debugger_v2.export_rows import RunRows
+from tfdbg_arrow.debugger_v2.export_run import EXPORTABLE, MODES, PROGRESS_TABLES, TABLES, LeftOut, RunWriter
 from tfdbg_arrow.debugger_v2.file_sets import DumpFiles, check_dump, file_prefix
-from tfdbg_arrow.errors import BrokenPartError, DumpError, LogdirError, SettingError
-from tfdbg_arrow.storage.manifest import run_ids
-from tfdbg_arrow.storage.marker import check_logdir
-from tfdbg_arrow.storage.retries import repeated
-
-_ATTEMPTS = 5
-"""Maximum number of attempts to export a run that is still recording and whose parts are replaced in the meantime."""
+from tfdbg_arrow.errors import DumpError, LogdirError, SettingError
+from tfdbg_arrow.query.info import Run, read_runs
+from tfdbg_arrow.query.logdir.open_logdir import OpenLogdir
 
 _FULL_TENSOR_NOTE = (
     "TensorBoard and the InfNanMonitor wait forever on a dump in FULL_TENSOR; DebugDataReader can read it. Export in "
@@ -29,7 +26,6 @@ _NO_TENSOR_NOTE = "A recording in NO_TENSOR has no rows of graph tensors, so its
 
 Progress = Callable[[int, int], None]
 """A callback that receives the work done so far and the total work."""
-_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,35 +79,41 @@ def export_logdir(
         DumpError: A dump cannot be written to the path.
         SettingError: The mode cannot be exported.
     """
-    check_logdir(logdir)
     if tensor_debug_mode is not None and tensor_debug_mode not in MODES:
         raise SettingError(f"tensor_debug_mode is {tensor_debug_mode!r}, expected one of {', '.join(MODES)}.")
-    all_run_ids = run_ids(logdir)
-    if run_id is not None and run_id not in all_run_ids:
-        raise LogdirError(f"{logdir} has no run {run_id!r}; it has {', '.join(all_run_ids) or 'none'}.")
-    chosen = all_run_ids if run_id is None else (run_id,)
-    if not chosen:
-        raise LogdirError(f"{logdir} holds no run; record a program into it first.")
-    targets = [dump if len(chosen) == 1 else dump / name for name in chosen]
-    for target in (dump, *targets):
-        check_dump(target)
-    exports = [
-        _Export(logdir, name, target, tensor_debug_mode=tensor_debug_mode)
-        for name, target in zip(chosen, targets, strict=True)
-    ]
-    sizes = [export.size() for export in exports]
+    with contextlib.ExitStack() as stack:
+        opened = stack.enter_context(OpenLogdir(logdir))
+        all_run_ids = opened.run_ids()
+        if run_id is not None and run_id not in all_run_ids:
+            raise LogdirError(f"{logdir} has no run {run_id!r}; it has {', '.join(all_run_ids) or 'none'}.")
+        chosen = all_run_ids if run_id is None else (run_id,)
+        if not chosen:
+            raise LogdirError(f"{logdir} holds no run; record a program into it first.")
+        targets = [dump if len(chosen) == 1 else dump / name for name in chosen]
+        for target in (dump, *targets):
+            check_dump(target)
+        exports = [
+            _Export(
+                stack.enter_context(contextlib.closing(opened.of_runs([name]))),
+                name,
+                target,
+                tensor_debug_mode=tensor_debug_mode,
+            )
+            for name, target in zip(chosen, targets, strict=True)
+        ]
+        sizes = [export.size() for export in exports]
 
-    def after(before: int) -> Callable[[int], None]:
-        return lambda done: progress(before + done, sum(sizes))
+        def after(before: int) -> Callable[[int], None]:
+            return lambda done: progress(before + done, sum(sizes))
 
-    return tuple(export.write(after(sum(sizes[:number]))) for number, export in enumerate(exports))
+        return tuple(export.write(after(sum(sizes[:number]))) for number, export in enumerate(exports))
 
 
 class _Export:
     """The export of one run.
 
     Args:
-        logdir: The logdir.
+        scope: The logdir, restricted to the run.
         run_id: The run.
         dump: The directory of its dump.
         tensor_debug_mode: The requested mode.
@@ -121,17 +123,17 @@ class _Export:
         SettingError: The run cannot be exported in that mode.
     """
 
-    def __init__(self, logdir: Path, run_id: str, dump: Path, *, tensor_debug_mode: str | None) -> None:
-        self._logdir, self._run_id, self._dump = logdir, run_id, dump
-        self._run = self._steadily(self._read_run)
+    def __init__(self, scope: OpenLogdir, run_id: str, dump: Path, *, tensor_debug_mode: str | None) -> None:
+        self._scope, self._run_id, self._dump = scope, run_id, dump
+        self._run = self._read_run()
         self._mode = self._mode_to_write(tensor_debug_mode)
 
     def size(self) -> int:
         """Returns the number of rows to export."""
-        return self._steadily(lambda tables: sum(tables.num_rows(name) for name in PROGRESS_TABLES))
+        return sum(int(self._scope.rows(f"SELECT count(*) FROM {table}")[0][0]) for table in PROGRESS_TABLES)
 
     def write(self, report: Callable[[int], None]) -> ExportedRun:
-        """Writes the dump.
+        """Writes the dump. If a recording replaces parts in the meantime, the dump is written again.
 
         Args:
             report: Called regularly with the number of rows that were exported.
@@ -141,13 +143,15 @@ class _Export:
             DumpError: The dump cannot be written.
         """
         try:
-            return self._steadily(lambda tables: self._write(tables, report))
+            return self._scope.read_with(
+                f"SELECT * FROM {', '.join(TABLES)}", lambda connection: self._write(connection, report)
+            )
         except OSError as error:
             raise DumpError(
                 f"the dump {self._dump} cannot be written ({error.strerror or error}); its files were removed."
             ) from error
 
-    def _write(self, tables: RunTables, report: Callable[[int], None]) -> ExportedRun:
+    def _write(self, connection: Any, report: Callable[[int], None]) -> ExportedRun:
         done = 0
 
         def advance(num_rows: int) -> None:
@@ -157,7 +161,8 @@ class _Export:
 
         prefix = file_prefix(self._run.wall_time_ns, host_name=self._run.host_name or "localhost")
         with DumpFiles(self._dump, prefix) as files:
-            left_out = RunWriter(tables, self._run, mode=self._mode, files=files, advance=advance).write()
+            rows = RunRows(connection)
+            left_out = RunWriter(rows, self._run, mode=self._mode, files=files, advance=advance).write()
         return ExportedRun(
             run_id=self._run_id,
             dump=self._dump,
@@ -168,28 +173,14 @@ class _Export:
             notes=_notes(self._run, self._mode),
         )
 
-    def _steadily(self, action: Callable[[RunTables], _Result]) -> _Result:
-        """Runs an action on the run's tables, and repeats it if parts are replaced in the meantime."""
-        try:
-            return repeated(
-                lambda: action(RunTables(self._logdir, self._run_id)),
-                attempts=_ATTEMPTS,
-                may_pass=lambda error: isinstance(error, PartGoneError),
-            )
-        except PartGoneError as error:
-            raise BrokenPartError(
-                f"{error.path} does not exist, but the manifest names it; restore that file, or wait until the "
-                "recording has ended."
-            ) from error
-
-    def _read_run(self, tables: RunTables) -> RunRow:
-        run = tables.run()
+    def _read_run(self) -> Run:
+        run = next(iter(read_runs(self._scope)), None)
         if run is None:
             raise LogdirError(
-                f"{self._logdir} has no row for the run {self._run_id}, which ended while it started; give the "
+                f"{self._scope.path} has no row for the run {self._run_id}, which ended while it started; give the "
                 "--run of another run."
             )
-        if run.is_imported and run.end_wall_time_ns is None:
+        if _is_imported(run) and run.end_wall_time_ns is None:
             raise LogdirError(
                 f"the import of the run {self._run_id} was not finished; run `tfdbg-arrow import` again to finish it."
             )
@@ -210,12 +201,17 @@ class _Export:
         return asked
 
 
-def _notes(run: RunRow, written: str) -> tuple[str, ...]:
+def _is_imported(run: Run) -> bool:
+    """Returns whether a run was made from a dump."""
+    return run.health_backend == "debugger_v2"
+
+
+def _notes(run: Run, written: str) -> tuple[str, ...]:
     notes = []
     if run.tensor_debug_mode == "FULL_NUMERICS" and written == "FULL_HEALTH":
         notes.append("Debugger V2 has no FULL_NUMERICS: the dump is in FULL_HEALTH, without the magnitudes.")
     if written == "FULL_TENSOR":
         notes.append(_FULL_TENSOR_NOTE)
-    if run.tensor_debug_mode == "NO_TENSOR" and not run.is_imported:
+    if run.tensor_debug_mode == "NO_TENSOR" and not _is_imported(run):
         notes.append(_NO_TENSOR_NOTE)
     return tuple(notes)

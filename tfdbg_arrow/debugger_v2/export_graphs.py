@@ -10,27 +10,37 @@ from __future__ import annotations
 import itertools
 import json
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from operator import itemgetter
 
-from tfdbg_arrow.debugger_v2.export_tables import RunTables, read_stacks, to_rows
+from tfdbg_arrow.debugger_v2.export_rows import Groups, RunRows
 from tfdbg_arrow.debugger_v2.file_sets import DumpFiles
 from tfdbg_arrow.debugger_v2.protos.debug_event_pb2 import CodeLocation, DebugEvent
 from tfdbg_arrow.schema.op_traits import Trait, types_with
 
 LeaveOut = Callable[[str, str], None]
 """A callback for a row that was left out; it receives the table and the reason."""
-_GRAPH_WINDOW = 16
 _LAST_INDEX = 2**63 - 1
 UNKNOWN = "<unknown>"
 """File path, function and id of the frame that replaces an unrecorded stack."""
 _HANDING_ON = types_with(Trait.STANDS_FOR_CALL | Trait.ENTERS | Trait.EXITS | Trait.NEXT | Trait.SWITCHES)
 """Types of nodes that only forward a tensor, and that TensorFlow adds at the borders of calls, branches and loops."""
-_NodeKey = tuple[int, str]
-"""An optimized graph, and the name of a node in that graph."""
 _Tensor = tuple[str, int]
 """The name of a node and the index of its output."""
+_OPS = """
+SELECT o.graph_id, o.op_index, o.op_name, o.op_type, greatest(o.num_outputs, coalesce(s.num_outputs, 0)), o.device_name,
+    o.stack_trace_id, o.wall_time_ns, i.input_names
+FROM graph_op AS o
+LEFT JOIN (
+    SELECT graph_id, op_name, max(output_slot) + 1 AS num_outputs FROM graph_op_output GROUP BY ALL
+) AS s ON s.graph_id = o.graph_id AND s.op_name = o.op_name
+LEFT JOIN (
+    SELECT graph_id, op_name, list(source_op_name || ':' || source_output_slot ORDER BY input_index) AS input_names
+    FROM graph_op_input WHERE NOT is_control AND source_output_slot IS NOT NULL GROUP BY ALL
+) AS i ON i.graph_id = o.graph_id AND i.op_name = o.op_name
+ORDER BY o.graph_id, o.op_index"""
+"""The columns of an _OpRow. TensorFlow may add outputs to a call after its creation, when it makes the gradient."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +55,10 @@ class _GraphRow:
 
 @dataclass(frozen=True, slots=True)
 class _OpRow:
-    """One row of graph_op, or the same facts about a made node. Only a made node has sources, its input tensors."""
+    """One row of graph_op, or the same facts about a made node.
+
+    An op has the names of its input tensors. A made node has sources, its input tensors, instead.
+    """
 
     graph_id: int
     op_index: int
@@ -55,6 +68,7 @@ class _OpRow:
     device_name: str | None
     stack_trace_id: int | None
     wall_time_ns: int
+    input_names: Sequence[str] | None = None
     sources: tuple[_Source, ...] | None = None
 
 
@@ -64,7 +78,7 @@ class Graphs:
     The ops and the ids stay in memory; the memory grows with the program and not with its running time.
 
     Args:
-        tables: The run's tables.
+        rows: The run's rows.
         files: The dump.
         stacks: The run's stacks.
         leave_out: Called for each row that the reader could not accept.
@@ -73,7 +87,7 @@ class Graphs:
 
     def __init__(
         self,
-        tables: RunTables,
+        rows: RunRows,
         files: DumpFiles,
         *,
         stacks: Stacks,
@@ -84,24 +98,16 @@ class Graphs:
         self._graphs = {
             row.graph_id: row
             for row in itertools.starmap(
-                _GraphRow, tables.rows("graph", ("graph_id", "graph_name", "outer_graph_id", "wall_time_ns"))
+                _GraphRow, rows.rows("SELECT graph_id, graph_name, outer_graph_id, wall_time_ns FROM graph")
             )
         }
         self._written: set[int] = set()
         self._tensor_ids: dict[tuple[int, str], tuple[int, int]] = {}
         """For each graph and op, the id of its first output and the number of outputs."""
         self._num_tensors = 0
-        self._inputs = tables.keyed(
-            "graph_op_input",
-            "graph_id",
-            ("graph_id", "op_name", "input_index", "is_control", "source_op_name", "source_output_slot"),
-        )
-        self._inputs_of = lru_cache(maxsize=_GRAPH_WINDOW)(self._read_inputs)
-        ops = self._read_ops(tables)
-        num_rows = tables.num_rows("graph_op")
+        ops = self._read_ops(rows, advance)
         self._num_outputs = {(op.graph_id, op.op_name): op.num_outputs for op in ops}
         self._write_all(ops)
-        advance(num_rows)
 
     def has(self, graph_id: int) -> bool:
         """Returns whether the dump contains a graph."""
@@ -114,30 +120,16 @@ class Graphs:
         first, count = self._tensor_ids.get((graph_id, op_name), (0, 0))
         return first + output_slot if output_slot < count else None
 
-    def _read_ops(self, tables: RunTables) -> list[_OpRow]:
+    def _read_ops(self, rows: RunRows, advance: Callable[[int], None]) -> list[_OpRow]:
         """Returns the ops that the reader accepts, and the made nodes, in the order of their creation."""
-        columns = (
-            "graph_id", "op_index", "op_name", "op_type", "num_outputs", "device_name", "stack_trace_id",
-            "wall_time_ns",
-        )  # fmt: skip
-        ops = tables.keyed("graph_op", "graph_id", columns)
-        outputs = tables.keyed("graph_op_output", "graph_id", ("graph_id", "op_name", "output_slot"))
         row_of_op: dict[tuple[int, str], _OpRow] = {}
-        for first, end, window in ops.windows(_GRAPH_WINDOW):
-            # TensorFlow may add outputs to a call after its creation, when it makes the gradient.
-            slots: dict[tuple[int, str], int] = defaultdict(int)
-            for graph_id, op_name, slot in to_rows(outputs.between(first, end)):
-                slots[graph_id, op_name] = max(slots[graph_id, op_name], slot + 1)
-            # An op never gets an earlier time than the ops before it in its graph, even if the clock jumped.
-            lasts: dict[int, int] = {}
-            for row in sorted(itertools.starmap(_OpRow, to_rows(window)), key=lambda row: (row.graph_id, row.op_index)):
-                key = row.graph_id, row.op_name
-                if self._can_write(row, row_of_op):
-                    lasts[row.graph_id] = max(lasts.get(row.graph_id, row.wall_time_ns), row.wall_time_ns)
-                    row_of_op[key] = replace(
-                        row, num_outputs=max(row.num_outputs, slots[key]), wall_time_ns=lasts[row.graph_id]
-                    )
-        made_nodes = _read_made_nodes(tables, row_of_op, self._graphs)
+        # An op never gets an earlier time than the ops before it in its graph, even if the clock jumped.
+        lasts: dict[int, int] = {}
+        for row in itertools.starmap(_OpRow, rows.rows(_OPS, advance=advance)):
+            if self._can_write(row, row_of_op):
+                lasts[row.graph_id] = max(lasts.get(row.graph_id, row.wall_time_ns), row.wall_time_ns)
+                row_of_op[row.graph_id, row.op_name] = replace(row, wall_time_ns=lasts[row.graph_id])
+        made_nodes = _read_made_nodes(rows, row_of_op, self._graphs)
         return sorted(
             (*row_of_op.values(), *made_nodes),
             key=lambda op: (op.wall_time_ns, op.graph_id, op.op_index, op.sources is not None, op.op_name),
@@ -183,14 +175,6 @@ class Graphs:
             self._files.write("graphs", event, wall_time_ns)
             self._written.add(row.graph_id)
 
-    def _read_inputs(self, graph_id: int) -> dict[str, list[str]]:
-        """Returns the names of the input tensors of each op of a graph, in order."""
-        inputs_of_op: dict[str, list[tuple[int, str]]] = defaultdict(list)
-        for _, op_name, index, is_control, source, slot in to_rows(self._inputs.between(graph_id, graph_id + 1)):
-            if not is_control and slot is not None:
-                inputs_of_op[op_name].append((index, f"{source}:{slot}"))
-        return {op_name: [name for _, name in sorted(inputs)] for op_name, inputs in inputs_of_op.items()}
-
     def _input_name(self, graph_id: int, source: _Source) -> str:
         """Returns the name of a tensor.
 
@@ -210,7 +194,7 @@ class Graphs:
         op.graph_name, op.graph_id = self._graphs[row.graph_id].name, str(row.graph_id)
         op.device_name = row.device_name or ""
         if row.sources is None:
-            op.input_names.extend(self._inputs_of(row.graph_id).get(row.op_name, ()))
+            op.input_names.extend(row.input_names or ())
         else:
             op.input_names.extend(self._input_name(row.graph_id, source) for source in row.sources)
         op.num_outputs = row.num_outputs
@@ -227,22 +211,24 @@ class Stacks:
     The stacks stay in memory; the memory grows with the program and not with its running time.
 
     Args:
-        tables: The run's tables.
+        rows: The run's rows.
         files: The dump.
         host_name: Host name of the run.
         wall_time_ns: The time for the records, in nanoseconds since 1970-01-01T00:00:00Z.
     """
 
-    def __init__(self, tables: RunTables, files: DumpFiles, *, host_name: str, wall_time_ns: int) -> None:
+    def __init__(self, rows: RunRows, files: DumpFiles, *, host_name: str, wall_time_ns: int) -> None:
         self._files, self._host_name, self._wall_time_ns = files, host_name, wall_time_ns
         self._paths: set[str] = set()
         self._num_files = 0
         file_indexes: dict[int, int] = {}
-        for file_id, path, text in tables.rows("source_file", ("source_file_id", "file_path", "source_text")):
+        for file_id, path, text in rows.rows(
+            "SELECT source_file_id, file_path, source_text FROM source_file ORDER BY ALL"
+        ):
             file_indexes[file_id] = self._write_file(path, text)
         written_frames: set[int] = set()
-        for frame_id, file_id, path, lineno, func in tables.rows(
-            "stack_frame", ("stack_frame_id", "source_file_id", "file_path", "lineno", "func")
+        for frame_id, file_id, path, lineno, func in rows.rows(
+            "SELECT stack_frame_id, source_file_id, file_path, lineno, func FROM stack_frame ORDER BY ALL"
         ):
             if file_id not in file_indexes:  # the run was killed between the two rows
                 file_indexes[file_id] = self._write_file(path, None)
@@ -252,7 +238,9 @@ class Stacks:
             stack_id: CodeLocation(
                 host_name=host_name, stack_frame_ids=[str(frame_id) for frame_id in stack if frame_id in written_frames]
             )
-            for stack_id, stack in read_stacks(tables).items()
+            for stack_id, stack in rows.rows(
+                "SELECT stack_trace_id, list(stack_frame_id ORDER BY depth DESC) FROM stack_trace GROUP BY ALL"
+            )
             if not written_frames.isdisjoint(stack)
         }
         self._unknown: CodeLocation | None = None
@@ -323,7 +311,6 @@ class _Source:
 class _Node:
     """One row of executed_op."""
 
-    node_name: str
     op_type: str
     graph_id: int | None
     op_name: str | None
@@ -334,25 +321,28 @@ class _Node:
 
 
 def _read_made_nodes(
-    tables: RunTables, ops: Mapping[tuple[int, str], _OpRow], graphs: Mapping[int, _GraphRow]
+    rows: RunRows, ops: Mapping[tuple[int, str], _OpRow], graphs: Mapping[int, _GraphRow]
 ) -> Collection[_OpRow]:
     """Returns the nodes made by the optimizer that have rows in tensor_health, one node for each graph and name.
 
     Args:
-        tables: The run's tables.
+        rows: The run's rows.
         ops: The ops of the program, by graph and name. A made node with the name of an op is left out.
         graphs: The graphs by id.
     """
-    if not tables.num_rows("executed_op"):
+    if not rows.count("executed_op"):
         return ()
-    by = ("graph_id", "op_name", "op_type")
-    recorded = tables.greatest("tensor_health", "output_slot", by=by, where=("scope", "graph"))
+    recorded: set[tuple[int, str, str]] = set()
     num_slots: dict[tuple[int, str], int] = defaultdict(int)
-    for (graph_id, op_name, _), slot in recorded.items():
-        num_slots[graph_id, op_name] = max(num_slots[graph_id, op_name], slot + 1)
+    for graph_id, op_name, op_type, num in rows.rows(
+        "SELECT graph_id, op_name, op_type, max(output_slot) + 1 FROM tensor_health "
+        "WHERE scope = 'graph' AND output_slot IS NOT NULL GROUP BY ALL"
+    ):
+        recorded.add((graph_id, op_name, op_type))
+        num_slots[graph_id, op_name] = max(num_slots[graph_id, op_name], num)
     made_nodes: dict[tuple[int, str], _OpRow] = {}
-    for nodes, inputs in _executed_graphs(tables):
-        for (executed_graph_id, name), node in sorted(nodes.items()):
+    for nodes, inputs in _executed_graphs(rows):
+        for name, node in sorted(nodes.items()):
             graph = None if node.graph_id is None else graphs.get(node.graph_id)
             if graph is None or node.op_name is not None or (graph.graph_id, name, node.op_type) not in recorded:
                 continue
@@ -368,34 +358,28 @@ def _read_made_nodes(
                     device_name=node.device_name,
                     stack_trace_id=None if made_for is None else made_for.stack_trace_id,
                     wall_time_ns=graph.wall_time_ns if made_for is None else made_for.wall_time_ns,
-                    sources=tuple(_sources(executed_graph_id, node, nodes, inputs)),
+                    sources=tuple(_sources(name, nodes, inputs)),
                 )
     return made_nodes.values()
 
 
-def _executed_graphs(
-    tables: RunTables,
-) -> Iterator[tuple[dict[_NodeKey, _Node], dict[_NodeKey, dict[int, _Tensor]]]]:
-    """Yields the nodes of some optimized graphs, and the data inputs of each node by index."""
-    key = "executed_graph_id"
-    ops = tables.keyed(
-        "executed_op",
-        key,
-        (
-            key, "node_name", "op_type", "graph_id", "op_name", "made_for", "call_site", "device_name", "output_dtypes",
-        ),
-    )  # fmt: skip
-    edges = tables.keyed(
-        "executed_op_input",
-        key,
-        (key, "node_name", "input_index", "is_control", "source_node_name", "source_output_slot"),
+def _executed_graphs(rows: RunRows) -> Iterator[tuple[dict[str, _Node], dict[str, dict[int, _Tensor]]]]:
+    """Yields the nodes of each optimized graph by name, and the data inputs of each node by index."""
+    edges = Groups(
+        rows.rows(
+            "SELECT executed_graph_id, node_name, input_index, source_node_name, source_output_slot "
+            "FROM executed_op_input WHERE NOT is_control ORDER BY executed_graph_id"
+        )
     )
-    for first, end, window in ops.windows(_GRAPH_WINDOW):
-        nodes = {(graph, name): _Node(name, *rest) for graph, name, *rest in to_rows(window)}
-        inputs: dict[_NodeKey, dict[int, _Tensor]] = defaultdict(dict)
-        for graph, name, index, is_control, source, slot in to_rows(edges.between(first, end)):
-            if not is_control:
-                inputs[graph, name][index] = (source, slot or 0)
+    ops = rows.rows(
+        "SELECT executed_graph_id, node_name, op_type, graph_id, op_name, made_for, call_site, device_name, "
+        "output_dtypes FROM executed_op ORDER BY executed_graph_id"
+    )
+    for executed_graph_id, graph_rows in itertools.groupby(ops, key=itemgetter(0)):
+        nodes = {name: _Node(*facts) for _, name, *facts in graph_rows}
+        inputs: dict[str, dict[int, _Tensor]] = defaultdict(dict)
+        for name, index, source, slot in edges.of(executed_graph_id):
+            inputs[name][index] = (source, slot or 0)
         yield nodes, inputs
 
 
@@ -409,15 +393,13 @@ def _num_dtypes(text: str | None) -> int:
 
 
 def _sources(
-    executed_graph_id: int,
-    node: _Node,
-    nodes: Mapping[_NodeKey, _Node],
-    inputs: Mapping[_NodeKey, Mapping[int, _Tensor]],
+    node_name: str, nodes: Mapping[str, _Node], inputs: Mapping[str, Mapping[int, _Tensor]]
 ) -> Iterator[_Source]:
     """Yields the input tensors of a node, traced back through nodes that only forward them."""
-    for _, tensor in sorted(inputs.get((executed_graph_id, node.node_name), {}).items()):
-        name, slot = _handed_on(executed_graph_id, tensor, nodes, inputs)
-        source = nodes.get((executed_graph_id, name))
+    node = nodes[node_name]
+    for _, tensor in sorted(inputs.get(node_name, {}).items()):
+        name, slot = _handed_on(tensor, nodes, inputs)
+        source = nodes.get(name)
         if source is None:
             yield _Source(graph_id=None, op_name=name, output_slot=slot, is_near=False)
         else:
@@ -429,20 +411,14 @@ def _sources(
             )
 
 
-def _handed_on(
-    executed_graph_id: int,
-    tensor: _Tensor,
-    nodes: Mapping[_NodeKey, _Node],
-    inputs: Mapping[_NodeKey, Mapping[int, _Tensor]],
-) -> _Tensor:
+def _handed_on(tensor: _Tensor, nodes: Mapping[str, _Node], inputs: Mapping[str, Mapping[int, _Tensor]]) -> _Tensor:
     """Returns the tensor that a chain of forwarding nodes received as its input."""
     seen: set[_Tensor] = set()
     while tensor not in seen:
         seen.add(tensor)
         name, slot = tensor
-        node = nodes.get((executed_graph_id, name))
+        node = nodes.get(name)
         if node is None or node.op_name is not None or node.op_type not in _HANDING_ON:
             return tensor
-        taken = inputs.get((executed_graph_id, name), {})
-        tensor = taken.get(slot if node.op_type == "IdentityN" else 0, tensor)
+        tensor = inputs.get(name, {}).get(slot if node.op_type == "IdentityN" else 0, tensor)
     return tensor

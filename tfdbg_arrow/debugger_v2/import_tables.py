@@ -1,14 +1,13 @@
-"""Collects the rows of an imported run, and counts problems."""
+"""Collects the rows of an imported run."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
 
 import pyarrow as pa
 
-from tfdbg_arrow.schema import TABLES, arrow_schema
-from tfdbg_arrow.spool.convert import metadata_table
+from tfdbg_arrow.schema import TABLES
+from tfdbg_arrow.spool.convert import arrow_table, metadata_table
 from tfdbg_arrow.writer.sink.parts import PartWriter
 
 MAX_ROWS = 262_144
@@ -54,18 +53,7 @@ class RowBuffer:
         """Adds rows given as columns, and adds `run_id` and `wall_time` to them. A missing column becomes NULL."""
         if num_rows == 0:
             return
-        arrays = []
-        for field in arrow_schema(table):
-            if field.name == "run_id":
-                array = pa.repeat(self._run_id, num_rows)
-            elif field.name == "wall_time":
-                array = pa.array(columns["wall_time_ns"].to_numpy() // 1000).cast(field.type)
-            elif field.name in columns:
-                array = columns[field.name]
-            else:
-                array = pa.nulls(num_rows, field.type)
-            arrays.append(array if array.type == field.type else array.cast(field.type))
-        self._take(table, pa.Table.from_arrays(arrays, schema=arrow_schema(table)))
+        self._take(table, arrow_table(table, columns, num_rows=num_rows, run_id=self._run_id))
 
     def flush(self) -> None:
         """Writes all buffered rows.
@@ -98,41 +86,3 @@ class RowBuffer:
         if tables:
             self._parts.write(table, pa.concat_tables(tables).combine_chunks())
             self._parts.merge_small(table)
-
-
-class Problems:
-    """Counts the problems of an import by kind, for rows of capture_stat."""
-
-    def __init__(self) -> None:
-        self._counts: dict[tuple[str, str, str], int | None] = {}
-
-    def add(self, stat: str, subject: str, reason: str, num_events: int | None = 1) -> None:
-        """Counts a problem; problems with the same stat, subject and reason become one row.
-
-        Args:
-            stat: A value of capture_stat.stat.
-            subject: The object that has the problem.
-            reason: The reason, as a phrase that continues the subject.
-            num_events: Number of affected events; None if unknown.
-        """
-        key = (stat, subject, reason)
-        before = self._counts.get(key, 0)
-        self._counts[key] = None if before is None or num_events is None else before + num_events
-
-    def has(self, stat: str) -> bool:
-        """Returns whether there is a problem with this stat."""
-        return any(key[0] == stat for key in self._counts)
-
-    def rows(self, *, event_index: int, wall_time_ns: int) -> Sequence[Mapping[str, Any]]:
-        """Returns the rows of capture_stat."""
-        return [
-            {
-                "event_index": event_index,
-                "wall_time_ns": wall_time_ns,
-                "stat": stat,
-                "subject": subject,
-                "reason": reason,
-                "num_events": count,
-            }
-            for (stat, subject, reason), count in self._counts.items()
-        ]

@@ -33,12 +33,13 @@ from tfdbg_arrow.debugger_v2.definitions import Definitions, wall_time_ns
 from tfdbg_arrow.debugger_v2.events import EventImporter
 from tfdbg_arrow.debugger_v2.file_sets import FILES, Damage, FileSet, RecordReader, find_file_sets
 from tfdbg_arrow.debugger_v2.health import mode_name
-from tfdbg_arrow.debugger_v2.import_tables import Problems, RowBuffer
+from tfdbg_arrow.debugger_v2.import_tables import RowBuffer
 from tfdbg_arrow.debugger_v2.protos.debug_event_pb2 import DebugEvent
 from tfdbg_arrow.debugger_v2.scan import EventScanner, event_scanner
 from tfdbg_arrow.errors import DumpError, LogdirError, TfdbgArrowError
 from tfdbg_arrow.schema import FORMAT_VERSION, TABLES, arrow_schema
 from tfdbg_arrow.spool.convert import metadata_table
+from tfdbg_arrow.spool.failures import Failures
 from tfdbg_arrow.storage.disk import lock_file
 from tfdbg_arrow.storage.layout import MANIFEST_DIRECTORY, make_run_id, manifest_path, part_directory
 from tfdbg_arrow.storage.manifest import read_live_parts, resolve_part
@@ -271,7 +272,7 @@ class _Import:
         self._file_set, self._run_id, self._report = file_set, run_id, report
         self._parts = PartWriter(logdir, run_id)
         self._rows = RowBuffer(self._parts, run_id)
-        self._problems = Problems()
+        self._problems = Failures(lambda sentence: None)
         self._definitions = Definitions(self._rows, self._problems)
         self._events = EventImporter(self._definitions, rows=self._rows, problems=self._problems)
         self._num_definitions = 0
@@ -285,25 +286,27 @@ class _Import:
         self._parts.write("run", self._run_table(is_finished=False))
         for file in FILES:
             if file not in self._file_set.paths:
-                self._problems.add("dropped", f"file {file}", "is missing in the dump", None)
+                self._problems.note("dropped", f"file {file}", "is missing in the dump", None)
         for file in _DEFINITIONS:
             self._read_definitions(file)
         self._definitions.finish()
         self._read_events()
         end_ns = self._events.last_wall_time_ns or self._definitions.wall_time_ns or 0
-        stats = self._problems.rows(event_index=self._rows.num_rows["tensor_health"], wall_time_ns=end_ns)
-        for row in stats:
-            self._rows.add_row("capture_stat", row)
+        stats = self._problems.take_notes()
+        place = {"event_index": self._rows.num_rows["tensor_health"], "wall_time_ns": end_ns}
+        for stat in stats:
+            self._rows.add_row("capture_stat", place | stat)
         self._rows.flush()
         old = [entry.path for entry in self._parts.parts("run")]
-        self._parts.replace(old, {"run": [self._run_table(is_finished=True)]})
+        is_whole = all(stat["stat"] != "dropped" for stat in stats)
+        self._parts.replace(old, {"run": [self._run_table(is_finished=True, is_whole=is_whole)]})
         return ImportedRun(
             run_id=self._run_id,
             prefix=self._file_set.prefix,
             is_new=True,
             num_events=self._num_definitions + self._events.num_events,
             rows={**self._rows.num_rows, "run": 1},
-            dropped=tuple(_shown(dict(row)) for row in stats),
+            dropped=tuple(map(_shown, stats)),
         )
 
     def _read_definitions(self, file: str) -> None:
@@ -345,9 +348,9 @@ class _Import:
             return
         size = self._file_set.sizes[file]
         reason = f"{damage.reason} at byte {damage.offset}; unread bytes: {max(0, size - damage.offset)}"
-        self._problems.add("dropped", f"file {file}", reason, None)
+        self._problems.note("dropped", f"file {file}", reason, None)
 
-    def _run_table(self, *, is_finished: bool) -> Any:
+    def _run_table(self, *, is_finished: bool, is_whole: bool = False) -> Any:
         metadata = self._definitions.metadata
         file_set = self._file_set
         mode = self._events.templates.first_mode
@@ -363,7 +366,7 @@ class _Import:
         row = {
             "wall_time_ns": start_ns,
             "end_wall_time_ns": self._events.last_wall_time_ns or start_ns if is_finished else None,
-            "is_clean_end": is_finished and not self._problems.has("dropped"),
+            "is_clean_end": is_whole,
             "format_version": FORMAT_VERSION,
             "tfdbg_arrow_version": __version__,
             "tensorflow_version": metadata.tensorflow_version if metadata is not None else None,

@@ -126,7 +126,7 @@ class Templates:
         if graph_id is not None:
             definitions.add_function(execution.op_type, graph_id)
         elif execution.graph_id:
-            definitions.problems.add("failed", "graph", "is called, but not among the dump's graphs", None)
+            definitions.problems.note("failed", "graph", "is called, but not among the dump's graphs", None)
         stack = definitions.stack_id(execution.code_location)
         devices = list(execution.output_tensor_device_ids)
         first_device = len(self.output_devices)
@@ -153,10 +153,10 @@ class Templates:
         graph_id = definitions.graph_ids.get(trace.tfdbg_context_id)
         root = None if graph_id is None else definitions.outermost(graph_id)
         if graph_id is None:
-            definitions.problems.add("failed", "graph", "has tensors, but is not among the dump's graphs", None)
+            definitions.problems.note("failed", "graph", "has tensors, but is not among the dump's graphs", None)
         op_type = None if graph_id is None else definitions.op_types.get((graph_id, trace.op_name))
         if graph_id is not None and op_type is None:
-            definitions.problems.add("failed", "graph op", "has tensors, but is not among the dump's graphs", None)
+            definitions.problems.note("failed", "graph op", "has tensors, but is not among the dump's graphs", None)
         facts: Sequence[TensorFacts | None] = ()
         if trace.HasField("tensor_proto"):
             mode = trace.tensor_debug_mode

@@ -28,224 +28,102 @@ from tfdbg_arrow.facade import lazy_names
 from tfdbg_arrow.query.displayed import Displayed, Texts
 
 if TYPE_CHECKING:
-    from tfdbg_arrow.query.alert_rules.answer import Alert, AlertFinding, Alerts, RuleSummary, alerts
-    from tfdbg_arrow.query.alert_rules.rules import Parameter, Rule, builtin_rules
-    from tfdbg_arrow.query.answers import Logdir, open_logdir
-    from tfdbg_arrow.query.asked_runs import AboutRuns
-    from tfdbg_arrow.query.bad_samples import BadSamples, StepInput
-    from tfdbg_arrow.query.capture_stats import CaptureStat
-    from tfdbg_arrow.query.coverage import Coverage, UnobservedOp, UnobservedOps
-    from tfdbg_arrow.query.explanation import Explanation, Growth, Reasons, read_reasons
-    from tfdbg_arrow.query.export_formats import ExportFormat
-    from tfdbg_arrow.query.exports import Exported, ExportedTable, export
-    from tfdbg_arrow.query.exports.run_events import RunEvents
-    from tfdbg_arrow.query.exports.training_events import TensorBoardExport, export_tensorboard
-    from tfdbg_arrow.query.info import LogdirInfo, Run, TableInfo
-    from tfdbg_arrow.query.integrity.broken_parts import BrokenPart
-    from tfdbg_arrow.query.integrity.diagnosis import Diagnosis, doctor
-    from tfdbg_arrow.query.integrity.run_findings import Finding
-    from tfdbg_arrow.query.integrity.verification import Deviation, Verification, verify
-    from tfdbg_arrow.query.logdir.public_views import View, public_views, views_sql
-    from tfdbg_arrow.query.model_health import (
-        Cell,
-        Column,
-        ColumnCalls,
-        Curve,
-        Distributions,
-        LayerDifferences,
-        LayerHealth,
-        LayerMap,
-        LayerRow,
-        Measure,
-        Parting,
-        TrainingCurves,
-        distributions,
-        layer_differences,
-        layer_health,
-        training_curves,
-    )
-    from tfdbg_arrow.query.nonfinite_search import first_nan, first_nonfinite, nonfinite
-    from tfdbg_arrow.query.nonfinite_tensor import FunctionCall, InputTensor, NonFinite, Producer
-    from tfdbg_arrow.query.recorded import TensorHealth
-    from tfdbg_arrow.query.results import to_arrow, to_pandas, to_polars
-    from tfdbg_arrow.query.run_diff import diff
-    from tfdbg_arrow.query.run_diff.answer import (
-        Diff,
-        DiffInput,
-        DiffTensor,
-        Divergence,
-        DtypeChange,
-        Setting,
-        Unaligned,
-        UnalignedOp,
-        WorstElement,
-    )
-    from tfdbg_arrow.query.stacks import Frame, SourceLine, source_lines, user_source
-    from tfdbg_arrow.query.step_inputs import SampleInput
-    from tfdbg_arrow.query.tensor_history import HistoryRow, history
-    from tfdbg_arrow.query.trace_back import Hop, Provenance, TensorHop, provenance
-    from tfdbg_arrow.query.trace_forward import Spread, SpreadHop, spread
-    from tfdbg_arrow.query.user_places import CallSite, Forward
+    from tfdbg_arrow.query.alert_rules.answer import Alert as Alert
+    from tfdbg_arrow.query.alert_rules.answer import AlertFinding as AlertFinding
+    from tfdbg_arrow.query.alert_rules.answer import Alerts as Alerts
+    from tfdbg_arrow.query.alert_rules.answer import RuleSummary as RuleSummary
+    from tfdbg_arrow.query.alert_rules.answer import alerts as alerts
+    from tfdbg_arrow.query.alert_rules.rules import Parameter as Parameter
+    from tfdbg_arrow.query.alert_rules.rules import Rule as Rule
+    from tfdbg_arrow.query.alert_rules.rules import builtin_rules as builtin_rules
+    from tfdbg_arrow.query.answers import Logdir as Logdir
+    from tfdbg_arrow.query.answers import open_logdir as open_logdir
+    from tfdbg_arrow.query.asked_runs import AboutRuns as AboutRuns
+    from tfdbg_arrow.query.bad_samples import BadSamples as BadSamples
+    from tfdbg_arrow.query.bad_samples import StepInput as StepInput
+    from tfdbg_arrow.query.capture_stats import CaptureStat as CaptureStat
+    from tfdbg_arrow.query.coverage import Coverage as Coverage
+    from tfdbg_arrow.query.coverage import UnobservedOp as UnobservedOp
+    from tfdbg_arrow.query.coverage import UnobservedOps as UnobservedOps
+    from tfdbg_arrow.query.explanation import Explanation as Explanation
+    from tfdbg_arrow.query.explanation import Growth as Growth
+    from tfdbg_arrow.query.explanation import Reasons as Reasons
+    from tfdbg_arrow.query.explanation import read_reasons as read_reasons
+    from tfdbg_arrow.query.export_formats import ExportFormat as ExportFormat
+    from tfdbg_arrow.query.exports import Exported as Exported
+    from tfdbg_arrow.query.exports import ExportedTable as ExportedTable
+    from tfdbg_arrow.query.exports import export as export
+    from tfdbg_arrow.query.exports.run_events import RunEvents as RunEvents
+    from tfdbg_arrow.query.exports.training_events import TensorBoardExport as TensorBoardExport
+    from tfdbg_arrow.query.exports.training_events import export_tensorboard as export_tensorboard
+    from tfdbg_arrow.query.info import LogdirInfo as LogdirInfo
+    from tfdbg_arrow.query.info import Run as Run
+    from tfdbg_arrow.query.info import TableInfo as TableInfo
+    from tfdbg_arrow.query.integrity.broken_parts import BrokenPart as BrokenPart
+    from tfdbg_arrow.query.integrity.diagnosis import Diagnosis as Diagnosis
+    from tfdbg_arrow.query.integrity.diagnosis import doctor as doctor
+    from tfdbg_arrow.query.integrity.run_findings import Finding as Finding
+    from tfdbg_arrow.query.integrity.verification import Deviation as Deviation
+    from tfdbg_arrow.query.integrity.verification import Verification as Verification
+    from tfdbg_arrow.query.integrity.verification import verify as verify
+    from tfdbg_arrow.query.logdir.public_views import View as View
+    from tfdbg_arrow.query.logdir.public_views import public_views as public_views
+    from tfdbg_arrow.query.logdir.public_views import views_sql as views_sql
+    from tfdbg_arrow.query.model_health import Cell as Cell
+    from tfdbg_arrow.query.model_health import Column as Column
+    from tfdbg_arrow.query.model_health import ColumnCalls as ColumnCalls
+    from tfdbg_arrow.query.model_health import Curve as Curve
+    from tfdbg_arrow.query.model_health import Distributions as Distributions
+    from tfdbg_arrow.query.model_health import LayerDifferences as LayerDifferences
+    from tfdbg_arrow.query.model_health import LayerHealth as LayerHealth
+    from tfdbg_arrow.query.model_health import LayerMap as LayerMap
+    from tfdbg_arrow.query.model_health import LayerRow as LayerRow
+    from tfdbg_arrow.query.model_health import Measure as Measure
+    from tfdbg_arrow.query.model_health import Parting as Parting
+    from tfdbg_arrow.query.model_health import TrainingCurves as TrainingCurves
+    from tfdbg_arrow.query.model_health import distributions as distributions
+    from tfdbg_arrow.query.model_health import layer_differences as layer_differences
+    from tfdbg_arrow.query.model_health import layer_health as layer_health
+    from tfdbg_arrow.query.model_health import training_curves as training_curves
+    from tfdbg_arrow.query.nonfinite_search import first_nan as first_nan
+    from tfdbg_arrow.query.nonfinite_search import first_nonfinite as first_nonfinite
+    from tfdbg_arrow.query.nonfinite_search import nonfinite as nonfinite
+    from tfdbg_arrow.query.nonfinite_tensor import FunctionCall as FunctionCall
+    from tfdbg_arrow.query.nonfinite_tensor import InputTensor as InputTensor
+    from tfdbg_arrow.query.nonfinite_tensor import NonFinite as NonFinite
+    from tfdbg_arrow.query.nonfinite_tensor import Producer as Producer
+    from tfdbg_arrow.query.recorded import TensorHealth as TensorHealth
+    from tfdbg_arrow.query.results import to_arrow as to_arrow
+    from tfdbg_arrow.query.results import to_pandas as to_pandas
+    from tfdbg_arrow.query.results import to_polars as to_polars
+    from tfdbg_arrow.query.run_diff import diff as diff
+    from tfdbg_arrow.query.run_diff.answer import Diff as Diff
+    from tfdbg_arrow.query.run_diff.answer import DiffInput as DiffInput
+    from tfdbg_arrow.query.run_diff.answer import DiffTensor as DiffTensor
+    from tfdbg_arrow.query.run_diff.answer import Divergence as Divergence
+    from tfdbg_arrow.query.run_diff.answer import DtypeChange as DtypeChange
+    from tfdbg_arrow.query.run_diff.answer import Setting as Setting
+    from tfdbg_arrow.query.run_diff.answer import Unaligned as Unaligned
+    from tfdbg_arrow.query.run_diff.answer import UnalignedOp as UnalignedOp
+    from tfdbg_arrow.query.run_diff.answer import WorstElement as WorstElement
+    from tfdbg_arrow.query.stacks import Frame as Frame
+    from tfdbg_arrow.query.stacks import SourceLine as SourceLine
+    from tfdbg_arrow.query.stacks import source_lines as source_lines
+    from tfdbg_arrow.query.stacks import user_source as user_source
+    from tfdbg_arrow.query.step_inputs import SampleInput as SampleInput
+    from tfdbg_arrow.query.tensor_history import HistoryRow as HistoryRow
+    from tfdbg_arrow.query.tensor_history import history as history
+    from tfdbg_arrow.query.trace_back import Hop as Hop
+    from tfdbg_arrow.query.trace_back import Provenance as Provenance
+    from tfdbg_arrow.query.trace_back import TensorHop as TensorHop
+    from tfdbg_arrow.query.trace_back import provenance as provenance
+    from tfdbg_arrow.query.trace_forward import Spread as Spread
+    from tfdbg_arrow.query.trace_forward import SpreadHop as SpreadHop
+    from tfdbg_arrow.query.trace_forward import spread as spread
+    from tfdbg_arrow.query.user_places import CallSite as CallSite
+    from tfdbg_arrow.query.user_places import Forward as Forward
 
-_NAMES_OF = {
-    "tfdbg_arrow.query.alert_rules.answer": ["Alert", "AlertFinding", "Alerts", "RuleSummary", "alerts"],
-    "tfdbg_arrow.query.alert_rules.rules": ["Parameter", "Rule", "builtin_rules"],
-    "tfdbg_arrow.query.asked_runs": ["AboutRuns"],
-    "tfdbg_arrow.query.bad_samples": ["BadSamples", "StepInput"],
-    "tfdbg_arrow.query.step_inputs": ["SampleInput"],
-    "tfdbg_arrow.query.nonfinite_tensor": ["FunctionCall", "InputTensor", "NonFinite", "Producer"],
-    "tfdbg_arrow.query.capture_stats": ["CaptureStat"],
-    "tfdbg_arrow.query.coverage": ["Coverage", "UnobservedOp", "UnobservedOps"],
-    "tfdbg_arrow.query.explanation": ["Explanation", "Growth", "Reasons", "read_reasons"],
-    "tfdbg_arrow.query.export_formats": ["ExportFormat"],
-    "tfdbg_arrow.query.exports": ["Exported", "ExportedTable", "export"],
-    "tfdbg_arrow.query.exports.run_events": ["RunEvents"],
-    "tfdbg_arrow.query.exports.training_events": ["TensorBoardExport", "export_tensorboard"],
-    "tfdbg_arrow.query.info": ["LogdirInfo", "Run", "TableInfo"],
-    "tfdbg_arrow.query.integrity.broken_parts": ["BrokenPart"],
-    "tfdbg_arrow.query.integrity.diagnosis": ["Diagnosis", "doctor"],
-    "tfdbg_arrow.query.integrity.run_findings": ["Finding"],
-    "tfdbg_arrow.query.integrity.verification": ["Deviation", "Verification", "verify"],
-    "tfdbg_arrow.query.answers": ["Logdir", "open_logdir"],
-    "tfdbg_arrow.query.logdir.public_views": ["View", "public_views", "views_sql"],
-    "tfdbg_arrow.query.model_health": [
-        "Cell",
-        "Column",
-        "ColumnCalls",
-        "Curve",
-        "Distributions",
-        "LayerDifferences",
-        "LayerHealth",
-        "LayerMap",
-        "LayerRow",
-        "Measure",
-        "Parting",
-        "TrainingCurves",
-        "distributions",
-        "layer_differences",
-        "layer_health",
-        "training_curves",
-    ],
-    "tfdbg_arrow.query.nonfinite_search": ["first_nan", "first_nonfinite", "nonfinite"],
-    "tfdbg_arrow.query.recorded": ["TensorHealth"],
-    "tfdbg_arrow.query.results": ["to_arrow", "to_pandas", "to_polars"],
-    "tfdbg_arrow.query.run_diff": ["diff"],
-    "tfdbg_arrow.query.run_diff.answer": [
-        "Diff",
-        "DiffInput",
-        "DiffTensor",
-        "Divergence",
-        "DtypeChange",
-        "Setting",
-        "Unaligned",
-        "UnalignedOp",
-        "WorstElement",
-    ],
-    "tfdbg_arrow.query.user_places": ["CallSite", "Forward"],
-    "tfdbg_arrow.query.stacks": ["Frame", "SourceLine", "source_lines", "user_source"],
-    "tfdbg_arrow.query.tensor_history": ["HistoryRow", "history"],
-    "tfdbg_arrow.query.trace_back": ["Hop", "Provenance", "TensorHop", "provenance"],
-    "tfdbg_arrow.query.trace_forward": ["Spread", "SpreadHop", "spread"],
-}
-
-__all__ = [
-    "AboutRuns",
-    "Alert",
-    "AlertFinding",
-    "Alerts",
-    "BadSamples",
-    "BrokenPart",
-    "CallSite",
-    "CaptureStat",
-    "Cell",
-    "Column",
-    "ColumnCalls",
-    "Coverage",
-    "Curve",
-    "Deviation",
-    "Diagnosis",
-    "Diff",
-    "DiffInput",
-    "DiffTensor",
-    "Distributions",
-    "Divergence",
-    "DtypeChange",
-    "Explanation",
-    "ExportFormat",
-    "Exported",
-    "ExportedTable",
-    "Finding",
-    "Forward",
-    "Frame",
-    "FunctionCall",
-    "Growth",
-    "HistoryRow",
-    "Hop",
-    "InputTensor",
-    "LayerDifferences",
-    "LayerHealth",
-    "LayerMap",
-    "LayerRow",
-    "Logdir",
-    "LogdirInfo",
-    "Measure",
-    "NonFinite",
-    "Parameter",
-    "Parting",
-    "Producer",
-    "Provenance",
-    "Reasons",
-    "Rule",
-    "RuleSummary",
-    "Run",
-    "RunEvents",
-    "SampleInput",
-    "Setting",
-    "SourceLine",
-    "Spread",
-    "SpreadHop",
-    "StepInput",
-    "TableInfo",
-    "TensorBoardExport",
-    "TensorHealth",
-    "TensorHop",
-    "TrainingCurves",
-    "Unaligned",
-    "UnalignedOp",
-    "UnobservedOp",
-    "UnobservedOps",
-    "Verification",
-    "View",
-    "WorstElement",
-    "alerts",
-    "builtin_rules",
-    "diff",
-    "distributions",
-    "doctor",
-    "export",
-    "export_tensorboard",
-    "first_nan",
-    "first_nonfinite",
-    "history",
-    "layer_differences",
-    "layer_health",
-    "nonfinite",
-    "open_logdir",
-    "provenance",
-    "public_views",
-    "read_reasons",
-    "source_lines",
-    "spread",
-    "to_arrow",
-    "to_pandas",
-    "to_polars",
-    "training_curves",
-    "user_source",
-    "verify",
-    "views_sql",
-]
-
-__getattr__ = lazy_names(__name__, _NAMES_OF)
+__getattr__, __dir__ = lazy_names(__name__)
 
 
 def _texts() -> Texts:
@@ -256,7 +134,3 @@ def _texts() -> Texts:
 
 
 Displayed.shown_by = _texts
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)

@@ -17,14 +17,9 @@ from typing import TYPE_CHECKING
 from tfdbg_arrow.facade import lazy_names
 
 if TYPE_CHECKING:
-    from tfdbg_arrow.reproduction.writing import Repro, ReproInput, TriedFix, write_repro
+    from tfdbg_arrow.reproduction.writing import Repro as Repro
+    from tfdbg_arrow.reproduction.writing import ReproInput as ReproInput
+    from tfdbg_arrow.reproduction.writing import TriedFix as TriedFix
+    from tfdbg_arrow.reproduction.writing import write_repro as write_repro
 
-_NAMES_OF = {"tfdbg_arrow.reproduction.writing": ["Repro", "ReproInput", "TriedFix", "write_repro"]}
-
-__all__ = ["Repro", "ReproInput", "TriedFix", "write_repro"]
-
-__getattr__ = lazy_names(__name__, _NAMES_OF)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_names(__name__)

@@ -98,17 +98,7 @@ class Converter:
         return {int(i): self._names.texts[name] for i, name in zip(ids, names, strict=True) if name >= 0}
 
     def _table(self, name: str, num_rows: int, columns: Mapping[str, pa.Array]) -> pa.Table:
-        schema = arrow_schema(name)
-        arrays = []
-        for field in schema:
-            if field.name == "run_id":
-                array = pa.repeat(pa.scalar(self._run_id, pa.string()), num_rows)
-            elif field.name == "wall_time":
-                array = _cut_to_us(columns["wall_time_ns"])
-            else:
-                array = columns[field.name]
-            arrays.append(array if array.type == field.type else array.cast(field.type))
-        return pa.Table.from_arrays(arrays, schema=schema)
+        return arrow_table(name, columns, num_rows=num_rows, run_id=self._run_id)
 
     def _executions(self, batch: Batch, rows: Ints) -> pa.Table:
         get = partial(batch.field, rows=rows)
@@ -350,8 +340,19 @@ def _nullable(values: npt.NDArray[Any], valid: Mask) -> pa.Array:
     return pa.array(values) if valid.all() else pa.array(values, mask=~valid)
 
 
-def _cut_to_us(wall_time_ns: pa.Array) -> pa.Array:
-    return pa.array(wall_time_ns.to_numpy() // 1000).cast(pa.timestamp("us"))
+def arrow_table(name: str, columns: Mapping[str, pa.Array], *, num_rows: int, run_id: str) -> pa.Table:
+    """Makes a table from Arrow arrays, and adds `run_id` and `wall_time`. A missing column becomes NULL."""
+    schema = arrow_schema(name)
+    arrays = []
+    for field in schema:
+        if field.name == "run_id":
+            array = pa.repeat(pa.scalar(run_id, pa.string()), num_rows)
+        elif field.name == "wall_time":
+            array = pa.array(columns["wall_time_ns"].to_numpy() // 1000)  # in microseconds
+        else:
+            array = columns[field.name] if field.name in columns else pa.nulls(num_rows, field.type)
+        arrays.append(array if array.type == field.type else array.cast(field.type))
+    return pa.Table.from_arrays(arrays, schema=schema)
 
 
 def checked_tables(

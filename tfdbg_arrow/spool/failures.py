@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterator
 
 
@@ -14,7 +15,9 @@ class Failures:
         self._repeats: dict[tuple[str, str], int] = {}
         self._lost: dict[tuple[str, str], int] = {}
         self._has_told_of_disk = False
-        self._notes: list[tuple[str, str, str, int | None, str | None]] = []
+        self._notes: dict[tuple[str, str, str, str | None], int | None] = {}
+        """The number of events by stat, subject, reason and reason code."""
+        self._lock = threading.RLock()  # a finalizer may note something while the same thread does
 
     @contextlib.contextmanager
     def caught(self, where: str) -> Iterator[None]:
@@ -42,10 +45,13 @@ class Failures:
             self._on_failure(f"could not record everything ({where}): {reason}")
 
     def note(
-        self, stat: str, subject: str, reason: str, num_events: int | None, *, reason_code: str | None = None
+        self, stat: str, subject: str, reason: str, num_events: int | None = 1, *, reason_code: str | None = None
     ) -> None:
-        """Keeps a row for capture_stat."""
-        self._notes.append((stat, subject, reason, num_events, reason_code))
+        """Keeps a row for capture_stat; the numbers of events of equal rows are added, if they are known."""
+        key = (stat, subject, reason, reason_code)
+        with self._lock:
+            before = self._notes.get(key)
+            self._notes[key] = num_events if before is None else before + (num_events or 0)
 
     def note_repeats(self) -> None:
         """Keeps a row for each kind of failure that occurred again after it was reported."""
@@ -62,12 +68,8 @@ class Failures:
         return bool(self._notes)
 
     def take_notes(self) -> list[dict[str, object]]:
-        """Returns the rows kept since the last call; equal rows are merged, and their numbers of events are added."""
-        notes, self._notes = self._notes, []
-        sums: dict[tuple[str, str, str, str | None], int | None] = {}
-        for stat, subject, reason, num_events, reason_code in notes:
-            key = (stat, subject, reason, reason_code)
-            before = sums.get(key)
-            sums[key] = num_events if before is None else before + (num_events or 0)
+        """Returns the rows kept since the last call."""
+        with self._lock:
+            notes, self._notes = self._notes, {}
         names = ("stat", "subject", "reason", "reason_code")
-        return [{**dict(zip(names, key, strict=True)), "num_events": count} for key, count in sums.items()]
+        return [{**dict(zip(names, key, strict=True)), "num_events": count} for key, count in notes.items()]

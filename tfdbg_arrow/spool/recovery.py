@@ -380,8 +380,6 @@ class JournaledNames:
 
     def _take(self, data: Sequence[Any], nodes: dict[int, TensorNode]) -> None:
         match data:
-            case ["node", int(first), *entry] if first >= 0:  # version 0.1.0 wrote one entry for each node
-                self._take(["nodes", first, [entry]], nodes)
             case ["nodes", int(first), list(entries)] if first >= 0:
                 nodes.update((key, node) for key, entry in enumerate(entries, start=first) if (node := _as_node(entry)))
             case ["function", str(name), int(graph_id)] if _is_graph(graph_id):

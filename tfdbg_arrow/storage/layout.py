@@ -92,10 +92,10 @@ def run_of_part(path: str) -> str:
     return run_of_directory(path.rsplit("/", 2)[-2]) or ""
 
 
-def part_files(logdir: Path, table_name: str) -> list[Path]:
-    """Returns the files of a table whose names are names of parts, sorted by path."""
-    candidates = (logdir / table_name).glob(PART_GLOB)
-    return sorted(path for path in candidates if run_of_directory(path.parent.name) and is_part_name(path.name))
+def part_files(logdir: Path) -> list[str]:
+    """Returns the paths of all files whose names are names of parts, in order."""
+    files = (path for path in logdir.glob(f"*/{PART_GLOB}") if is_part_name(path.name))
+    return sorted(path.relative_to(logdir).as_posix() for path in files)
 
 
 def part_path(table_name: str, *, run_id: str, number: int) -> str:

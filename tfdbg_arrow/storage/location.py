@@ -164,10 +164,6 @@ class RemoteDirectory:
         names = {str(entry).rstrip("/").rsplit("/", 1)[-1] for entry in entries if str(entry).rstrip("/") != path}
         return tuple(sorted(names))
 
-    def version(self, name: str) -> str:
-        """Returns a string that changes when the file changes."""
-        return str(self._fs.ukey(self._path(name)))
-
     def _path(self, name: str) -> str:
         return f"{self._root}/{name}" if name else self._root
 

@@ -16,8 +16,7 @@ from tensorflow.core.protobuf import debug_event_pb2
 
 import tfdbg_arrow
 from tfdbg_arrow.debugger_v2.export import ExportedRun, export_logdir
-from tfdbg_arrow.debugger_v2.export_tables import RunTables
-from tfdbg_arrow.schema import arrow_schema
+from tfdbg_arrow.query import open_logdir
 from tfdbg_arrow.schema.dtypes import decode_strings
 
 from .dumps import MODES, MONITORED, Alert, Row, alerts, messages, opened, rows
@@ -60,9 +59,9 @@ def written_mode(mode: str) -> str:
 
 def graph_rows(logdir: Path) -> list[Row]:
     """Returns the rows that become traces, in the order of their arrival, with times that never decrease."""
-    tables = RunTables(logdir, rows(logdir, "run")[0]["run_id"])
-    keyed = tables.keyed("tensor_health", "event_index", arrow_schema("tensor_health").names, where=("scope", "graph"))
-    found = keyed.between(0, 2**63).to_pylist()
+    with open_logdir(logdir) as opened_logdir:
+        query = "SELECT * FROM tensor_health WHERE scope = 'graph' ORDER BY event_index"
+        found = opened_logdir.arrow(query).to_pylist()
     times = accumulate((row["wall_time_ns"] for row in found), max)
     return [{**row, "wall_time_ns": time} for row, time in zip(found, times, strict=True)]
 

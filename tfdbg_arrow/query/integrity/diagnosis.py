@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -227,7 +227,7 @@ def _examine_parts(logdir: Path, *, progress: Callable[[int, int], None]) -> lis
         if wrong:
             findings.append(_broken(run_id, wrong))
     progress(total, total)
-    return [*findings, *_unlisted(logdir)] if live else findings
+    return [*findings, *_unlisted(logdir)]
 
 
 def _broken(run_id: str, wrong: list[str]) -> Finding:
@@ -243,7 +243,7 @@ def _broken(run_id: str, wrong: list[str]) -> Finding:
 
 def _unlisted(logdir: Path) -> list[Finding]:
     """Returns findings about parts that exist although no manifest names them."""
-    there = {part.relative_to(logdir).as_posix() for table in TABLES for part in part_files(logdir, table.name)}
+    there = set(part_files(logdir))
     # Manifests are read after the parts are listed, so that they also name parts that a recording seals in the
     # meantime.
     runs = run_ids(logdir)
@@ -252,15 +252,16 @@ def _unlisted(logdir: Path) -> list[Finding]:
     for path in sorted(there - listed):
         if (logdir / path).exists():
             by_run.setdefault(run_of_part(path), []).append(path)
-    return [_unlisted_parts(run_id, paths, has_manifest=run_id in runs) for run_id, paths in by_run.items()]
+    return [_unlisted_parts(run_id, paths, runs) for run_id, paths in by_run.items()]
 
 
-def _unlisted_parts(run_id: str, paths: list[str], *, has_manifest: bool) -> Finding:
+def _unlisted_parts(run_id: str, paths: list[str], runs: Collection[str]) -> Finding:
+    """Returns the finding about parts of a run; `runs` are the runs that have a manifest."""
     evidence = f"No manifest names {some_of(paths)}."
-    if not has_manifest:
+    if run_id not in runs:
         return Finding(
             kind="missing_manifest",
-            severity="warning",
+            severity="warning" if runs else "error",
             run_id=run_id,
             sentence="The run cannot be read: its manifest is missing, as when a logdir was copied only in part.",
             evidence=evidence,

@@ -17,13 +17,12 @@ from typing import TYPE_CHECKING
 from tfdbg_arrow.errors import LogdirError
 from tfdbg_arrow.query.integrity.broken_parts import BrokenParts
 from tfdbg_arrow.query.integrity.parts import file_identity
-from tfdbg_arrow.schema import ROW_GROUP_ROWS, TABLES, arrow_schema, parquet_options
+from tfdbg_arrow.schema import ROW_GROUP_ROWS, arrow_schema, parquet_options
 from tfdbg_arrow.spool.journal import held_if_dead
 from tfdbg_arrow.storage.layout import (
     MANIFEST_DIRECTORY,
     OwnFiles,
     SpoolPaths,
-    check_run_id,
     manifest_path,
     part_files,
     part_path,
@@ -88,7 +87,7 @@ def no_check(paths: Iterable[str | Path]) -> None:
 def list_parts(path: Path, *, is_checked: bool = True, broken: BrokenParts | None = None) -> dict[str, tuple[str, ...]]:
     """Returns the paths of the live parts, by table.
 
-    The manifests name the live parts. In a logdir without any manifest, every existing part is live.
+    The manifests name the live parts.
 
     Args:
         path: The logdir.
@@ -97,17 +96,20 @@ def list_parts(path: Path, *, is_checked: bool = True, broken: BrokenParts | Non
         broken: Leaves out and records broken files; None lists all parts.
 
     Raises:
-        LogdirError: A manifest is damaged, or a part is not a file of the logdir.
+        LogdirError: A manifest is damaged, all manifests are missing, or a part is not a file of the logdir.
     """
     check_logdir(path)
     parts: dict[str, list[str]] = {}
-    if (path / MANIFEST_DIRECTORY).is_dir():
-        for run_id in run_ids(path):
-            entries = read_live_parts(path, run_id=run_id) if broken is None else broken.sound_parts(run_id)
-            for entry in entries:
-                parts.setdefault(entry.table, []).append(f"{path}/{entry.path}")
-    if not parts and not (broken is not None and broken.parts):
-        parts = _found_parts(path)
+    runs = run_ids(path)
+    for run_id in runs:
+        entries = read_live_parts(path, run_id=run_id) if broken is None else broken.sound_parts(run_id)
+        for entry in entries:
+            parts.setdefault(entry.table, []).append(f"{path}/{entry.path}")
+    if not runs and part_files(path):
+        raise LogdirError(
+            f"{path} has parts, but no manifests, which name the live parts: the logdir was copied only in part. Copy "
+            f"the directory {MANIFEST_DIRECTORY} from the original logdir."
+        )
     if is_checked:
         own = OwnFiles(path)
         for paths in parts.values():
@@ -122,15 +124,6 @@ def parts_by_run(parts: Mapping[str, tuple[str, ...]]) -> dict[str, dict[str, tu
         for path in paths:
             paths_of_run.setdefault(run_of_part(path), {}).setdefault(table, []).append(path)
     return {run: {table: tuple(paths) for table, paths in tables.items()} for run, tables in paths_of_run.items()}
-
-
-def _found_parts(path: Path) -> dict[str, list[str]]:
-    parts_of_table: dict[str, list[str]] = {}
-    for table in TABLES:
-        for part in part_files(path, table.name):
-            check_run_id(run_of_part(str(part)), where=str(part))
-            parts_of_table.setdefault(table.name, []).append(str(part))
-    return parts_of_table
 
 
 @dataclass(frozen=True)

@@ -274,14 +274,10 @@ class OpenLogdir(Statements, Engine):
         return {run: tables[table_name] for run, tables in self._runs_parts().items() if table_name in tables}
 
     def extent(self, table_name: str) -> tuple[int, int, int]:
-        """Returns the numbers of rows, parts and bytes of a table.
-
-        If the manifests have these numbers, nothing is fetched.
-        """
-        listed = [(part.rows, part.bytes) for part in self._remote.extent(table_name)] if self._remote else []
-        rows, sizes = [rows for rows, _ in listed if rows is not None], [size for _, size in listed if size is not None]
-        if self._remote is not None and len(rows) == len(sizes) == len(listed):
-            return sum(rows), len(listed), sum(sizes)
+        """Returns the numbers of rows, parts and bytes of a table. Nothing is fetched."""
+        if self._remote is not None:
+            listed = self._remote.extent(table_name)
+            return sum(part.rows for part in listed), len(listed), sum(part.bytes for part in listed)
         parts = self.parts(table_name)
         (num_rows,) = self.rows(f'SELECT count(*) FROM "{table_name}"')[0]
         return num_rows, len(parts), sum(part.stat().st_size for part in parts if part.exists())

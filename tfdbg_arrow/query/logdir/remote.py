@@ -15,21 +15,16 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from tfdbg_arrow.errors import BrokenPartError, LogdirError
 from tfdbg_arrow.query.integrity.broken_parts import BrokenParts
-from tfdbg_arrow.schema import TABLES
 from tfdbg_arrow.storage.disk import file_sha256
 from tfdbg_arrow.storage.layout import (
     MANIFEST_DIRECTORY,
     MARKER_NAME,
-    check_run_id,
-    is_part_name,
     is_run_id,
-    run_of_directory,
 )
 from tfdbg_arrow.storage.location import RemoteLocation, described
 from tfdbg_arrow.storage.manifest import ManifestEntry, live_parts
@@ -43,33 +38,6 @@ _ATTEMPTS = 10
 _RETRY_S = 0.3
 _TEMPORARY_AGE_S = 24 * 3600.0
 _T = TypeVar("_T")
-
-
-@dataclass(frozen=True)
-class RemotePart:
-    """A live part.
-
-    Attributes:
-        table: Its table.
-        path: Its path in the logdir.
-        token: Its SHA-256. Without a manifest, it is the file system's version of the file.
-        rows: Its number of rows; None without a manifest.
-        bytes: Its size; None without a manifest.
-        is_hashed: Whether the token is a SHA-256.
-    """
-
-    table: str
-    path: str
-    token: str
-    rows: int | None = None
-    bytes: int | None = None
-    is_hashed: bool = True
-
-    def cached_in(self, cache: Path) -> Path:
-        """Returns the path of its copy in the cache."""
-        directory, _, name = self.path.rpartition("/")
-        token = self.token if self.is_hashed else hashlib.sha256(self.token.encode()).hexdigest()
-        return cache / directory / f"{name.removesuffix('.parquet')}-{token[:32]}.parquet"
 
 
 class _ReplacedError(Exception):
@@ -93,11 +61,11 @@ class RemoteSource:
         broken: BrokenParts | None = None,
     ) -> None:
         self._broken = broken
-        self._left_out: dict[RemotePart, str] = {}
+        self._left_out: dict[ManifestEntry, str] = {}
         self._gone: set[str] = set()
         self._location = location
         self._directory = location.open(storage_options)
-        self._parts: dict[str, tuple[RemotePart, ...]] = {}
+        self._parts: dict[str, tuple[ManifestEntry, ...]] = {}
         self._wanted: set[str] = set()
         self._cache = _cache_root() / hashlib.sha256(location.url.encode()).hexdigest()[:32]
 
@@ -106,7 +74,7 @@ class RemoteSource:
         """The tables that are fetched so far."""
         return frozenset(self._wanted)
 
-    def extent(self, table_name: str) -> tuple[RemotePart, ...]:
+    def extent(self, table_name: str) -> tuple[ManifestEntry, ...]:
         """Returns the live parts of a table, fetched or not."""
         return self._parts.get(table_name, ())
 
@@ -169,19 +137,16 @@ class RemoteSource:
             ) from None
         parse_marker(marker.decode("utf-8", errors="replace"), path=f"{self._location}/{MARKER_NAME}")
 
-    def _list(self) -> dict[str, tuple[RemotePart, ...]]:
+    def _list(self) -> dict[str, tuple[ManifestEntry, ...]]:
         with described(f"{self._location} cannot be read"):
             names = self._directory.names(MANIFEST_DIRECTORY)
         run_ids = [name.removesuffix(".jsonl") for name in names if name.endswith(".jsonl")]
         paths = {run_id: f"{MANIFEST_DIRECTORY}/{run_id}.jsonl" for run_id in run_ids if is_run_id(run_id)}
-        if not paths:
-            return self._found()
-        parts: dict[str, list[RemotePart]] = {}
+        parts: dict[str, list[ManifestEntry]] = {}
         contents = self._each(self._read, list(paths.values()))
         for (run_id, path), content in zip(paths.items(), contents, strict=True):
             for entry in self._live_parts(content.decode("utf-8", errors="replace"), run_id=run_id, path=path):
-                part = RemotePart(entry.table, entry.path, entry.sha256, rows=entry.rows, bytes=entry.bytes)
-                parts.setdefault(entry.table, []).append(part)
+                parts.setdefault(entry.table, []).append(entry)
         return {table: tuple(table_parts) for table, table_parts in parts.items()}
 
     def _live_parts(self, text: str, *, run_id: str, path: str) -> tuple[ManifestEntry, ...]:
@@ -194,23 +159,6 @@ class RemoteSource:
             self._broken.tell_manifest(run_id, where, error)
             return ()
 
-    def _found(self) -> dict[str, tuple[RemotePart, ...]]:
-        """Returns every part that exists. Without any manifest, all of them are live."""
-        parts: dict[str, list[RemotePart]] = {}
-        with described(f"{self._location} cannot be read"):
-            for table in TABLES:
-                for run in self._directory.names(table.name):
-                    run_id = run_of_directory(run)
-                    if run_id is None:
-                        continue
-                    directory = f"{table.name}/{run}"
-                    check_run_id(run_id, where=f"{self._location}/{directory}")
-                    for name in filter(is_part_name, self._directory.names(directory)):
-                        path = f"{directory}/{name}"
-                        part = RemotePart(table.name, path, self._directory.version(path), is_hashed=False)
-                        parts.setdefault(table.name, []).append(part)
-        return {table: tuple(table_parts) for table, table_parts in parts.items()}
-
     def _fetch(self, tables: Iterable[str]) -> dict[str, tuple[str, ...]]:
         wanted = {
             table: tuple(part for part in self._parts[table] if part not in self._left_out)
@@ -220,21 +168,25 @@ class RemoteSource:
         missing = [part for parts in wanted.values() for part in parts if not self._is_cached(part)]
         if missing:
             with _cache_errors(self._cache):
-                for directory in {part.cached_in(self._cache).parent for part in missing}:
+                for directory in {self._copy_of(part).parent for part in missing}:
                     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._each(self._fetch_part, missing)
         if self._broken is not None:
             for part, reason in self._left_out.items():
                 self._broken.tell_part(f"{self._location}/{part.path}", rows=part.rows, reason=reason)
         return {
-            table: tuple(str(part.cached_in(self._cache)) for part in parts if part not in self._left_out)
+            table: tuple(str(self._copy_of(part)) for part in parts if part not in self._left_out)
             for table, parts in wanted.items()
         }
 
-    def _is_cached(self, part: RemotePart) -> bool:
+    def _copy_of(self, part: ManifestEntry) -> Path:
+        """Returns the path of a part's copy in the cache."""
+        directory, _, name = part.path.rpartition("/")
+        return self._cache / directory / f"{name.removesuffix('.parquet')}-{part.sha256[:32]}.parquet"
+
+    def _is_cached(self, part: ManifestEntry) -> bool:
         with contextlib.suppress(OSError):
-            size = part.cached_in(self._cache).stat().st_size
-            return part.bytes is None or size == part.bytes
+            return self._copy_of(part).stat().st_size == part.bytes
         return False
 
     def _note_gone(self, path: str) -> None:
@@ -244,16 +196,16 @@ class RemoteSource:
             self._left_out.update((part, "is missing") for part in gone_parts)
         self._gone.add(path)
 
-    def _fetch_part(self, part: RemotePart) -> None:
+    def _fetch_part(self, part: ManifestEntry) -> None:
         """Fetches a part. If its SHA-256 is wrong, it is fetched once more."""
-        target = part.cached_in(self._cache)
+        target = self._copy_of(part)
         temporary = target.with_name(f".{secrets.token_hex(8)}.tmp")
         try:
             for attempt in (1, 2):
                 self._asked(part.path, lambda: self._directory.download(part.path, temporary))
                 with _cache_errors(self._cache):
                     sha256 = file_sha256(temporary)
-                if not part.is_hashed or sha256 == part.token:
+                if sha256 == part.sha256:
                     with _cache_errors(self._cache):
                         os.replace(temporary, target)
                     return
@@ -261,7 +213,7 @@ class RemoteSource:
                     self._left_out[part] = "does not match its SHA-256"
                 elif attempt == 2:
                     raise BrokenPartError(
-                        f"{self._location}/{part.path} has the SHA-256 {sha256}, expected {part.token} from the "
+                        f"{self._location}/{part.path} has the SHA-256 {sha256}, expected {part.sha256} from the "
                         "manifest: the file was changed after it was written; restore it."
                     )
         finally:
@@ -294,7 +246,7 @@ class RemoteSource:
     def _prune(self) -> None:
         """Removes copies of parts that are no longer live, and copies of other logdirs if the cache is too large."""
         with contextlib.suppress(OSError):  # another process may prune as well
-            live = {part.cached_in(self._cache) for parts in self._parts.values() for part in parts}
+            live = {self._copy_of(part) for parts in self._parts.values() for part in parts}
             for path in self._cache.glob("*/run*=*/*"):
                 is_old = time.time() - path.stat().st_mtime > _TEMPORARY_AGE_S
                 if path not in live and (is_old or path.suffix != ".tmp"):

@@ -175,7 +175,7 @@ class RemoteRun:
         self._sent: set[str] = set()
         self._condemned: dict[str, None] = {}
         self._garbage: dict[str, None] = {}
-        self._is_dirty = not self._named  # without a manifest, readers would read every part that they find
+        self._is_dirty = not self._named  # the first manifest can be empty
 
     def change(self, removed: Sequence[str], added: Sequence[ManifestEntry]) -> None:
         """Applies a line of the local manifest."""
