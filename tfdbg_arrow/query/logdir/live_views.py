@@ -204,7 +204,9 @@ class LiveViews:
         self._make(table, source, part_columns=part_columns)
 
     def _make(self, table: Table, source: str, *, part_columns: Container[str]) -> None:
-        """Creates the view of a table over its parts, or over a copy in memory if it is a small table of one run.
+        """Creates the view of a table over its parts.
+
+        The view of a small table of one run is over a copy in memory; an empty table needs no copy.
 
         Args:
             table: The table.
@@ -218,6 +220,9 @@ class LiveViews:
         select = f"SELECT {', '.join(typed.values())} FROM {source}"
         if self._run_id is not None:
             ((rows,),) = self._connection.execute(f"SELECT count(*) FROM {source}").fetchall()
+            if rows == 0:
+                self._connection.execute(_empty_view(table))
+                return
             if rows <= _MAX_LOADED_ROWS:
                 columns = ", ".join(f'"{name}"' for name in typed)
                 del typed["run_id"]
