@@ -6,6 +6,7 @@ import gc
 import os
 import shutil
 import tempfile
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -30,13 +31,33 @@ short recording."""
 _SLOW_DIRECTORIES = ("faults", "fuzz", "parity", "recovery", "remote", "writer/debugger_v2")
 
 
+# Each case of these tests records a program or writes a logdir.
+_SAMPLED_DIRECTORIES = ("cli", "live_stop", "query", "viewer", "writer")
+_CASES_IN_SAMPLE = 3
+"""Number of cases of a parametrized test that `make test` runs. More cases rarely fail where these pass."""
+
+
 @pytest.hookimpl(tryfirst=True)  # before pytest selects by marker
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks the tests of the slow directories."""
-    slow = [Path(__file__).parent / directory for directory in _SLOW_DIRECTORIES]
+    """Marks the tests of the slow directories, and most cases of the tests of the sampled directories."""
+    slow, sampled = (
+        [Path(__file__).parent / directory for directory in directories]
+        for directories in (_SLOW_DIRECTORIES, _SAMPLED_DIRECTORIES)
+    )
+    cases = defaultdict(list)
     for item in items:
         if any(item.path.is_relative_to(directory) for directory in slow):
             item.add_marker(pytest.mark.slow)
+        elif any(item.path.is_relative_to(directory) for directory in sampled) and not any(
+            map(item.get_closest_marker, ("slow", "exhaustive"))
+        ):
+            cases[item.nodeid.partition("[")[0]].append(item)
+    for of_test in cases.values():
+        last = len(of_test) - 1
+        chosen = {last * number // (_CASES_IN_SAMPLE - 1) for number in range(_CASES_IN_SAMPLE)}
+        for number, item in enumerate(of_test):
+            if number not in chosen:
+                item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -10,6 +10,8 @@ from tfdbg_arrow.query import Diff, diff
 
 from .programs.running import start_python
 
+pytestmark = pytest.mark.slow
+
 PROGRAM = """
 import sys
 import tensorflow as tf
@@ -102,7 +104,6 @@ def compare(logdirs: Path, name: str) -> Diff:
     return diff(logdirs / f"{name}-a", logdirs / f"{name}-b")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["same", "retraced", "modes", "rounding"])
 def test_equal_computations_do_not_diverge(logdirs: Path, name: str) -> None:
     found = compare(logdirs, name)
@@ -110,21 +111,18 @@ def test_equal_computations_do_not_diverge(logdirs: Path, name: str) -> None:
     assert found.num_compared > 50
 
 
-@pytest.mark.slow
 def test_the_same_program_is_aligned_completely(logdirs: Path) -> None:
     found = compare(logdirs, "same")
     assert found.only_a == found.only_b
     assert (found.only_a.num_tensors, found.only_a.num_executions, found.only_a.num_ops) == (0, 0, 0)
 
 
-@pytest.mark.slow
 def test_different_seeds_diverge_at_the_seed(logdirs: Path) -> None:
     found = compare(logdirs, "seeds").divergence
     assert found is not None
     assert (found.kind, found.a.dtype, found.worst is not None and found.worst.b) == ("values", "int32", 2)
 
 
-@pytest.mark.slow
 def test_half_precision_diverges_where_it_overflows(logdirs: Path) -> None:
     found = compare(logdirs, "overflow").divergence
     assert found is not None

@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 
 import tfdbg_arrow
+from tests.sampling import mostly_slow
 from tfdbg_arrow.query.flow.walk import DISCARDED
 
 EXAMPLE = np.zeros((1, 2), "float32")
@@ -104,7 +105,7 @@ def first(logdir: Path, program: Callable[[Any], None], model: Callable[[], Any]
     return tfdbg_arrow.first_nonfinite(logdir)
 
 
-@pytest.mark.parametrize("program", [only_called, called_in_a_function])
+@pytest.mark.parametrize("program", mostly_slow([only_called, called_in_a_function], fast=[only_called]))
 def test_a_result_that_was_thrown_away_before_a_training_did_no_harm(
     program: Callable[[Any], None], tmp_path: Path
 ) -> None:
@@ -114,11 +115,14 @@ def test_a_result_that_was_thrown_away_before_a_training_did_no_harm(
 
 @pytest.mark.parametrize(
     ("program", "model"),
-    [
-        *((program, Model) for program in (not_trained, read, kept, printed, printed_in_a_function)),
-        (called_by_a_library, Model),
-        (only_called, ModelThatKeepsItsOutput),
-    ],
+    mostly_slow(
+        [
+            *((program, Model) for program in (not_trained, read, kept, printed, printed_in_a_function)),
+            (called_by_a_library, Model),
+            (only_called, ModelThatKeepsItsOutput),
+        ],
+        fast=[(not_trained, Model), (kept, Model), (called_by_a_library, Model)],
+    ),
 )
 def test_a_result_that_the_program_may_have_used_did_harm(
     program: Callable[[Any], None], model: Callable[[], Any], tmp_path: Path

@@ -279,6 +279,7 @@ def test_another_bug_on_the_same_line_is_named_by_its_part(tmp_path: Path) -> No
     )
 
 
+@pytest.mark.slow
 def test_bad_results_after_the_first_bad_variable_are_not_looked_at(tmp_path: Path) -> None:
     logarithm = tf.function(lambda x: (tf.math.log(x), tf.square(tf.math.log(x))))
 
@@ -316,6 +317,7 @@ def test_a_negative_logarithm_that_runs_as_one_op_spoils_the_variable(tmp_path: 
     assert (first.effect, first.first_bad_place) == ("variable", (2,))
 
 
+@pytest.mark.slow
 def test_bad_values_from_which_a_pipeline_makes_integers_are_looked_at_together(tmp_path: Path) -> None:
     def num_queries(num_elements: int) -> int:
         logdir = tmp_path / str(num_elements)

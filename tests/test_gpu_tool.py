@@ -49,6 +49,12 @@ WRONG_RECORD = """
     module.PROGRAMS = module.PROGRAMS[:1]
     record = module.record
 """
+SOME_RECORDS = """
+    from tools.gpu import record as module
+
+    module.PROGRAMS = module.PROGRAMS[::5]
+    record = module.record
+"""
 
 
 @pytest.fixture
@@ -114,6 +120,15 @@ def test_a_wrong_answer_of_a_recording_gives_exit_code_1(run: Any) -> None:
 
 
 @pytest.mark.slow
+def test_some_answers_are_right_without_a_gpu(run: Any) -> None:
+    exit_code, written = run(SOME_RECORDS, "record")
+    assert exit_code == 0
+    results = written["checks"][0]["results"]
+    assert len(results) > 3
+    assert all(result["is_right"] for result in results)
+
+
+@pytest.mark.exhaustive
 def test_the_answers_are_right_without_a_gpu(tmp_path: Path) -> None:
     output = tmp_path / "gpu.json"
     command = [sys.executable, "-m", "tools.gpu", "--cpu", "--only", "record", "--output", str(output)]

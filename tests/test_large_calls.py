@@ -8,11 +8,14 @@ import pytest
 import tensorflow as tf
 
 import tfdbg_arrow
+from tests.sampling import mostly_slow
 from tfdbg_arrow.query import provenance
 from tfdbg_arrow.query.flow import graph_rows
 
 
-@pytest.mark.parametrize(("max_call_rows", "block_rows"), [(100, 30), (100, 200), (100, 1)])
+@pytest.mark.parametrize(
+    ("max_call_rows", "block_rows"), mostly_slow([(100, 30), (100, 200), (100, 1)], fast=[(100, 30)])
+)
 def test_nested_loops_with_gradients(
     max_call_rows: int, block_rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

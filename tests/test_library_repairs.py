@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import keras
+import pytest
 import tensorflow as tf
 
 import tfdbg_arrow
@@ -95,6 +96,7 @@ PROGRAMS: dict[str, tuple[Callable[[], object], str]] = {
 }
 
 
+@pytest.mark.slow
 def test_the_call_is_to_be_replaced(tmp_path: Path) -> None:
     for name, (program, repair) in PROGRAMS.items():
         with tfdbg_arrow.capture(tmp_path / name):

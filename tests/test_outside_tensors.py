@@ -8,6 +8,7 @@ from typing import Any
 
 import keras
 import numpy as np
+import pytest
 import tensorflow as tf
 
 import tfdbg_arrow
@@ -72,6 +73,7 @@ def first(logdir: Path, program: Callable[[], None]) -> Any:
     return found
 
 
+@pytest.mark.slow
 def test_outside_tensors_have_names(tmp_path: Path) -> None:
     names = {
         "rate": first(tmp_path / "rate", lambda: trained(spoil_rate)).outside_name,

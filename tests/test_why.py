@@ -348,7 +348,7 @@ def test_the_explanation_of_each_case(opened: Logdir, case: Case) -> None:
 @pytest.mark.slow
 def test_only_origins_and_candidates_are_explained(opened: Logdir) -> None:
     found = opened.rows("SELECT event_index FROM nonfinite_tensor ORDER BY event_index")
-    hops = [hop for (event_index,) in found for hop in opened.provenance(event_index).hops]
+    hops = [hop for (event_index,) in found[::6] for hop in opened.provenance(event_index).hops]
     explained = {hop.role for hop in hops if hop.why is not None}
     assert "origin" in explained
     assert explained <= {"origin", "candidate"}

@@ -22,7 +22,7 @@ Array = npt.NDArray[Any]
 Claim = Callable[..., Any]
 
 SIZE = 4
-NUM_EXAMPLES = 25
+NUM_EXAMPLES = 10
 INF = float("inf")
 TINY = 1.1754944e-38
 MAX = 3.4028234663852886e38

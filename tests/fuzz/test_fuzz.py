@@ -12,7 +12,7 @@ import pytest
 
 from .pool import findings
 
-NUM_ALWAYS = 150
+NUM_ALWAYS = 60
 NUM_EXHAUSTIVE = 100_000
 
 

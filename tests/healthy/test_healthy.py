@@ -12,10 +12,8 @@ import pytest
 
 from tests.healthy.programs import PROGRAMS
 from tests.programs.running import run_to_end
-from tests.sampling import mostly_slow
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-SAMPLE = ("hand_written_attention_with_a_large_mask", "sparse_relu_network")
 
 
 def answers(*arguments: str) -> list[dict[str, Any]]:
@@ -44,9 +42,8 @@ def test_there_are_thirty_programs() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", mostly_slow(SAMPLE, fast=SAMPLE[:1]))
-def test_no_answer_reports_a_healthy_program_under_op_determinism(name: str, tmp_path: Path) -> None:
-    check([name], "--deterministic", tmp_path=tmp_path)
+def test_no_answer_reports_a_healthy_program_under_op_determinism(tmp_path: Path) -> None:
+    check(["hand_written_attention_with_a_large_mask"], "--deterministic", tmp_path=tmp_path)
 
 
 @pytest.mark.exhaustive

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from tests.sampling import mostly_slow
 
-@pytest.fixture(params=["native", "tensorflow"])
+
+@pytest.fixture(params=mostly_slow(["native", "tensorflow"], fast=["native"]))
 def health_backend(request: pytest.FixtureRequest) -> str:
     """Returns each health backend."""
     return str(request.param)

@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 
 import tfdbg_arrow
+from tests.sampling import mostly_slow
 from tfdbg_arrow.errors import NonFiniteError
 
 from .stops import origin, stopped
@@ -80,7 +81,7 @@ def test_the_answer_includes_unwritten_events(tmp_path: Path, health_backend: st
         return tf.math.log(x) * 2.0
 
     def program() -> None:
-        for value in range(50, -1, -1):
+        for value in range(15, -1, -1):
             f(tf.constant(float(value)))
 
     error = stopped(tmp_path, program, backend_name=health_backend, **more)
@@ -168,8 +169,12 @@ def without_optimizer() -> Any:
     return config
 
 
-@pytest.mark.parametrize("graphs", ["auto", "traced"])
-@pytest.mark.parametrize("is_optimized", [True, False])
+@pytest.mark.parametrize(
+    ("graphs", "is_optimized"),
+    mostly_slow(
+        [("auto", True), ("traced", False), ("auto", False), ("traced", True)], fast=[("auto", True), ("traced", False)]
+    ),
+)
 def test_a_session_stops_with_any_optimization(
     tmp_path: Path, health_backend: str, graphs: str, is_optimized: bool
 ) -> None:

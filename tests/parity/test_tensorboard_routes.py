@@ -119,21 +119,6 @@ def test_runs(get: Get, logdir: Path, tmp_path: Path) -> None:
     assert _client(tmp_path)("/runs") == (200, {})
 
 
-def test_execution_digests(get: Get) -> None:
-    found = answer(get, "/execution/digests", begin=0, end=-1)
-    digests = found["execution_digests"]
-    assert (found["begin"], found["end"], found["num_digests"]) == (0, NUM_CALLS + 4, NUM_CALLS + 4)
-    op_types = [digest["op_type"].partition("outermost")[0] for digest in digests]
-    assert op_types == ["__inference_"] * NUM_CALLS + ["Sub", "Log", "Log", "Log"]
-    times = [digest["wall_time"] for digest in digests]
-    assert times == sorted(times)
-    assert times[0] > 0
-    assert answer(get, "/execution/digests", begin=0) == found
-    assert answer(get, "/execution/digests", begin=0, end=0) == {**found, "end": 0, "execution_digests": []}
-    part = answer(get, "/execution/digests", begin=1, end=4)
-    assert part == {**found, "begin": 1, "end": 4, "execution_digests": digests[1:4]}
-
-
 def test_execution_data(get: Get, logdir: Path) -> None:
     found = answer(get, "/execution/data", begin=0, end=-1)
     assert (found["begin"], found["end"]) == (0, NUM_CALLS + 4)
@@ -157,24 +142,6 @@ def test_execution_data(get: Get, logdir: Path) -> None:
     assert len(devices[0]) == 1
     for before, after in pairwise(eager):
         assert after["input_tensor_ids"] == before["output_tensor_ids"]
-
-
-def test_graph_execution_digests(get: Get) -> None:
-    found = answer(get, "/graph_execution/digests")
-    digests = found["graph_execution_digests"]
-    assert (found["begin"], found["end"], found["num_digests"]) == (0, len(digests), len(digests))
-    times = [digest["wall_time"] for digest in digests]
-    assert times == sorted(times)
-    in_order = [(each["op_type"], each["output_slot"]) for each in digests if each["op_type"] in ("Unpack", "AddV2")]
-    for start in range(0, 4 * NUM_CALLS, 4):
-        # The outputs of an op arrive in any order, but before what is computed from them.
-        assert sorted(in_order[start : start + 3]) == [("Unpack", 0), ("Unpack", 1), ("Unpack", 2)]
-        assert in_order[start + 3] == ("AddV2", 0)
-    assert len(in_order) == 4 * NUM_CALLS
-    # Each call multiplies once before the loop, and then once in each of its two iterations.
-    assert sum(each["op_type"] == "Mul" for each in digests) == 3 * NUM_CALLS
-    part = answer(get, "/graph_execution/digests", begin=2, end=5)
-    assert part == {**found, "begin": 2, "end": 5, "graph_execution_digests": digests[2:5]}
 
 
 def test_graph_execution_data(get: Get) -> None:
@@ -272,21 +239,6 @@ def test_stack_frames(get: Get, logdir: Path) -> None:
     assert mine[-1][0].endswith("# the line of the calls")
 
 
-def test_stack_frames_that_do_not_exist(get: Get) -> None:
-    (execution,) = answer(get, "/execution/data", begin=0, end=1)["executions"]
-    for frame_ids, message in (
-        ({}, "Missing stack_frame_ids parameter"),
-        ({"stack_frame_ids": ""}, "Empty stack_frame_ids parameter"),
-        (
-            {"stack_frame_ids": f"{execution['stack_frame_ids'][0]},absent"},
-            "Not found: Cannot find stack frame with ID ",
-        ),
-    ):
-        status, error = get("/stack_frames/stack_frames", run=RUN, **frame_ids)
-        assert status == 400
-        assert error["error"].startswith(message)
-
-
 def test_alerts(get: Get) -> None:
     found = answer(get, "/alerts", begin=0, end=-1)
     names = ("op_type", "size", "num_neg_inf", "num_pos_inf", "num_nan", "execution_index")
@@ -316,23 +268,3 @@ def test_alerts(get: Get) -> None:
     status, error = get("/alerts", run=RUN, begin=0, end=-1, alert_type="Other")
     message = "Invalid argument: Filtering of alerts failed: alert type Other does not exist"
     assert (status, error) == (400, {"error": message})
-
-
-RANGES = ("/execution/digests", "/execution/data", "/graph_execution/digests", "/graph_execution/data", "/alerts")
-
-
-@pytest.mark.parametrize("route", RANGES)
-def test_a_range_out_of_bounds_is_an_error(route: str, get: Get) -> None:
-    whole = answer(get, route.replace("data", "digests"), begin=0, end=0)
-    size = whole["num_alerts" if route == "/alerts" else "num_digests"]
-    for begin, end, message in (
-        (0, size + 1, f"end index ({size + 1}) out of bounds ({size})"),
-        (-1, 2, "Invalid begin index (-1)"),
-        (2, 1, "end index (1) is unexpectedly less than begin index (2)"),
-    ):
-        assert get(route, run=RUN, begin=begin, end=end) == (400, {"error": f"Invalid argument: {message}"})
-
-
-@pytest.mark.parametrize("route", [*RANGES, "/source_files/list", "/source_files/file", "/stack_frames/stack_frames"])
-def test_a_request_without_a_run_is_an_error(route: str, get: Get) -> None:
-    assert get(route) == (400, {"error": "run parameter is not provided"})

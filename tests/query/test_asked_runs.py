@@ -245,7 +245,6 @@ class TestCommands:
             (("first-nonfinite",), "Nothing is bad: no recorded tensor contains nan or inf."),
             (("why",), "Nothing is bad."),
             (("why", "x"), "Nothing is bad in x."),
-            (("why", "0"), "Nothing is bad in 0."),
             (("alerts",), "No rule found anything."),
             (("check",), "Nothing found by nonfinite_origin."),
             (("coverage",), "Every tensor that could be bad was looked at."),
@@ -267,8 +266,9 @@ class TestCommands:
             "num_bad_others": 1,
         }
 
-    @pytest.mark.parametrize("run", ["z-old", "all"])
-    @pytest.mark.parametrize("name", ["first-nonfinite", "why", "alerts", "check"])
+    @pytest.mark.parametrize(
+        ("name", "run"), [("first-nonfinite", "z-old"), ("why", "all"), ("alerts", "z-old"), ("check", "all")]
+    )
     def test_an_older_run_is_read_only_on_request(self, fixed: Path, name: str, run: str) -> None:
         result = CliRunner().invoke(app, [name, str(fixed), "--run", run])
         assert result.exit_code == 1

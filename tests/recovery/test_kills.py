@@ -20,7 +20,7 @@ from tests.recovery.driver import COUNTERS
 
 pytestmark = pytest.mark.slow
 
-NUM_KILLS = 20
+NUM_KILLS = 10
 NUM_EXHAUSTIVE = 950
 MAX_LIFE_S = 0.6
 

@@ -29,8 +29,8 @@ FAST = {
     "precision.squares_of_float16_activations": ("Square",),
 }
 """Some programs of the corpus, and the ops of their scripts."""
-NUM_PROGRAMS = 10
-NUM_KEPT = 7
+NUM_PROGRAMS = 5
+NUM_KEPT = 3
 LAST_LINE = "The bad value came up again."
 
 
@@ -79,8 +79,8 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
     logdirs, scripts = tmp_path_factory.mktemp("logdirs"), tmp_path_factory.mktemp("scripts")
     _start("record", "tensors", str(logdirs), *OWN, *FAST)
     written = _write(logdirs, [*OWN, *FAST], scripts)
-    _start("record", "inputs", str(logdirs / "kept"), *OWN, *FAST)
-    written |= _write(logdirs / "kept", [*OWN, *FAST], scripts, label="kept_")
+    _start("record", "inputs", str(logdirs / "kept"), *OWN)
+    written |= _write(logdirs / "kept", OWN, scripts, label="kept_")
     function = logdirs / "function"
     written["deeper"] = tfdbg_arrow.write_repro(function, scripts / "deeper.py", depth=1)
     written["smaller"] = tfdbg_arrow.write_repro(function, scripts / "smaller.py", fix=True, minimise=True)
@@ -107,8 +107,8 @@ def test_scripts_of_all_kinds_of_op_go_bad_as_recorded(outcomes: Outcomes) -> No
         "log_of_sigmoid": ("_UnaryOpsComposition",),
         "loop_executed": ("Square",),
     }
-    for label in ("", "kept_"):
-        assert {name: written[label + name].op_types for name in (*OWN, *FAST)} == expected
+    assert {name: written[name].op_types for name in (*OWN, *FAST)} == expected
+    assert all(written[f"kept_{name}"].op_types == expected[name] for name in OWN)
     assert [input_.dtype for input_ in written["strings"].inputs] == ["string"]
     assert {input_.dtype for input_ in written["bfloat16"].inputs} == {"bfloat16"}
     assert written["empty"].inputs[0].shape == (0, 3)
@@ -183,7 +183,7 @@ def test_repairs_name_the_functions_of_the_program_and_return_no_0_for_a_logarit
     assert ("divide_no_nan" in diffs) == ("log" not in line)
 
 
-def test_scripts_of_twenty_programs_of_the_corpus_go_bad_as_recorded(tmp_path: Path) -> None:
+def test_scripts_of_some_programs_of_the_corpus_go_bad_as_recorded(tmp_path: Path) -> None:
     """Most scripts are made of kept inputs alone; the other programs are recorded again with all tensors."""
     from tests.culprit.corpus import programs
 
@@ -195,7 +195,7 @@ def test_scripts_of_twenty_programs_of_the_corpus_go_bad_as_recorded(tmp_path: P
         and program.culprit.op_type is not None
         and not program.name.partition(".")[2].startswith(outside)
         and program.name.partition(".")[0] != "data"
-    ][::8][:NUM_PROGRAMS]
+    ][::16][:NUM_PROGRAMS]
     assert len(names) == NUM_PROGRAMS
     scripts = tmp_path / "scripts"
     scripts.mkdir()

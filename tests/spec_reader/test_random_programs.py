@@ -1,7 +1,8 @@
 """Test that a reader written from the specification alone answers as tfdbg_arrow does about random programs.
 
 For each program, the test compares all origins, whether each origin is proven (all inputs of its op are known), whether
-it did harm, the whole answer of first_nonfinite, and the tensors on the paths of provenance and spread.
+it did harm, the whole answer of first_nonfinite, the tensors on the paths of provenance and spread, and the inputs in
+the view `tensor_input`.
 TFDBG_ARROW_SEEDS replays programs: `TFDBG_ARROW_SEEDS=17` or `TFDBG_ARROW_SEEDS=1000-1199`.
 """
 
@@ -17,6 +18,7 @@ from pathlib import Path
 import pytest
 
 import tfdbg_arrow
+from tests.spec_reader import inputs
 from tests.spec_reader.harm import harm_of_roots, most_harmful
 from tests.spec_reader.reader import Origin, open_logdir
 from tests.spec_reader.test_spec_reader import REPOSITORY
@@ -25,7 +27,7 @@ from tfdbg_arrow.query import NonFinite
 
 HARMS = ("variable", "result")
 NUM_PROGRAMS = 200
-NUM_IN_SAMPLE = 20
+NUM_IN_SAMPLE = 8
 NUM_TOGETHER = 20
 """Number of programs that one process records."""
 
@@ -45,7 +47,10 @@ def differences(directory: Path, seeds: Sequence[int]) -> list[str]:
     return [
         f"TFDBG_ARROW_SEEDS={seed}, {directory / str(seed) / 'program.py'}: {found}"
         for seed in seeds
-        for found in compare(directory / str(seed) / "logdir")
+        for found in (
+            *compare(directory / str(seed) / "logdir"),
+            *inputs.differences(directory / str(seed) / "logdir"),
+        )
     ]
 
 

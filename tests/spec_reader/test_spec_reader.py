@@ -15,13 +15,14 @@ import pytest
 
 import tfdbg_arrow
 from tests.culprit.corpus import Program, programs, sampled
+from tests.spec_reader import inputs
 from tests.spec_reader.reader import FormatError, Origin, Run, open_logdir
 from tfdbg_arrow.query.outside_tensors import CAPTURED
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 GOLDEN = REPOSITORY / "tests" / "compat" / "golden"
 LOGDIRS = sorted(path.parent for path in GOLDEN.glob("*/*/tfdbg_arrow.json"))
-SAMPLE_STEP = 14
+SAMPLE_STEP = 20
 EXPLAINED = frozenset({"sequences.log_sum_exp_of_a_masked_row"})
 """Programs whose answer is not an origin of the format: it passes over an infinity that the program wrote itself."""
 RANKED = frozenset(
@@ -92,11 +93,12 @@ def _origins(runs: list[Run], event_index: int) -> list[Origin]:
 
 
 def differences(directory: Path, names: list[str], *, graphs: str) -> list[str]:
-    """Records programs and returns the differences between the two readers."""
+    """Records programs, and returns the differences between the two readers in the culprits and in all inputs."""
     command = [sys.executable, "-m", "tests.spec_reader.record", str(directory), graphs, *names]
     subprocess.run(command, cwd=REPOSITORY, check=True, capture_output=True)
     found = (difference(directory / name / "logdir", is_ranked=name in RANKED) for name in names)
-    return [each for each in found if each is not None]
+    of_inputs = [each for name in names for each in inputs.differences(directory / name / "logdir")]
+    return [*(each for each in found if each is not None), *of_inputs]
 
 
 def _compared(selected: list[Program]) -> list[str]:

@@ -18,6 +18,7 @@ from tensorflow.python.eager import execute
 from tensorflow.python.framework import op_callbacks
 
 import tfdbg_arrow
+from tests.sampling import mostly_slow
 
 from .tables import rows
 
@@ -26,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("not_recording")
 Program = Callable[[], Any]
 
 
-@pytest.fixture(params=["native", "tensorflow"])
+@pytest.fixture(params=mostly_slow(["native", "tensorflow"], fast=["native"]))
 def health_backend(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

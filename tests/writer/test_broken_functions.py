@@ -18,6 +18,7 @@ import tensorflow as tf
 from tensorflow.python.eager import cancellation
 
 import tfdbg_arrow
+from tests.sampling import mostly_slow
 from tests.writer.tables import rows
 
 X = tf.constant(np.random.default_rng(0).normal(size=(4, 8)).astype("float32"))
@@ -36,7 +37,7 @@ def num_recorded(logdir: Path, op_type: str) -> int:
     return sum(row["op_type"] == op_type for row in rows(logdir, "tensor_health"))
 
 
-@pytest.mark.parametrize("op_type", ACTIVATIONS)
+@pytest.mark.parametrize("op_type", mostly_slow(ACTIVATIONS, fast=["Relu", "Elu"]))
 def test_the_first_call_is_recorded_and_runs_once(tmp_path: Path, op_type: str) -> None:
     activation, num_calls = ACTIVATIONS[op_type], tf.Variable(0)
 
@@ -94,7 +95,7 @@ def test_a_function_under_a_tape(tmp_path: Path) -> None:
     assert num_recorded(tmp_path, "ReluGrad") == 1
 
 
-@pytest.mark.parametrize("layer", ["SimpleRNN", "Dense"])
+@pytest.mark.parametrize("layer", mostly_slow(["SimpleRNN", "Dense"], fast=["Dense"]))
 def test_keras(tmp_path: Path, layer: str) -> None:
     def history() -> Any:
         keras.utils.set_random_seed(1)

@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 
 import tfdbg_arrow
+from tests.sampling import mostly_slow
 from tfdbg_arrow.errors import SettingError
 from tfdbg_arrow.spool.convert import EVENT_TABLES
 
@@ -56,7 +57,7 @@ def dump(logdir: Path, *, size: int = 3, after: int | None = None, **settings: A
     return tfdbg_arrow.capture(logdir, circular_buffer_size=size, dump_on="nonfinite", dump_after=after, **settings)
 
 
-@pytest.mark.parametrize("backend", ["native", "tensorflow"])
+@pytest.mark.parametrize("backend", mostly_slow(["native", "tensorflow"], fast=["native"]))
 def test_no_event_of_a_healthy_run_is_written(backend: str, tmp_path: Path) -> None:
     with dump(tmp_path, health_backend=backend, tensor_debug_mode="FULL_TENSOR"):
         calls([1.0] * 20)

@@ -13,6 +13,7 @@ import pytest
 import tensorflow as tf
 
 import tfdbg_arrow
+from tests.sampling import mostly_slow
 from tfdbg_arrow.errors import SettingError
 from tfdbg_arrow.writer.recording.marks import StepGate
 from tfdbg_arrow.writer.selection import parse_schedule
@@ -114,7 +115,7 @@ class TestText:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", mostly_slow(BACKENDS, fast=["native"]))
 def test_the_rows_equal_those_steps_of_a_full_recording(backend: str, tmp_path: Path) -> None:
     with tfdbg_arrow.capture(tmp_path / "full", health_backend=backend):
         losses = train(6)
@@ -155,7 +156,7 @@ def test_a_schedule_causes_no_retracing_and_is_not_reported_if_it_skips_nothing(
     assert len(traces) == 2
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", mostly_slow(BACKENDS, fast=["native"]))
 def test_random_numbers_equal_those_of_an_unrecorded_program(backend: str, tmp_path: Path) -> None:
     """Kernels with a state, such as the kernels of random ops, must not run in two copies of a function."""
 

@@ -13,12 +13,13 @@ import pytest
 import tensorflow as tf
 
 import tfdbg_arrow
+from tests.sampling import mostly_slow
 from tfdbg_arrow.errors import SettingError
 
 from .tables import rows
 
 
-@pytest.fixture(params=["native", "tensorflow"])
+@pytest.fixture(params=mostly_slow(["native", "tensorflow"], fast=["native"]))
 def backend(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

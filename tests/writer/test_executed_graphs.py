@@ -33,8 +33,7 @@ from . import trainings
 from .programs import PROGRAMS
 from .subprocesses import run_python
 
-LONG = ("mirrored", "rnn")
-"""Only `make exhaustive` runs these long trainings."""
+FAST_RECORDINGS = (("deep_gradients", "native"), ("switch", "native"))
 IDLE = {"Const", "Enter", "Exit", "Identity", "LoopCond", "Merge", "NextIteration", "NoOp", "Switch", "_Arg", "_Retval"}
 
 
@@ -53,13 +52,6 @@ def run_training(name: str, steps: int, *settings: object) -> Any:
     assert process.returncode == 0, process.stderr
     assert "RuntimeWarning" not in process.stderr, process.stderr
     return json.loads(process.stdout.splitlines()[-1])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", mostly_slow(["mlp", "cnn", "transformer", "rnn"], fast=["mlp"]))
-def test_a_training_is_bit_identical(name: str, tmp_path: Path) -> None:
-    assert run_training(name, 24) == run_training(name, 24, tmp_path)
-    assert rows(tmp_path, "SELECT count(*) > 300 FROM tensor_health") == [(True,)]
 
 
 @pytest.mark.slow
@@ -82,17 +74,21 @@ def test_a_training_that_xla_compiles_keeps_its_numbers(name: str, tmp_path: Pat
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "health_backend"),
+    ("name", "health_backend", "num_steps"),
     [
-        *((name, "native") for name in trainings.TRAININGS if name not in LONG),
-        *(pytest.param(name, "native", marks=pytest.mark.exhaustive) for name in LONG),
-        *(pytest.param(name, "tensorflow", marks=pytest.mark.exhaustive) for name in trainings.TRAININGS),
+        *((name, "native", 40) for name in trainings.TRAININGS if name != "mirrored"),
+        *(
+            pytest.param(name, health_backend, 200, marks=pytest.mark.exhaustive)
+            for name in trainings.TRAININGS
+            for health_backend in ("native", "tensorflow")
+        ),
     ],
 )
-def test_a_long_training_is_bit_identical(name: str, health_backend: str, tmp_path: Path) -> None:
-    recorded = run_training(name, 200, tmp_path, "auto", "FULL_HEALTH", health_backend)
-    assert run_training(name, 200) == recorded
+def test_a_training_is_bit_identical(name: str, health_backend: str, num_steps: int, tmp_path: Path) -> None:
+    recorded = run_training(name, num_steps, tmp_path, "auto", "FULL_HEALTH", health_backend)
+    assert run_training(name, num_steps) == recorded
     assert rows(tmp_path, "SELECT DISTINCT health_backend FROM run") == [(health_backend,)]
+    assert rows(tmp_path, "SELECT count(*) > 300 FROM tensor_health") == [(True,)]
 
 
 X = np.array([[100.0, -100.0, 0.5], [1.0, 2.0, 3.0]], np.float32)
@@ -366,7 +362,6 @@ KILLED = """
 import os, signal, sys
 import tensorflow as tf
 import tfdbg_arrow
-from tests.sampling import mostly_slow
 
 @tf.function
 def step(x):
@@ -394,7 +389,10 @@ def fused_in_a_loop(x: Any) -> Any:
     return x
 
 
-@pytest.mark.parametrize("program", [fused, lambda x: fused(x), fused_in_a_branch, fused_in_a_loop])
+@pytest.mark.parametrize(
+    "program",
+    mostly_slow([fused, lambda x: fused(x), fused_in_a_branch, fused_in_a_loop], fast=[fused, fused_in_a_loop]),
+)
 def test_a_function_whose_ops_were_all_fused_has_rows_and_lines(program: Any, tmp_path: Path) -> None:
     record(tmp_path, tf.function(program), tf.constant([0.0, 2.0]))
     found = tfdbg_arrow.first_nonfinite(tmp_path)
@@ -412,7 +410,7 @@ STEERING = IDLE - {"Const"}
     params=[
         ("second_order", "native"),
         *(
-            pytest.param((name, backend), marks=(pytest.mark.slow,) * (backend == "tensorflow"))
+            pytest.param((name, backend), marks=() if (name, backend) in FAST_RECORDINGS else pytest.mark.slow)
             for name in ("deep_gradients", "keras_fit", "same_function_twice", "switch")
             for backend in ("native", "tensorflow")
         ),

@@ -13,6 +13,7 @@ import tensorflow as tf
 from tensorflow.python.eager import execute
 
 import tfdbg_arrow
+from tests.sampling import mostly_slow
 from tfdbg_arrow.query.coverage import coverage
 
 from .tables import rows
@@ -23,7 +24,7 @@ ZERO = np.array([0.0, 1.0], np.float32)
 INVALID = "InvalidArgumentError"
 
 
-@pytest.fixture(params=["native", "tensorflow"])
+@pytest.fixture(params=mostly_slow(["native", "tensorflow"], fast=["native"]))
 def health_backend(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

@@ -8,12 +8,13 @@ import pytest
 import tensorflow as tf
 
 import tfdbg_arrow
+from tests.sampling import mostly_slow
 
 from .tables import rows
 
 pytestmark = pytest.mark.usefixtures("not_recording")
 
-EVERY_BACKEND = pytest.mark.parametrize("backend", ["native", "tensorflow"])
+EVERY_BACKEND = pytest.mark.parametrize("backend", mostly_slow(["native", "tensorflow"], fast=["native"]))
 
 
 def gradients(logdir: Path) -> set[tuple[str, str, str | None, str | None]]:

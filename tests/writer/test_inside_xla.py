@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -42,12 +42,21 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     return name
 
 
+def in_both_ways(values: Iterable[Any], *, always: Any) -> list[Any]:
+    """Returns values with each way. With ops of XLA, only `make exhaustive` takes other values than `always`."""
+    return [
+        pytest.param(value, way, marks=pytest.mark.exhaustive if way == "XLA ops" and value != always else ())
+        for value in values
+        for way in WAYS
+    ]
+
+
 def in_graphs(logdir: Path) -> list[dict[str, Any]]:
     return [row for row in rows(logdir, "tensor_health") if row["graph_id"] is not None]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", mostly_slow(PROGRAMS, fast=["gradients"]))
+@pytest.mark.parametrize(("name", "way"), in_both_ways(PROGRAMS, always="gradients"), indirect=["way"])
 def test_a_program_keeps_its_numbers_and_is_recorded(name: str, way: str, tmp_path: Path) -> None:
     wanted = flat(PROGRAMS[name]())
     results, warned = record(tmp_path, PROGRAMS[name], xla="inside")
@@ -80,7 +89,8 @@ def special(dtype: str) -> Any:
     return np.array(values).astype(getattr(ml_dtypes, dtype, dtype))
 
 
-@pytest.mark.parametrize("mode", mostly_slow(MODES, fast=["CONCISE_HEALTH"]))
+@pytest.mark.slow
+@pytest.mark.parametrize(("mode", "way"), in_both_ways(MODES, always="FULL_NUMERICS"), indirect=["way"])
 def test_a_tensor_has_the_same_row_inside_and_outside_of_xla(mode: str, way: str, tmp_path: Path) -> None:
     dtypes = ("float64", "float32", "float16", "bfloat16", "float8_e5m2", "complex64", "complex128", "int8", "uint32")
     inputs = [tf.constant(special(dtype)) for dtype in (*dtypes, "int64", "bool")]
@@ -163,7 +173,11 @@ def never_entered(x: tf.Tensor) -> tf.Tensor:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("program", [loop, loop_in_a_loop, calls_in_a_loop, never_entered])
+@pytest.mark.parametrize(
+    ("program", "way"),
+    in_both_ways([loop, loop_in_a_loop, calls_in_a_loop, never_entered], always=calls_in_a_loop),
+    indirect=["way"],
+)
 def test_the_first_bad_and_the_last_iteration_of_a_loop_are_recorded(
     program: Callable[[tf.Tensor], tf.Tensor], way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

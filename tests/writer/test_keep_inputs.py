@@ -149,7 +149,7 @@ LONG = ("mirrored", "rnn", "transformer")
             for name in trainings.TRAININGS
         ),
         pytest.param("cnn", "1", marks=pytest.mark.exhaustive),
-        pytest.param("transformer", "1", marks=pytest.mark.slow),
+        pytest.param("transformer", "1", marks=pytest.mark.exhaustive),
     ],
 )
 def test_a_training_is_bit_identical(name: str, onednn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,8 +42,8 @@ _OF_OTHER_OPS = (
     *("complex_numbers", "extension_type", "quantized_and_float8", "empty_and_scalar", "methods_and_closures"),
 )
 """Only `make exhaustive` runs these. Only their ops differ from other programs, not their graphs, calls and threads."""
-_LONG = ("keras_fit", "recurrent", "nested_loop_gradients", "deep_gradients", "run_eagerly")
-"""`make slow` runs these programs. Shorter programs have the same kinds of graphs, calls and threads."""
+_FAST = ("two_threads", "nested_loops", "loop_gradients", "switch", "same_function_twice", "control_dependencies")
+"""`make slow` runs the other programs. These have the same kinds of graphs, calls and threads."""
 
 
 class Recorded:
@@ -133,7 +133,7 @@ def assert_keys_are_unique(recorded: Recorded) -> None:
 
 def marks(name: str) -> tuple[pytest.MarkDecorator, ...]:
     """Returns the pytest marks of the test of a program."""
-    return (pytest.mark.exhaustive,) * (name in _OF_OTHER_OPS) + (pytest.mark.slow,) * (name in _LONG)
+    return (pytest.mark.exhaustive,) * (name in _OF_OTHER_OPS) + (pytest.mark.slow,) * (name not in _FAST)
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=marks(name)) for name in COVERED])

@@ -12,6 +12,7 @@ import tensorflow as tf
 from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 
 import tfdbg_arrow
+from tests.sampling import mostly_slow
 
 from .lifecycle import X
 from .subprocesses import run_python
@@ -126,7 +127,7 @@ def test_graphs_of_sessions_become_functions_without_changes(flow: str, graphs: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("health_backend", ["native", "tensorflow"])
+@pytest.mark.parametrize("health_backend", mostly_slow(["native", "tensorflow"], fast=["native"]))
 def test_a_graph_def_of_a_recorded_function_loads_without_tfdbg_arrow(health_backend: str, tmp_path: Path) -> None:
     @tf.function
     def inner(x: tf.Tensor) -> tf.Tensor:

@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 
 import tfdbg_arrow
+from tests.sampling import mostly_slow
 from tfdbg_arrow.query import history
 from tfdbg_arrow.schema.dtypes import decode_strings
 
@@ -43,7 +44,7 @@ def kept(logdir: Path) -> dict[tuple[Any, ...], tuple[bytes, ...]]:
     return found
 
 
-@pytest.mark.parametrize("backend", ["native", "tensorflow"])
+@pytest.mark.parametrize("backend", mostly_slow(["native", "tensorflow"], fast=["native"]))
 class TestBackends:
     def test_full_tensor_keeps_them(self, backend: str, tmp_path: Path) -> None:
         with tfdbg_arrow.capture(tmp_path, "FULL_TENSOR", health_backend=backend):

@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 
 import tfdbg_arrow
+from tests.sampling import mostly_slow
 
 from .tf1_programs import Program, behaviour
 
@@ -64,9 +65,15 @@ def stats(logdir: Path) -> list[Any]:
 
 
 @pytest.mark.parametrize(
-    ("backend", "graphs"), [("native", "auto"), ("tensorflow", "auto"), ("native", "traced"), ("tensorflow", "traced")]
+    ("way", "backend", "graphs"),
+    mostly_slow(
+        [
+            *((way, "native", graphs) for way in ("wrapped", "loaded", "nested") for graphs in ("auto", "traced")),
+            ("nested", "tensorflow", "auto"),
+        ],
+        fast=[("loaded", "native", "auto"), ("nested", "native", "auto"), ("nested", "native", "traced")],
+    ),
 )
-@pytest.mark.parametrize("way", ["wrapped", "loaded", "nested"])
 def test_loops_and_branches_of_graph_mode_in_functions(
     saved: tuple[Any, str], way: str, backend: str, graphs: str, tmp_path: Path
 ) -> None:

@@ -19,8 +19,8 @@ from .subprocesses import run_python
 from .tables import rows
 
 BACKENDS = ("native", "tensorflow")
-FOR_BOTH = ("compiled_in_plain", "control_flow", "compiled_optimizer")
-"""Programs that are always also tested with the second backend."""
+FAST = ("compiled_in_plain", "control_flow")
+"""Programs that `make test` records; `make slow` also records them with the second backend."""
 X = tf.constant([1.0, 4.0])
 
 
@@ -96,9 +96,9 @@ def test_a_kept_function_keeps_its_numbers_and_is_listed_as_not_observed(
 @pytest.mark.parametrize(
     ("name", "backend"),
     [
-        *((name, "native") for name in PROGRAMS),
+        *(pytest.param(name, "native", marks=() if name in FAST else pytest.mark.slow) for name in PROGRAMS),
         *(
-            pytest.param(name, "tensorflow", marks=() if name in FOR_BOTH else pytest.mark.exhaustive)
+            pytest.param(name, "tensorflow", marks=pytest.mark.slow if name in FAST else pytest.mark.exhaustive)
             for name in PROGRAMS
         ),
     ],

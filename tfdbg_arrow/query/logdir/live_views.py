@@ -229,7 +229,9 @@ class LiveViews:
         self._make(table, source, part_columns=part_columns)
 
     def _make(self, table: Table, source: str, *, part_columns: Container[str]) -> None:
-        """Creates the view of a table over its parts, or reads them into memory if it is a small table of one run.
+        """Creates the view of a table over its parts.
+
+        A small table of one run is read into memory instead. An empty table stays a view without rows.
 
         Args:
             table: The table.
@@ -242,6 +244,9 @@ class LiveViews:
         select = f"SELECT {', '.join(columns)} FROM {source}"
         if self._run_id is not None:
             ((rows,),) = self._connection.execute(f"SELECT count(*) FROM {source}").fetchall()
+            if rows == 0:
+                self._connection.execute(_empty_view(table))
+                return
             if rows <= _MAX_LOADED_ROWS:
                 self._load(table, select, name=table.name)
                 self._loaded.add(table.name)
