@@ -1,4 +1,4 @@
-"""Borders: where a tensor passes unchanged from one graph's run, a session's run, or eager code, into another."""
+"""Borders: the points where a tensor passes unchanged between runs of graphs, runs of sessions and eager code."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _RECIPROCAL = re.compile(r"ConstantFolding/.+_recip", re.DOTALL)
 """Matches the name of a node that holds the reciprocal of a constant divisor."""
 _FRAME_OPS = ENTERS | EXITS | NEXT_ITERATIONS
 _MAX_FUSED = 100
-"""The search for the program's ops that one node computes stops at this number of ops."""
+"""One node can compute several of the program's ops. The search for these ops stops after this many ops."""
 _MAX_CROSSED = 64
 """Maximum number of borders that the search for the op behind one input crosses."""
 _MAX_KEPT = 4096
-"""Number of places whose computed ops are cached: one answer asks for the ops of each tensor several times."""
+"""Maximum number of places whose computed ops are cached. One answer asks for the ops of each place several times."""
 _EAGER_PASSING_OPS = PASSING_OPS - {"IdentityN"}
 
 
@@ -42,9 +42,9 @@ class Crossing:
 
     Attributes:
         place: The same tensor on the other side; None if it was not recorded.
-        how: The kind of border, as `Trace.how`.
-        earlier: If the tensor's own loop iteration was not recorded, the result of the last recorded iteration before
-            it; otherwise None. The tensor was computed from this result.
+        how: The kind of border: one of the values of `Trace.how`.
+        earlier: If the loop iteration on the other side was not recorded, the result of the last recorded iteration
+            before that iteration; otherwise None. The tensor was computed from this result.
     """
 
     place: Place | None
@@ -58,13 +58,13 @@ class Borders:
     Attributes:
         sessions: The runs of sessions.
         executed: The edges of the graphs that TensorFlow ran.
-        levels: As `CallSites.levels_in`.
-        outer_context: As `CallSites.outer_context`.
-        visits: As `CallSites.callee_visits`.
-        computed_ops: Returns the ops of the program that the node at a place computes, and their places, outermost
-            graphs first. These are the op that the node stands for and the absorbed ops between it and the node's
-            inputs, except constants and ops that only hand a tensor on. Returns nothing if the node computes one op of
-            its own type.
+        levels: The method `CallSites.levels_in`.
+        outer_context: The method `CallSites.outer_context`.
+        visits: The method `CallSites.callee_visits`.
+        computed_ops: Returns the ops of the program that the node at a place computes, and the place of each op. Ops of
+            outer graphs come first. These ops are the op that the node stands for, and the absorbed ops between that op
+            and the inputs of the node. Constants and ops that only hand a tensor on are left out. The result is empty
+            if the node computes a single op and has the type of this op.
     """
 
     def __init__(self, graphs: GraphReader, events: EventReader, sites: CallSites) -> None:
@@ -79,7 +79,7 @@ class Borders:
         self.computed_ops = lru_cache(maxsize=_MAX_KEPT)(self._find_computed_ops)
 
     def crossing(self, place: Place) -> Crossing | None:
-        """Returns the step back from a place, or None if an op computed the tensor there."""
+        """Returns the step back from a place, or None if an op at this place computed the tensor."""
         if isinstance(place, EagerValue):
             return self._eager_crossing(place)
         op = self._graphs.op(place.graph_id, place.op_name)
@@ -104,7 +104,7 @@ class Borders:
             return Crossing(replace(source, context=context), "graph")
         if op.op_type in MERGES and place.output_slot == 0:
             return self._merge_crossing(place, op)
-        # Usually a Placeholder, but TensorFlow keeps a small captured tensor as a Const.
+        # An argument is usually a Placeholder, but TensorFlow keeps a small captured tensor as a Const.
         if (
             not is_in_session
             and not op.inputs
@@ -112,7 +112,7 @@ class Borders:
         ):
             return self._argument_crossing(place)
         if op.op_type in _PLACEHOLDERS and not op.inputs:
-            return Crossing(None, "argument")  # an argument of a function that was not recorded, as in an import
+            return Crossing(None, "argument")  # an argument of an unrecorded function, for example in an import
         calls = self._graphs.calls(place.graph_id, place.op_name)
         # An op whose functions were not recorded, such as the loop in CTC, computes its outputs like any other op.
         is_recorded = any(call.callee_graph_id is not None for call in calls)
@@ -121,7 +121,7 @@ class Borders:
     def _merge_crossing(self, place: GraphTensor, op: Op) -> Crossing | None:
         """Crosses to the input that the Merge took.
 
-        In a loop, the iteration determines this input. Otherwise, it is the only input that was computed.
+        In a loop, the iteration determines this input. Outside of a loop, this input is the only one that was computed.
         """
         sources = [(self._graphs.op(place.graph_id, name), name, slot) for name, slot in op.inputs]
         is_next = [source is not None and source.op_type in NEXT_ITERATIONS for source, _, _ in sources]
@@ -137,7 +137,7 @@ class Borders:
         return Crossing(place.of_op(*chosen[0]), "graph")
 
     def _session_crossing(self, place: GraphTensor, op: Op) -> Crossing | None:
-        """Crosses from a fed tensor of a session run to its eager tensor, and from a reference to its last write."""
+        """Crosses from a fed tensor to the eager tensor that was fed, or from a reference to its last write."""
         index = self.sessions.feed_index(place.context, place.op_name, place.output_slot)
         if index is not None and place.context.execution_index is not None:
             tensor_id = self._events.execution_inputs(place.context.execution_index).get(index)
@@ -182,8 +182,8 @@ class Borders:
     def division_by(self, place: GraphTensor) -> tuple[GraphTensor, Op] | None:
         """Returns the division for which the optimizer computed the reciprocal of a constant, or None.
 
-        If TensorFlow inlined a call, the reciprocal belongs to the outermost graph, and the division to the called
-        graph.
+        If TensorFlow inlined a call, the reciprocal belongs to the outermost graph, but the division belongs to the
+        called graph.
         """
         op = self._graphs.op(place.graph_id, place.op_name)
         if op is None or not _RECIPROCAL.fullmatch(op.op_name):
@@ -195,13 +195,13 @@ class Borders:
         return min(divisions, key=lambda division: self._order(*division), default=None)
 
     def bad_constant_taken_by(self, place: GraphTensor, op: Op) -> tuple[int, str] | None:
-        """Returns the graph and name of a constant with an infinity or a NaN that an op takes, or None."""
+        """If an op takes a constant with an infinity or NaN, returns the constant's graph and name; otherwise None."""
         bad = self._graphs.bad_constants
         constants = (self._constant_behind(place.of_op(*edge)) for edge in op.inputs) if bad else ()
         return next((constant for constant in constants if constant in bad), None)
 
     def _constant_behind(self, place: GraphTensor) -> tuple[int, str] | None:
-        """Returns the graph and name of the constant behind a tensor, across arguments and calls, or None."""
+        """Follows a tensor back to a constant, across arguments and calls, and returns its graph and name, or None."""
         source: Place | None = place
         for _ in range(_MAX_CROSSED):
             made = self._graphs.op(source.graph_id, source.op_name) if isinstance(source, GraphTensor) else None
@@ -217,7 +217,7 @@ class Borders:
         return None
 
     def _absorbed_inputs(self, place: GraphTensor, op: Op) -> Iterator[tuple[GraphTensor, Op]]:
-        """Yields the ops that made the inputs of an op, if they have no node and no other node computes them."""
+        """Yields the ops that made an op's inputs, without ops that have a node or that another node computes."""
         for name, slot in op.inputs:
             yield from self._absorbed_behind(place.of_op(name, slot))
 
@@ -253,17 +253,17 @@ class Borders:
         return len(levels), op.op_index
 
     def visit(self, context: Context, call: Call) -> SiteVisit | None:
-        """Returns where the callee of an op that runs in `context` left rows, or None."""
+        """Returns the visit of the graph that an op calls in `context`, or None if that graph left no rows."""
         visits = self.visits(context, call)
         if call.attribute not in LOOPS:
-            # A visit spans several iterations, and a branch need not have run in each of them.
+            # A visit can span several iterations, but a branch may not have run in all of these iterations.
             return next((visit for visit in visits if is_in(visit, context)), None)
         if not context.frame_id:
             return visits[0] if len(visits) == 1 else None
         return self._sites.entered_visit(context, call)
 
     def may_run_unseen(self, context: Context, call: Call) -> bool:
-        """Returns whether the callee of an op that runs in `context` can run without leaving a row of its own."""
+        """Returns whether the graph that an op calls in `context` can run without leaving a row of its own."""
         graph_id = call.callee_graph_id
         if graph_id is None or not self._graphs.executed(graph_id):
             return graph_id not in self._graphs.recorded_graphs
@@ -274,7 +274,10 @@ class Borders:
         )
 
     def callee_site(self, context: Context, call: Call, visit: SiteVisit | None) -> str | None:
-        """Returns the call site of a callee. If it left no row, returns the call site that its rows would have had."""
+        """Returns the call site of a callee.
+
+        If the callee left no row, the result is the call site that its rows would have had.
+        """
         if visit is not None:
             return visit.call_site
         return None if context.call_site is None else join_site(context.call_site, call.op_name)
@@ -369,7 +372,7 @@ class Borders:
         return Crossing(None, "loop", replace(before, context=replace(context, iteration=recorded)))
 
     def _is_loop_invariant(self, body: Call | None, index: int) -> bool:
-        """Returns whether a loop hands a loop variable on unchanged, as it does with every captured tensor."""
+        """Returns whether a loop hands a loop variable on unchanged. A loop does this with every captured tensor."""
         if body is None or body.callee_graph_id is None:
             return False
         result = self._graphs.result(body.function_name, index)
@@ -416,24 +419,24 @@ class Borders:
         return Crossing(GraphTensor(context, body.callee_graph_id, result[0], result[1], place.near), "loop")
 
     def is_never_entered(self, context: Context, body: Call) -> bool:
-        """Returns whether a loop whose body left no rows ended before its first iteration."""
+        """Returns whether a loop ended before its first iteration, given that its body left no rows."""
         calls = self._graphs.calls(body.graph_id, body.op_name)
         visits = (self.visit(context, call) for call in calls if call.attribute == "cond")
         return any(visit is not None and visit.last_iteration == 0 for visit in visits)
 
 
 def is_in(visit: SiteVisit, context: Context) -> bool:
-    """Returns whether a visit's graph left rows in a context's frame and iteration; unknown ones match any visit."""
+    """Returns whether a visit has rows in the frame and iteration of a context. Unknown values match any visit."""
     return context.frame_id in (None, visit.frame_id) and (
         context.iteration is None or context.iteration in visit.iterations
     )
 
 
 class Sessions:
-    """Reads the runs of sessions: their feeds, and which ops they ran in which order.
+    """Reads the runs of sessions: their feeds, the ops that they ran, and the order of these ops.
 
-    A run computes the part of its graph that its fetches and targets need, up to its feeds. Only the edges of the
-    graph, including control edges, order the ops.
+    A run computes the ops that its fetches and targets need, and takes its feeds as given. Only the edges of the graph,
+    including control edges, determine the order of the ops.
     """
 
     def __init__(self, graphs: GraphReader, events: EventReader) -> None:
@@ -455,7 +458,7 @@ class Sessions:
         return execution is None or op_name in self._ops_of(execution.op_type, None)
 
     def feed_index(self, context: Context, op_name: str, output_slot: int) -> int | None:
-        """Returns the input of the execution through which a tensor was fed in a run, or None if it was not fed."""
+        """Returns the index of the execution's input that fed a tensor in a run, or None if the tensor was not fed."""
         execution = self._execution(context)
         if execution is None:
             return None
@@ -464,17 +467,17 @@ class Sessions:
     def last_writer(
         self, graph_id: int, writers: Iterable[Op], context: Context, *, reader: str
     ) -> tuple[Op, Context] | None:
-        """Returns the last op that wrote to a variable before it was read, and where it ran.
+        """Returns the last op that wrote to a variable before a read, and the context in which this op ran.
 
         Within the run of the read, only a write that the reader depends on counts. Any other write in that run, such as
-        the write of an optimizer, comes after the read. If the reader depends on no write, the result is the last write
-        of the last earlier run of the session that wrote to the variable.
+        the write of an optimizer, comes after the read. If the reader depends on no write, the search goes back to the
+        last earlier run of the session that wrote to the variable. The result is then the last write in that run.
 
         Args:
             graph_id: The graph of the variable.
             writers: The ops of the graph that write to the variable.
-            context: Where the variable is read.
-            reader: The reading op of that graph.
+            context: The context in which the variable is read.
+            reader: The name of the op that reads the variable.
         """
         execution = self._execution(context)
         if execution is None:
@@ -494,7 +497,7 @@ class Sessions:
         return None
 
     def last_reference_writer(self, graph_id: int, variable: str, context: Context) -> tuple[Op, Context] | None:
-        """Returns the last op that wrote to a reference variable before a run, and where it ran."""
+        """Returns the last op that wrote to a reference variable before a run, and the context of that op."""
         graph = self._graphs.graph(graph_id)
 
         def writers(name: str) -> Iterator[str]:  # a writer passes the reference on

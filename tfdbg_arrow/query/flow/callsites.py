@@ -1,4 +1,4 @@
-"""Call sites and loop frames: which op of which graph called the graph that a tensor belongs to, and when."""
+"""Call sites and loop frames: which op called the graph of a tensor, and in which frame and iteration."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from tfdbg_arrow.query.flow.graphs import LOOPS, Call, GraphReader
 from tfdbg_arrow.query.recorded import Context, SiteVisit
 
 Entry = tuple[int, int]
-"""Where a loop is entered: frame and iteration."""
+"""The frame and the iteration in which a loop is entered."""
 _MAX_STEPS = 64
-"""Number of steps whose visits are cached by graph."""
+"""Maximum number of steps whose visits are cached."""
 _MAX_KEPT = 1024
-"""Number of cached answers of each kind."""
+"""Maximum number of cached results of each method."""
 
 Level = call_chains.Level[Call]
-"""One call of the chain of calls that leads to a call site."""
+"""One call in the chain of calls that leads to a call site."""
 
 
 class CallSites:
     """Finds callers and callees of graphs within one run.
 
     Attributes:
-        levels: As `CallChains.levels`.
+        levels: The method `CallChains.levels`.
     """
 
     def __init__(self, graphs: GraphReader, events: EventReader) -> None:
         self._graphs = graphs
         self._events = events
         self.levels = CallChains(graphs.callers).levels
-        # These answers are needed for each tensor. Without the caches, the time would be quadratic in the number of
-        # visits.
+        # The following methods are called for each tensor. Without the caches, the time would be quadratic in the
+        # number of visits.
         kept = lru_cache(maxsize=_MAX_KEPT)
         self._visits_by_graph = lru_cache(maxsize=_MAX_STEPS)(self._find_visits_by_graph)
         self._visits_of_graph = kept(self._find_visits_of_graph)
@@ -45,17 +45,17 @@ class CallSites:
         self._visits_by_entry = kept(self._find_visits_by_entry)
 
     def callee_visits(self, context: Context, call: Call) -> Sequence[SiteVisit]:
-        """Returns where the callee of an op that runs in `context` left rows in the same step."""
+        """Returns the visits of the graph that an op calls in `context`, within the step of the context."""
         if context.step_id is None or context.call_site is None or call.callee_graph_id is None:
             return ()
         return self._visits_of_callee(context.step_id, context.execution_index, context.call_site, call)
 
     def entered_visit(self, context: Context, call: Call) -> SiteVisit | None:
-        """Returns where the body or condition of an inner loop left rows when the loop was entered in `context`.
+        """Returns the visit of the body or condition of an inner loop that was entered in `context`, or None.
 
         Args:
-            context: A frame and iteration of the outer loop.
-            call: The inner loop's call.
+            context: The frame and iteration of the outer loop that entered the inner loop.
+            call: The inner loop's call of its body or condition.
         """
         if context.step_id is None or context.call_site is None or call.callee_graph_id is None:
             return None
@@ -69,7 +69,7 @@ class CallSites:
         return sites.get(context.frame_id)
 
     def last_iteration_until(self, context: Context, graph_id: int) -> int | None:
-        """Returns the last iteration, up to the iteration of a context, in which a loop's body left rows, or None."""
+        """Returns the last iteration in which a loop's body left rows, up to the iteration of a context, or None."""
         if context.step_id is None or context.call_site is None or context.iteration is None:
             return None
         visits = self._visits_of_graph(context.step_id, context.execution_index, graph_id).get(context.call_site, ())
@@ -78,7 +78,7 @@ class CallSites:
         return iterations[place - 1] if place else None
 
     def levels_in(self, context: Context, graph_id: int) -> tuple[Level, ...] | None:
-        """Returns the calls from the outermost graph to a graph in a context, or None if they are unknown."""
+        """Returns the chain of calls from the outermost graph to a graph in a context, or None if it is unknown."""
         if context.call_site is None:
             return None
         execution = self._events.execution(context.execution_index)
@@ -86,7 +86,7 @@ class CallSites:
         return self.levels(graph_id, context.call_site, root=root)
 
     def outer_context(self, context: Context, levels: tuple[Level, ...]) -> Context:
-        """Returns the context of the calling op of the last level, given the context of the graph that it called."""
+        """Returns the context of the op that made the last call of `levels`, given the context of the called graph."""
         level = levels[-1]
         if not level.is_loop:
             frame_id, iteration = context.frame_id, context.iteration
@@ -97,7 +97,7 @@ class CallSites:
         return Context(context.step_id, context.execution_index, level.site, frame_id, iteration)
 
     def loops_around(self, context: Context, graph_id: int) -> list[tuple[Level, int | None]]:
-        """Returns the loops around a graph and their iterations, the outermost first; None for an unknown iteration."""
+        """Returns the loops around a graph and their iterations, outermost loop first. Unknown iterations are None."""
         levels = self.levels_in(context, graph_id) or ()
         loops: list[tuple[Level, int | None]] = []
         for depth in range(len(levels), 0, -1):
@@ -107,7 +107,7 @@ class CallSites:
         return loops
 
     def _outer_iteration(self, context: Context, level: Level) -> tuple[int | None, int | None]:
-        """Returns (frame, iteration) of the outer loop in which an inner loop's frame was entered."""
+        """Returns the (frame, iteration) of an outer loop that entered the frame of an inner loop."""
         if context.step_id is None:
             return None, None
         call = level.call
@@ -139,7 +139,7 @@ class CallSites:
     def _entries_without_rows(
         self, step_id: int, execution_index: int | None, levels: tuple[Level, ...], frames: Sequence[int]
     ) -> Mapping[int, tuple[int | None, int]]:
-        """Returns where the frames of an inner loop were entered, if the body of the outer loop itself left no row.
+        """Returns the entries of an inner loop's frames, if the body of the outer loop itself left no row.
 
         Args:
             step_id: The step.
@@ -157,11 +157,11 @@ class CallSites:
             return find_entries(frames, [(frame, k) for frame in sorted(last) for k in range(last[frame] + 1)])
         if any(level.is_loop for level in levels[:-1]):
             return {}
-        # One frame of the outer loop, with an unknown id, enters the inner loop in each iteration.
+        # The outer loop has one frame with an unknown ID, and enters the inner loop once in each iteration.
         return {frame: (None, iteration) for iteration, frame in enumerate(frames)}
 
     def visits_inside(self, step_id: int, execution_index: int | None, loop: Level) -> list[SiteVisit]:
-        """Returns where graphs left rows in the frames of a loop: its body, its condition, and their branches."""
+        """Returns the visits of the graphs that ran in a loop's frames: its body, its condition, and their branches."""
         inside = []
         for visit in self._events.site_visits(step_id, execution_index):
             levels = self.levels(visit.graph_id, visit.call_site, root=None) or ()
@@ -173,7 +173,7 @@ class CallSites:
     def _find_visits_by_entry(
         self, step_id: int, execution_index: int | None, site: str, call: Call
     ) -> dict[tuple[int | None, int | None], SiteVisit]:
-        """Returns the visits of an inner loop's body or condition, by where the loop was entered."""
+        """Returns the visits of an inner loop's body or condition, by the entry of the loop."""
         entries = self._entries(step_id, execution_index, site, call.graph_id, call.op_name)
         by_entry: dict[tuple[int | None, int | None], SiteVisit] = {}
         for visit in self._visits_of_callee(step_id, execution_index, site, call):
@@ -185,7 +185,7 @@ class CallSites:
     def _find_visits_of_callee(
         self, step_id: int, execution_index: int | None, site: str, call: Call
     ) -> tuple[SiteVisit, ...]:
-        """Returns where the callee of an op at a call site left rows in a step, in order of the first rows."""
+        """Returns the visits in a step of the graph that an op at a call site calls, in order of their first rows."""
         assert call.callee_graph_id is not None
         by_site = self._visits_of_graph(step_id, execution_index, call.callee_graph_id)
         for is_renamed in (False, True):
@@ -198,7 +198,7 @@ class CallSites:
     def _find_visits_of_graph(
         self, step_id: int, execution_index: int | None, graph_id: int
     ) -> dict[str, list[SiteVisit]]:
-        """Returns where a graph left rows in a step, by call site."""
+        """Returns the visits of a graph in a step, by call site."""
         by_call_site: dict[str, list[SiteVisit]] = {}
         for visit in self._visits_by_graph(step_id, execution_index).get(graph_id, ()):
             by_call_site.setdefault(visit.call_site, []).append(visit)
@@ -207,7 +207,7 @@ class CallSites:
     def _find_sites_of_graph(
         self, step_id: int, execution_index: int | None, graph_id: int | None
     ) -> dict[int | None, str]:
-        """Returns the call site at which a graph left its first row in each frame of a step."""
+        """Returns, for each frame of a step, the call site at which a graph left its first row."""
         by_frame: dict[int | None, str] = {}
         if graph_id is not None:
             for visit in self._visits_by_graph(step_id, execution_index).get(graph_id, ()):
@@ -222,11 +222,11 @@ class CallSites:
 
 
 def find_entries(frames: Sequence[int], entries: Sequence[Entry]) -> dict[int, Entry]:
-    """Returns where each frame of one loop was entered, without the frames whose entry is uncertain.
+    """Returns the entry of each frame of a loop. Frames whose entry is uncertain are left out.
 
     Args:
         frames: All frames of the loop in one step, in the order in which their first tensors were recorded.
-        entries: All places where the loop can have been entered, in order of the iterations.
+        entries: All frames and iterations in which the loop can have been entered, in the order of the iterations.
     """
     if not frames or not entries:
         return {}

@@ -1,8 +1,8 @@
 """Contents: what variables, other resources and lists of tensors held when they were read.
 
-Loops store the tensors that their gradients need in lists. The forward loop pushes one element per iteration, and the
-backward loop pops them. A list has no row of its own, so the search follows it back to the ops that pushed and popped
-its elements.
+Loops store in lists the tensors that their gradients need. The forward loop pushes one element per iteration, and the
+backward loop pops the elements. A list has no row of its own, so the search follows the list back to the ops that
+pushed and popped its elements.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ ELEMENT = 1
 
 _Key = tuple[Context, int, str, int]
 _MAX_VALUES = 500
-"""Number of written values that are examined for one read."""
+"""Maximum number of written values that are examined for one read."""
 
 
 class Gaps:
-    """Finds executions that ran but were not recorded: their indexes are missing."""
+    """Finds executions that ran but were not recorded. Their indexes are missing in the recording."""
 
     def __init__(self, logdir: Engine, *, run_id: str) -> None:
         self._logdir = logdir
@@ -39,8 +39,9 @@ class Gaps:
         """Returns whether an execution is missing after one `execution_index` and before another.
 
         Args:
-            after: The first index; -1 for the start of the run, None if it is not known.
-            before: The second index; None if it is not known. If either is None, any gap in the run counts.
+            after: The first index; -1 for the start of the run, None if the index is not known.
+            before: The second index; None if the index is not known. If `after` or `before` is None, any gap in the run
+                counts.
         """
         if not self._gaps:
             return False
@@ -68,10 +69,10 @@ class Content:
     """What a resource held at a read.
 
     Attributes:
-        values: The written values that the resource still contained, latest first: (place, `eager` or `graph` for the
-            code that wrote it).
-        old_value: A recorded read of the value before these writes; None if there is no such read or a write replaced
-            the value.
+        values: The written values that the resource still contained, latest first. Each value is a tuple of its place
+            and of the code that wrote it, `eager` or `graph`.
+        old_value: A recorded read of the value from before these writes; None if there is no such read, or if a write
+            replaced the value.
         is_known: Whether `values` and `old_value` determine what the resource held.
     """
 
@@ -89,7 +90,7 @@ class Contents:
         self._contents: dict[tuple[Place, int, str | None, int], Content] = {}
 
     def last_write(self, handle: Trace, reader: TensorEvent) -> tuple[Write | None, bool]:
-        """Returns the last write to a resource before it was read, and whether this is certain.
+        """Returns the last write to a resource before a read, and whether this answer is certain.
 
         Args:
             handle: Where the resource came from, seen from the reading op.
@@ -115,8 +116,8 @@ class Contents:
         Args:
             handle: Where the resource came from, seen from the reading op.
             reader: The row of the reading op's output.
-            since: Consider only writes and reads of executions from this execution_index on. Unless it is 0, `is_known`
-                is False.
+            since: Consider only writes and reads of executions from this execution_index on. If `since` is not 0,
+                `is_known` is False.
         """
         key = (handle.place, reader.event_index, reader.op_type, since)
         if key not in self._contents:
@@ -143,7 +144,8 @@ class Contents:
                     is_known = are_known and not self._gaps.between(old.execution_index, later.execution_index)
                     return Content(tuple(values), old, is_known)
             if write is None:
-                # Before the first write, the resource held its initial value from outside, and that is known.
+                # Before the first write, the resource held its initial value. That value came from outside, and is
+                # known.
                 is_known = are_known and not handle.is_lost and not self._gaps.between(-1, until)
                 return Content(tuple(values), None, is_known)
             if self._is_unrecorded_between(write, until):
@@ -166,7 +168,7 @@ class Contents:
 
 @dataclass(frozen=True)
 class _List:
-    """A list of tensors: its last element, and the list without it (None if it is empty or unknown)."""
+    """A list of tensors: the last element, and the rest of the list (None if the rest is empty or unknown)."""
 
     last: Place
     rest: _List | None
@@ -176,7 +178,7 @@ class TensorLists:
     """Follows the lists of tensors of one run.
 
     Args:
-        resolve: Returns the place of the op that made a tensor, or None if it was not recorded.
+        resolve: Returns the place of the op that made a tensor, or None if that place is not known.
     """
 
     def __init__(
@@ -189,13 +191,16 @@ class TensorLists:
         """The lists by their places."""
 
     def popped(self, pop: GraphTensor) -> Place | None:
-        """Returns the place of the element that a pop returns, or None if it is not known."""
+        """Returns the place of the element that a pop returns, or None if the element is not known."""
         op = self._graphs.op(pop.graph_id, pop.op_name)
         tensors = None if op is None or not op.inputs else self._list(self._executed.aligned_inputs(pop, op)[0])
         return None if tensors is None else tensors.last
 
     def _list(self, place: GraphTensor) -> _List | None:
-        """Returns a list. Loops make long lists, so the search does not recurse and visits each place once."""
+        """Returns the list at a place, or None if the list is empty or unknown.
+
+        Loops make long lists, so the search does not recurse and visits each place once.
+        """
         to_follow: list[tuple[_Key, Place | None]] = []
         content: _List | None = None
         at = self._resolve(place)

@@ -32,28 +32,28 @@ _SINGULAR = types_with(Trait.IS_SINGULAR)
 _HARMS = frozenset({"variable", "result"})
 _MAX_PIPELINE_ROWS = 256
 _MAX_SITES = 1000
-"""Maximum number of bad op outputs that are examined for a harmless origin."""
+"""In the search for a harmless origin, at most this many bad op outputs are examined."""
 _NUM_LATER = 1000
-"""An update that uses a result counts as skipped if it is skipped within this many executions after the result."""
+"""An update that uses a result counts as skipped if the program skips it at most this many executions later."""
 _EXECUTIONS_AT_ONCE = 256
-"""Minimum number of executions whose skipped results are read at once, because each query takes some milliseconds."""
+"""Minimum number of executions whose skipped results are read in one query. Each query takes some milliseconds."""
 _MAX_BEHIND = 64
-"""Maximum number of tensors behind a bad tensor that are searched for a pool that took NaN, or for a forward op."""
+"""A search that starts at one bad tensor visits at most this many tensors."""
 _MAX_RESULTS = 100
-"""Maximum number of executions with bad results that are searched for a loss before the first bad variable."""
+"""In the search for a bad loss before the first bad variable, at most this many executions are examined."""
 _MAX_CALL_ROWS = 4000
 """Maximum number of bad tensors that are read from one call."""
 
 
 @dataclass(frozen=True)
 class Culprit:
-    """The op to blame, represented by the bad tensor that it made, and the place where the badness ended.
+    """The op to blame, given by the bad tensor that it made, and the effect of this tensor.
 
     Attributes:
         event: The tensor.
-        effect: Where its badness ended.
-        rivals: Other proven origins that did as much harm in the same phase of the same call, and that took no bad
-            value from another origin. The phases are the forward pass, the gradients and the optimizer.
+        effect: Where the bad values of this tensor ended.
+        rivals: Other proven origins that did as much harm in the same phase of the same call. They took no bad value
+            from another origin. The phases are the forward pass, the gradients and the optimizer.
     """
 
     event: TensorEvent
@@ -66,7 +66,7 @@ class _RootsOfSinks(NamedTuple):
 
     Attributes:
         execution_index: The execution; None for a step outside of executions.
-        start: The event_index of its start.
+        start: The event_index at which the execution or the step starts.
         roots: The origins.
     """
 
@@ -76,7 +76,7 @@ class _RootsOfSinks(NamedTuple):
 
 
 class _Handled:
-    """Origins that the program handled: it skipped the updates that would have used them."""
+    """Origins that the program handled: the program skipped the updates that would have used them."""
 
     def __init__(self, origins: Origins, sinks: Sinks) -> None:
         self._origins = origins
@@ -87,7 +87,7 @@ class _Handled:
         self._handled: set[int] = set()
 
     def has(self, origin: TensorEvent, *, until: int) -> bool:
-        """Returns whether an execution before the given one skipped a tensor that goes back to an origin."""
+        """Returns whether a tensor that was computed from an origin was skipped in an execution before `until`."""
         self._look_until(until)
         return origin.event_index in self._handled
 
@@ -130,7 +130,7 @@ class Culprits:
         self._sinks = sinks
         self._gradients = gradients
         self._harmless_since = LAST_EXECUTION
-        """The earliest execution of which it is known that no harm follows."""
+        """It is known that no harm follows this execution or any later one."""
         self.effects = Effects(
             logdir,
             flow,
@@ -162,10 +162,10 @@ class Culprits:
         return Culprit(first, Effect(effect, None), tuple(independent))
 
     def _is_behind(self, event: TensorEvent, others: Collection[int]) -> bool:
-        """Returns whether one of some bad tensors, given by event_index, is behind another bad tensor.
+        """Returns whether a bad tensor was computed from one of `others`, which are the event indexes of bad tensors.
 
-        A finite number divided by an infinity is 0, which can make the next op bad. So the search goes through such
-        divisions, too.
+        A finite number divided by an infinity is 0, and this 0 can make the next op bad. So the search also goes
+        through such divisions.
         """
 
         def sources(row: TensorEvent) -> Iterator[TensorEvent]:
@@ -177,10 +177,11 @@ class Culprits:
         return any(row.event_index in others for row in behind)
 
     def _hidden_beside(self, first: TensorEvent) -> list[TensorEvent]:
-        """Returns the bad tensors in the call of an origin that did harm, but whose effect the origin's NaN hide.
+        """Returns other bad tensors that did harm in the call of an origin. The NaN of the origin hide their effects.
 
-        An infinity that is added to a NaN leaves no trace. So only ops that are bad at single points are examined, and
-        ops of the origin's own type: an overflow of another op most likely has the same cause as the origin.
+        An infinity that is added to a NaN leaves no trace. Only two groups of ops are examined: ops that are bad at
+        single points, and ops of the origin's own type. An overflow of any other op most likely has the same cause as
+        the origin.
         """
         if first.scope != "graph" or first.execution_index is None:
             return []
@@ -194,14 +195,14 @@ class Culprits:
         return [row for row in origins if self.effects.of(row).name in _HARMS]
 
     def _is_rival(self, root: TensorEvent, first: TensorEvent) -> bool:
-        """Returns whether an origin is as much to blame as the first one of its call."""
+        """Returns whether an origin is as much to blame as the first origin of its call."""
         is_origin = self._origins.verdict(root).is_origin or self._has_own_zeros(root)
         if root.event_index == first.event_index or not is_origin:
             return False
         return self._origins.order(root)[:2] == self._origins.order(first)[:2]  # the call, and the phase in it
 
     def _has_own_zeros(self, quotient: TensorEvent) -> bool:
-        """Returns whether a division made its infinities of zeros, although the divisor may hold infinities, too."""
+        """Returns whether zeros in the divisor made a quotient infinite. The divisor may also hold infinities."""
         index = POLES.get(quotient.op_type or "")
         if index is None or quotient.op_type not in DIVISIONS or quotient.num_nan != 0:
             return False
@@ -211,7 +212,7 @@ class Culprits:
         return divisor is not None and divisor.num_nan == 0 and bool(divisor.num_zero) and is_dividend_finite
 
     def _most_harmful(self) -> list[tuple[str, list[TensorEvent]]]:
-        """Returns `_find_most_harmful` for all origins, and keeps the result for the next question."""
+        """Returns the result of `_find_most_harmful` for all origins, and keeps it for the next question."""
 
         def find() -> list[tuple[str, list[TensorEvent]]]:
             return self._find_most_harmful(lambda root: False)
@@ -221,7 +222,7 @@ class Culprits:
         return self._logdir.kept((Culprits, self._run_id, self._origins.kinds), find)
 
     def _find_most_harmful(self, is_passed_over: Callable[[TensorEvent], bool]) -> list[tuple[str, list[TensorEvent]]]:
-        """Returns (effect, origins of the first sinks that have origins) for each effect of the most harmful rank.
+        """Returns each effect of the most harmful rank, with the origins of its first sinks that have origins.
 
         Args:
             is_passed_over: Returns True for origins to ignore.
@@ -245,7 +246,7 @@ class Culprits:
 
         Args:
             is_passed_over: Returns True for origins to ignore.
-            before: The origins that did harm to a variable first. Only results of the same execution or of earlier
+            before: The first origins that did harm to a variable. Only results of the same execution or of earlier
                 executions count.
         """
         if before.execution_index is None:
@@ -262,7 +263,7 @@ class Culprits:
         return None
 
     def _blamed(self) -> dict[int, str]:
-        """Returns the effects of the origins that compete for being the culprit, by event_index."""
+        """Returns the effect of each origin that may be the culprit, by the event_index of the origin."""
         most_harmful = self._most_harmful()
         effects = _effects_of_ops(most_harmful)
         return {root.event_index: effects[_instance(root)] for _, roots in most_harmful for root in roots}
@@ -280,10 +281,10 @@ class Culprits:
         return is_followed
 
     def _ranks(self) -> tuple[tuple[str, ...], ...]:
-        """Returns the effects that count as equally harmful, the most harmful first.
+        """Returns the groups of effects that count as equally harmful. The most harmful group comes first.
 
-        Without recorded roles, a forward op cannot be told from its gradient. In this case a bad loss counts as much as
-        the bad variables that resulted from it, so that the forward op is found.
+        Without recorded roles, forward ops and gradients cannot be distinguished. A bad loss then counts as much as the
+        bad variables that resulted from it, so that the search finds the forward op.
         """
         return (("variable",), ("result",), ("metric",)) if self._labels.has_roles else (("variable", "result"),)
 
@@ -301,10 +302,10 @@ class Culprits:
         Args:
             effect: The effect.
             is_passed_over: Returns True for origins to ignore.
-            since: Only sinks of this execution and later ones; None for all.
-            upto: Only sinks of this execution and earlier ones, and of steps outside of executions.
-            unhandled: The event indexes of origins that are known to have done harm, so that the program did not handle
-                them.
+            since: The first execution whose sinks count; None for all executions.
+            upto: The last execution whose sinks count. Sinks in steps outside of executions always count.
+            unhandled: The event indexes of origins that are known to have done harm. The program did not handle these
+                origins.
         """
         seen: set[int] = set()
         seen_of_updates: set[int] = set()
@@ -338,7 +339,7 @@ class Culprits:
         return order[0], not self._origins.verdict(root).is_origin, order
 
     def harmless(self) -> Culprit | None:
-        """Returns the earliest origin that is not proven harmless, or else the earliest origin of all."""
+        """Returns the earliest origin that is not proven harmless. If all are, returns the earliest origin of all."""
         bad = self._bad_sites()
         bad += self._of_first_call(bad)
         is_allowed = self._origins.is_allowed
@@ -374,8 +375,8 @@ class Culprits:
     def _cause(self, root: TensorEvent) -> TensorEvent:
         """Returns the origin behind an origin: the bad forward op of a gradient, or the bad op of a pipeline or call.
 
-        A program contains a constant NaN on purpose, as the result in case another value is NaN. That other value is
-        the cause.
+        A constant NaN in a program is intended: it is the result for the case that another value is NaN. That other
+        value is the cause.
         """
         behind = (
             self._gradients.forward_of(root)
@@ -397,7 +398,7 @@ class Culprits:
     def _first_behind(
         self, behind: list[TensorEvent], root: TensorEvent, *, is_literal_skipped: bool = False
     ) -> TensorEvent:
-        """Returns the first origin of the tensors behind a root, or the root itself if they have no other origin."""
+        """Returns the first origin of the tensors behind a root, or the root if these tensors have no other origin."""
         others = [other for other in self._origins.roots(behind, set()) if other.event_index != root.event_index]
         if is_literal_skipped:
             others = [other for other in others if not self._origins.is_literal(other)]
@@ -409,9 +410,9 @@ class Culprits:
         return min(others, key=place_behind, default=root)
 
     def _takes_unknown_op(self, row: TensorEvent) -> bool:
-        """Returns whether a tensor was computed from an op that the graph lacks. An imported graph lacks all calls.
+        """Returns whether the graph lacks an op whose output the op of a tensor takes. Imported graphs lack all calls.
 
-        Another candidate in the same call, such as an op in the called function, then comes first.
+        Such a tensor comes after other candidates in the same call, such as an op in the called function.
         """
         graph_id = row.graph_id
         op = None if graph_id is None else self._flow.graphs.op(graph_id, row.op_name or "")
@@ -440,7 +441,7 @@ class Culprits:
     def _computed_eagerly_from(self, execution_index: int) -> list[TensorEvent]:
         """Returns the origins of bad values that eager ops of the forward pass computed from results of an execution.
 
-        Infinities that the program wrote are left out, and ops whose gradient is finite or that have none.
+        Leaves out infinities that the program wrote, ops whose gradient is finite, and ops that have no gradient.
         """
         events = self._flow.events
 
@@ -465,7 +466,7 @@ class Culprits:
         return [root for root in self._origins.roots(forward, set()) if not self._origins.is_literal(root)]
 
     def _lost_in_pool(self, root: TensorEvent) -> list[TensorEvent]:
-        """Returns the NaNs for which a pool behind the bad tensor returned the lowest number."""
+        """Returns the tensors whose NaN a pool behind the bad tensor replaced with the lowest number of the dtype."""
         for row in self._behind(root, without_bad=True):
             if row.op_type in POOLS:
                 taken = [source for source in self._flow.recent_sources_of(row) if holds_extreme(row, source)]
@@ -498,7 +499,7 @@ class Culprits:
         apart = f"AND graph_id NOT IN ({', '.join('?' * len(graphs))})" if graphs else ""
         # A tensor without a step belongs to a call if it has an execution.
         in_pipeline = f"scope = 'graph' AND NOT (step_id IS NULL AND execution_index IS NOT NULL) {apart}"
-        # An infinity in each record, such as the initial value of a minimum, would fill up the limit before a NaN.
+        # If each record has an infinity, such as the initial value of a minimum, the infinities would use up the limit.
         of_kind = "num_nan > 0 AND " if root.num_nan and not (root.num_pos_inf or root.num_neg_inf) else ""
         return self._read(f"{of_kind}{in_pipeline} AND event_index < ?", *graphs, root.event_index)
 
@@ -534,9 +535,9 @@ class Culprits:
         return in_call or self._in_steps_of_unknown_calls(execution, root)
 
     def _in_step_of_call(self, root: TensorEvent) -> list[TensorEvent]:
-        """Returns the bad tensors inside a function that an op of a graph called and TensorFlow ran in another step.
+        """Returns the bad tensors inside a function that an op of a graph called, if TensorFlow ran it in another step.
 
-        TensorFlow inlines most calls. It does not inline a call if it chooses the implementation of the function by the
+        TensorFlow inlines most calls. It does not inline the call of a function whose implementation it chooses by the
         device.
         """
         if root.scope != "graph" or root.graph_id is None or root.step_id is None:
@@ -617,7 +618,7 @@ class Culprits:
         return [root for root in roots if root.op_type != "Const" and self._origins.verdict(root).is_origin]
 
     def _called_graphs(self) -> set[int]:
-        """Returns the graphs that run within calls from eager code or runs of sessions, at any depth."""
+        """Returns all graphs that run within calls from eager code or within runs of sessions, at any depth."""
         graphs = self._flow.graphs
         roots = {graphs.function_graphs.get(name, graph_id) for name, graph_id in self._flow.events.op_types()}
         return {part for root in roots if root is not None for part in graphs.parts(root)}
@@ -634,7 +635,7 @@ class Culprits:
 def _effects_of_ops(
     most_harmful: Sequence[tuple[str, Sequence[TensorEvent]]],
 ) -> dict[tuple[object, ...], str]:
-    """Returns, by run of an op, the most harmful effect of its outputs.
+    """Returns, for each run of an op, the most harmful effect of the op's outputs.
 
     A cross-entropy, for example, returns the loss and the gradient. The program may return a bad loss, but the gradient
     reaches the variables.
@@ -650,6 +651,6 @@ def _effects_of_ops(
 
 
 def _instance(row: TensorEvent) -> tuple[object, ...]:
-    """Returns what identifies one run of the op that made a tensor; for an eager tensor, the tensor itself."""
+    """Returns a key for the run of the op that made a tensor. The key of an eager tensor is its event_index."""
     place = row.graph_tensor
     return (row.event_index,) if place is None else (place.context, place.graph_id, place.op_name)

@@ -34,14 +34,14 @@ from tfdbg_arrow.schema.op_traits import (
 _MAX_PATH = 10_000
 """Maximum number of borders that a tensor is followed across. A longer path counts as a cycle."""
 _MAX_BEHIND = 300
-"""Maximum number of bad tensors that are examined in the search from a result of a Python function back to its op."""
+"""A search back from a result of a Python function examines at most this many bad tensors."""
 _MAX_KEPT = 50_000
-"""Number of tensors whose sources are cached."""
+"""Maximum number of tensors whose sources are cached."""
 _SUMS = types_with(Trait.EQUAL | Trait.RESHAPED) | {"Mean", "Sum"}
-"""Types of ops whose output for non-negative numbers is 0 only where all these numbers are 0."""
+"""Types of ops that return 0 for non-negative numbers only where all these numbers are 0."""
 _READERS = types_with(Trait.READS | Trait.READS_PART)
 _MAX_UNRECORDED = 500
-"""Maximum number of unrecorded tensors that are examined for one op."""
+"""For one op, at most this many unrecorded tensors are examined."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Input:
 
     Attributes:
         index: Which input, from 0.
-        trace: Where it came from.
+        trace: Where the input came from.
         write: For a variable or another resource, the last write to it; None if no write was recorded.
     """
 
@@ -64,8 +64,7 @@ class Sources:
     """The nearest recorded tensors that the values of a tensor depend on.
 
     Attributes:
-        events: The rows of these tensors. An input is represented by the row of the op that computed it, if that op has
-            a row.
+        events: The rows of these tensors. If the op that computed an input has a row, this row stands for the input.
         is_complete: True if `events` has all these tensors; False if an input that could be bad was not recorded.
     """
 
@@ -106,9 +105,9 @@ class DataFlow:
 
     @classmethod
     def of(cls, logdir: Engine, *, run_id: str) -> DataFlow:
-        """Returns the cached data flow of a run, with everything it read for earlier questions.
+        """Returns the cached data flow of a run, with everything that earlier questions read.
 
-        The caller must hold its `lock` while using it.
+        The caller must hold the `lock` of the data flow while using it.
         """
         return logdir.kept((cls, run_id), lambda: cls(logdir, run_id=run_id))
 
@@ -133,12 +132,12 @@ class DataFlow:
 
         Args:
             event: The tensor.
-            is_recent: Leave out values that executions before the run's first bad tensor wrote to a variable, as
-                `recent_sources_of` does.
+            is_recent: Whether to leave out values that were written to a variable before the run's first bad tensor, as
+                in `recent_sources_of`.
 
         Returns:
             Tuples (index of the input, how, row) in the order of the inputs. `how` comes from the input's trace. For a
-            variable, `how` is `variable`, and the rows are the tensors that its content came from.
+            variable, `how` is `variable`, and the rows are the tensors from which the variable's content came.
         """
         taken = []
         for index, (place, how) in enumerate(self._input_places(event)):
@@ -155,16 +154,19 @@ class DataFlow:
     def sources_of(self, event: TensorEvent) -> Sources:
         """Returns the recorded tensors that a tensor depends on.
 
-        For an input that was not recorded, the inputs of its op are returned instead. The result is then complete only
-        in three cases: the dtype of the input has no infinities and no NaN; the input stores other tensors (a variable,
-        a list), which are followed; or the optimizer fused the op of the input into another op.
+        If an input was not recorded, the inputs of its op are returned instead. The result is then complete only in
+        three cases:
+
+        - The dtype of the input has no infinities and no NaN.
+        - The input is a variable or a list, and the tensors that it stores are followed.
+        - The optimizer fused the op of the input into another op.
         """
         return self._sources_of(event, since=0)
 
     def recent_sources_of(self, event: TensorEvent) -> tuple[TensorEvent, ...]:
-        """Returns the tensors of `sources_of` that may be bad or belong to the tensor's own call.
+        """Returns those tensors of `sources_of` that may be bad or belong to the tensor's own call.
 
-        Values that executions before the run's first bad tensor wrote to a variable are left out, as there can be many.
+        Leaves out values that were written to a variable before the run's first bad tensor, because there can be many.
 
         Args:
             event: A tensor of an execution that does not come before the run's first bad tensor.
@@ -186,7 +188,7 @@ class DataFlow:
         return () if has_unknown else results
 
     def _argument_of_python_function(self, event: TensorEvent) -> tuple[TensorEvent, ...]:
-        """Returns the bad input of an op such as `tf.py_function` that a Python function took as an argument."""
+        """Returns the input that an op such as `tf.py_function` passed to its Python function as this bad argument."""
         output = self._python_functions.output_after(event) if event.scope == "external" else None
         inputs = [] if output is None else [row for _, _, row in self.taken_by(output)]
         return tuple(row for row in inputs if has_health_of(row, event))[:1]
@@ -194,7 +196,7 @@ class DataFlow:
     def output_of_python_function(self, event: TensorEvent) -> TensorEvent | None:
         """Returns the output of an op such as `tf.py_function` that was computed from a bad tensor in its function.
 
-        The result is None for a tensor that was not computed in such a function.
+        The result is None for a tensor that was not computed in such a Python function.
         """
         output = self._python_functions.output_after(event)
         behind = () if output is None else rows_behind([output], self.bad_sources_of, limit=_MAX_BEHIND)
@@ -210,9 +212,9 @@ class DataFlow:
         return self._sources[key]
 
     def infinities_behind(self, event: TensorEvent) -> tuple[TensorEvent, ...]:
-        """Returns the rows of -Inf that a logarithm of sums of exponentials hands on: exp(-Inf) is 0, log(0) is -Inf.
+        """Returns the tensors whose -Inf a logarithm of sums of exponentials hands on: exp(-Inf) is 0, log(0) is -Inf.
 
-        The result is empty if an exponential returned 0 for a finite number, which is an underflow.
+        The result is empty if an exponential returned 0 for a finite number. That is an underflow.
         """
         if event.op_type != "Log" or not event.num_neg_inf or event.num_nan or event.num_pos_inf:
             return ()
@@ -221,7 +223,7 @@ class DataFlow:
         examined = {event.event_index}
         while rows:
             row = rows.pop()
-            if row.event_index in examined:  # several terms share it, or rows without a context form a cycle
+            if row.event_index in examined:  # several terms share this row, or rows without a context form a cycle
                 continue
             examined.add(row.event_index)
             behind = self.sources_of(row).events
@@ -277,7 +279,7 @@ class DataFlow:
         )  # fmt: skip
 
     def equal_ops(self, event: TensorEvent) -> list[Op]:
-        """Returns the program's other ops that are equal to the maker of a tensor. TensorFlow ran only one of them."""
+        """Returns the program's ops that are equal to the maker of a tensor. TensorFlow ran only one of these ops."""
         maker = self.program_ops.maker(event)
         own = event.graph_tensor if maker is None else maker.place
         if own is None or own.context.call_site is None:
@@ -299,7 +301,7 @@ class DataFlow:
         return next((other for other in equal if other.role == "loss"), label)
 
     def stack_trace_id(self, event: TensorEvent) -> int | None:
-        """Returns the stack that created or executed the op of a tensor, or None if it was not recorded.
+        """Returns the ID of the stack that created or executed the op of a tensor, or None if no stack was recorded.
 
         If TensorFlow did not run the program's op unchanged, the result is the stack of `ProgramOps.maker`.
         """
@@ -313,7 +315,7 @@ class DataFlow:
         return None if execution is None else execution.stack_trace_id
 
     def captured_as(self, event: TensorEvent) -> tuple[int, str] | None:
-        """Returns the graph and the Placeholder of the function that captured a tensor from outside and used it first.
+        """If a function captured an external tensor and used it first, returns the function's graph and Placeholder.
 
         The result is None if another execution used the tensor first, or if the tensor is an argument of the function.
         """
@@ -332,9 +334,9 @@ class DataFlow:
         """Follows a tensor back over borders to the op that computed it.
 
         Args:
-            place: Where the user of the tensor takes it from.
-            how: Where that user ran: `graph` or `eager`.
-            near: event_index of that user.
+            place: The place from which an op takes the tensor.
+            how: Where that op ran: `graph` or `eager`.
+            near: The event_index of that op.
         """
         place = self._located(place)
         path = [place]
@@ -372,7 +374,7 @@ class DataFlow:
         return row is None or bool(row.has_inf_or_nan)
 
     def made_from(self, place: Place) -> Iterator[tuple[Place, str]]:
-        """Yields the places of the tensors that a tensor was made from, and how each of them was passed."""
+        """Yields the place of each tensor from which a tensor was made, and how that tensor was passed."""
         crossing = self.borders.crossing(place)
         if crossing is not None and crossing.place is not None:
             yield crossing.place, crossing.how
@@ -444,8 +446,8 @@ class DataFlow:
                     by_event[content.old_value.event_index] = content.old_value
             else:
                 more = list(self.made_from(trace.place))
-                # The inputs determine a list of tensors, and an op that the optimizer fused into another one. They do
-                # not determine any other unrecorded tensor.
+                # The inputs of an unrecorded tensor determine it in two cases: it is a list of tensors, or the
+                # optimizer fused its op into another op.
                 is_known = not trace.is_lost and self._is_known_by_inputs(trace)
             is_complete = is_complete and is_known
             to_follow.extend(more)
@@ -464,7 +466,7 @@ class DataFlow:
                 yield GraphTensor(own.context, own.graph_id, source, slot, own.near), "graph"
 
     def _is_made_known(self, event: TensorEvent) -> bool:
-        """Returns whether the recording shows which inputs the op that made a tensor took."""
+        """Returns whether the recording shows the inputs of the op that made a tensor."""
         if event.scope == "external":
             return not self._gaps.between(-1, event.execution_index)
         if event.scope != "graph":
@@ -491,7 +493,7 @@ class DataFlow:
                 yield EagerValue(tensor_id), "eager"
 
     def _made_at(self, place: GraphTensor) -> Place | None:
-        """Returns the place of the op that computed a tensor, or None if it is not known."""
+        """Returns the place of the op that computed a tensor, or None if that place is not known."""
         trace = self.trace(place, how="graph", near=place.near)
         return None if trace.is_lost else trace.place
 

@@ -1,4 +1,4 @@
-"""Decisions: ops that make an integer or a boolean from the value of a number, and an arbitrary one from a NaN."""
+"""Decisions: ops that make an integer or a boolean from the values of numbers. For a NaN, the result is arbitrary."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tfdbg_arrow.query.recorded import Op
 from tfdbg_arrow.schema.op_traits import REFERENCE_WRITER, WRITER, Trait, types_with
 
 SELF_CHECKS = types_with(Trait.COMPARES)
-"""Types of ops that test whether a tensor is NaN, if they compare it with itself."""
+"""Types of ops that test for NaN when they compare a tensor with itself."""
 _ORDERS = frozenset({"Greater", "GreaterEqual", "Less", "LessEqual"})
 """Types of ops that compare numbers. Their output is false for NaN."""
 SELECTS = frozenset({"Select", "SelectV2"})
@@ -34,8 +34,8 @@ class Decisions:
     def decides(self, graph_id: int, op: Op) -> bool:
         """Returns whether an op makes integers or booleans from its inputs, and one of these outputs is used.
 
-        An op of a metric does not count if the metric also tests the values, for example with `tf.math.is_nan`: such a
-        metric leaves out the bad values.
+        An op of a metric does not count if the metric also tests whether the values are bad, for example with
+        `tf.math.is_nan`. Such a metric leaves out the bad values.
         """
         if not is_decision(op.op_type) or is_check(op.op_type, op.inputs):
             return False
@@ -93,8 +93,8 @@ def is_check(op_type: str, inputs: Sequence[object]) -> bool:
     """Returns whether an op only tests whether a tensor is bad.
 
     Args:
-        op_type: Its type.
-        inputs: The tensors that it takes.
+        op_type: The type of the op.
+        inputs: The tensors that the op takes.
     """
     return op_type in CHECKS or (op_type in SELF_CHECKS and len(inputs) == 2 and inputs[0] == inputs[1])
 
@@ -112,17 +112,17 @@ def is_writer(op_type: str) -> bool:
 
 
 def effect_of_decision(role: str | None) -> str:
-    """Returns the effect if an op with this role makes an integer or a boolean from a NaN."""
+    """Returns the effect of a NaN from which an op with this role makes an integer or a boolean."""
     return "metric" if role == "metric" else "result"
 
 
 def _rejects_proposals(graph: Graph, comparison: Op) -> bool:
-    """Returns whether a comparison with NaN makes the program keep a state, in place of a proposal that led to the NaN.
+    """Returns whether a comparison with NaN makes the program drop the proposal that led to the NaN.
 
     An example is a sampler: `tf.where(log(u) < density(proposal) - density(state), proposal, state)`. A comparison with
-    NaN is false. So the program drops the proposal, if the comparison only selects between a proposal from which the
-    NaN may come, and the state from which the proposal was made. If the program also tests whether the numbers are
-    finite, before it selects, the choice needs no such form.
+    NaN is false, so the sampler drops the proposal and keeps the state. The comparison must only select between two
+    tensors: a proposal from which the NaN may come, and the state from which the proposal was made. If the program also
+    tests whether the compared numbers are finite, the comparison may select between any tensors.
     """
     if comparison.op_type not in _ORDERS:
         return False
@@ -133,7 +133,7 @@ def _rejects_proposals(graph: Graph, comparison: Op) -> bool:
         name = to_follow.pop()
         users = [graph.ops[user] for user in graph.users.get(name, ())]
         if not users or len(selects) > _MAX_KEPT:
-            return False  # the function returns it, or uses it very often
+            return False  # the function returns the comparison, or uses it very often
         for user in users:
             if user.op_type == "LogicalAnd":
                 to_follow.append(user.op_name)
@@ -160,7 +160,7 @@ def _rejects_proposals(graph: Graph, comparison: Op) -> bool:
 
 
 def _behind(graph: Graph, op: Op) -> Collection[str]:
-    """Returns the ops of a graph from which an op is computed, including itself."""
+    """Returns the ops of a graph from which an op is computed, including the op itself."""
 
     def sources(name: str) -> Iterator[str]:
         return (source for source, _ in graph.ops[name].inputs if source in graph.ops)

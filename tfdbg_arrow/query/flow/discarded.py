@@ -1,4 +1,4 @@
-"""DiscardedResults: the results of layers that the program threw away before it trained, as `model(zeros)` does.
+"""DiscardedResults: results of layers that the program threw away before the training, as in `model(zeros)`.
 
 Such a call only creates the weights. The value that the model returns means nothing: the batch is a dummy, and
 statistics of the data still have their initial values.
@@ -19,10 +19,10 @@ from tfdbg_arrow.query.stacks import Frame
 
 _CALL_OF_LAYER = "Layer.__call__"
 _WRAPPER = "error_handler"
-"""The function that TensorFlow and Keras wrap other functions with, so that errors have short stacks."""
+"""TensorFlow and Keras wrap other functions with this function, so that errors have short stacks."""
 
 _Span = tuple[tuple[int, int], tuple[int, int]]
-"""Where a part of a text begins and ends: (line, column) from (1, 0)."""
+"""The start and the end of a part of a text, as (line, column). Lines count from 1, and columns from 0."""
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,8 @@ class _Statements:
     """The parts of a file that show whether the program uses the value of a call.
 
     Attributes:
-        calls: The statements that are only a call, so that its value is thrown away. The last statement of the file is
-            not among them: a notebook shows its value.
+        calls: The statements that consist only of a call. The program throws away the value of this call. The last
+            statement of the file is left out, because a notebook shows its value.
         returned: The values that statements return, and the elements of returned tuples, lists and dictionaries.
     """
 
@@ -59,9 +59,9 @@ class DiscardedResults:
     def is_discarded(self, row: TensorEvent) -> bool:
         """Returns whether an eager op computed a tensor for a call whose value the program threw away.
 
-        This is so if a statement consists only of a call of a layer, or of a call of one of the program's functions
-        that returns the value of a layer. An optimizer must have computed something later: otherwise the value may be
-        the purpose of the program.
+        Two conditions must hold. First, a statement consists only of a call of a layer, or only of a call of one of the
+        program's functions, and this function returns the value of a layer. Second, an optimizer computed something
+        later: otherwise the value may be the purpose of the program.
         """
         execution = self._flow.events.execution(row.execution_index)
         if execution is None or execution.graph_id is not None or self._flow.labels.of(row).role != "forward":

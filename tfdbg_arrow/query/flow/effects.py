@@ -1,37 +1,39 @@
 """Effects: where the badness of a tensor ends.
 
-The badness can end in these places, the most harmful first:
+The effects are, the most harmful first:
 
-* in a variable (`variable`): an op writes the bad value to it;
-* in a result (`result`): a function or an eager op returns the bad value to the program, or an op passes it out of
-  TensorFlow, and nothing is computed from it any more;
-* in a metric (`metric`): only ops of metrics take the bad value;
-* nowhere (`absorbed`): no bad value is computed from the bad value, or no bad value that is computed from it ends in
-  these places.
+* `variable`: an op writes the bad value to a variable.
+* `result`: a function or an eager op returns the bad value to the program, or an op passes the bad value out of
+  TensorFlow. Nothing more is computed from the value.
+* `metric`: only ops of metrics take the bad value.
+* `absorbed`: no bad value is computed from the bad value, or no bad value that is computed from it has one of the other
+  effects.
 
-If a statement threw away the value of a layer before the program trained, as `model(example)` does, that value does not
-count as a result.
+If a statement threw away the value of a layer before the program trained, as the statement `model(example)` does, that
+value does not count as a result.
 
 If an op turns a NaN into an integer or a boolean, and the program uses that output, the NaN counts as a result.
-Examples are the class that ArgMax picks, an index, and a comparison. The exceptions are ops that ask whether a value is
-bad (IsNan, IsInf, IsFinite, `x != x`), because their output is correct. A call that raised an error before it used a
-bad value returned the error instead of a result. The value did no harm if the program caught the error: the same line
-of code called the function again later, and this call raised no error. An update in such a call counts only if a
-variable was bad afterwards.
+Examples are the class that ArgMax picks, an index, and a comparison. The exceptions are ops that test whether a value
+is bad (IsNan, IsInf, IsFinite, `x != x`), because their output is correct.
+
+If a call raised an error before it used a bad value, the value counts as a result, because the program got the error.
+The value did no harm if the program caught the error. The program caught the error if the same line of code called the
+function again later without an error. An update in a call that raised an error counts only if a variable was bad
+afterwards.
 
 The gradient of an op may create bad values where the op itself created a bad value: the gradient of a logarithm of 0 is
 infinite, even if the program did not use the logarithm. The bad values of the gradient belong to the bad value of the
-op. If they did harm, the bad value of the op counts as harmful, too.
+op. If the bad values of the gradient did harm, the bad value of the op counts as harmful, too.
 
-An absorbed value is expected, as it did no harm. There is one exception. An optimizer that scales the loss provokes
-overflows, looks for them and skips the step. If the step is skipped because of a division by zero, or because of a NaN
-that no overflow caused, a smaller scale would not help. If the branch that would have used the value never ran in any
-step, the steps are lost for good: such a value is absorbed but not expected. If a skipped step returns a scalar that
-was computed from the gradients alone, the scalar does not count as a result either.
+An absorbed value is expected, because it did no harm. There is one exception. An optimizer that scales the loss
+provokes overflows. When it finds an overflow, it skips the step. If the step is skipped because of a division by zero,
+or because of a NaN that no overflow caused, a smaller scale would not help. If, in addition, the branch that would have
+used the value never ran in any step, the steps are lost for good. Such a value is absorbed but not expected. If a
+skipped step returns a scalar that was computed from the gradients alone, the scalar does not count as a result.
 
-If the recording does not show where a value went (no call sites, an unrecorded function, too many tensors to follow),
-the value counts as absorbed if everything that was written, returned or counted by a metric since then is finite.
-Otherwise the effect is None and the value is not expected.
+The recording may not show where a value went: there are no call sites, a function was not recorded, or there are too
+many tensors to follow. Such a value counts as absorbed if everything that was written, returned or counted by a metric
+since then is finite. Otherwise the effect is None, and the value is not expected.
 """
 
 from __future__ import annotations
@@ -74,11 +76,11 @@ LITERAL_FROM_OUTSIDE = "it holds only infinities, or infinities and zeros, as a 
 _INFINITY = re.compile(r"\b(N|P)?inf(ty|inity)?\b", re.IGNORECASE)
 """An infinity in Python code, such as `np.inf` or `float("-inf")`."""
 _MAX_STARTS = 1000
-"""Maximum number of bad tensors created by gradients that are followed for one bad tensor."""
+"""For one bad tensor, at most this many bad tensors that gradients created are followed."""
 _LOSS_SCALING = "loss_scale_optimizer"
-"""The module of Keras with the optimizer that scales the loss, in any version."""
+"""The Keras module with the optimizer that scales the loss has this name in all versions of Keras."""
 _CHOOSING = MOVING | {"Const", "NoOp", "Placeholder"}
-"""Types of ops in branches that only choose between values."""
+"""If a branch has only ops of these types, it only chooses between values."""
 _MAX_ELEMENTS = 500
 """Bad elements of data sets are followed only if the run has fewer bad elements than this number."""
 
@@ -88,8 +90,8 @@ class Effect:
     """Where the badness of a tensor ends.
 
     Attributes:
-        name: `variable`, `result`, `metric` or `absorbed`; None if the recording does not determine it.
-        expected_reason: Why the value is expected; None if it is not.
+        name: `variable`, `result`, `metric` or `absorbed`; None if the recording does not determine the effect.
+        expected_reason: Why the value is expected; None if the value is not expected.
     """
 
     name: str | None
@@ -188,12 +190,13 @@ class Effects:
         return source is not None and bool(_INFINITY.search(source.code or ""))
 
     def skipped_update(self, origin: TensorEvent) -> str | None:
-        """Returns why a gradient's overflow did no harm although the call returned a scalar made from it, or None.
+        """Returns why a gradient's overflow did no harm although the call returned a scalar made from the overflow.
 
-        An example is the norm of the gradients in a step that an optimizer with a dynamic loss scale skipped. The
-        optimizer must have applied a later step: the program trained on. The scalar must not belong to the loss, as the
-        scalar of a gradient penalty does: such an overflow does not depend on the loss scale. So a gradient op must
-        have made the origin, and nothing that is computed from the origin may be differentiated.
+        The result is None if this is not the case. An example of such a scalar is the norm of the gradients in a step
+        that an optimizer with a dynamic loss scale skipped. The optimizer must have applied a later step, because this
+        shows that the program trained on. The scalar must not belong to the loss. The scalar of a gradient penalty
+        belongs to the loss, and its overflow does not depend on the loss scale. So a gradient op must have made the
+        origin, and nothing that is computed from the origin may be differentiated.
         """
         if origin.event_index not in self._skipped_updates:
             self._skipped_updates[origin.event_index] = self._find_skipped_update(origin)
@@ -233,7 +236,7 @@ class Effects:
         return frozenset(branch for (branch,) in branches if not writing.isdisjoint(self._flow.graphs.parts(branch)))
 
     def _reason_of_skipped_step(self, branches: Iterable[int]) -> str:
-        """Returns why a bad value did no harm if branches did not run because of it: loss scaling, or another check."""
+        """Returns why branches that would have used a bad value did not run: loss scaling, or another check."""
         ids = sorted(branches)
         is_of_loss_scaling = self._logdir.rows(
             "SELECT 1 FROM graph_call AS c JOIN graph_op AS o USING (run_id, graph_id, op_name) "
@@ -245,7 +248,7 @@ class Effects:
         return SKIPPED_BY_LOSS_SCALING if is_of_loss_scaling else SKIPPED_STEP
 
     def _follow(self, walk: Walk, event: TensorEvent) -> None:
-        """Follows a bad tensor, and the bad tensors that the gradients of the ops on its way created."""
+        """Follows a bad tensor, and the bad tensors that were created by the gradients of the ops on its way."""
         seen = {event.event_index}
         to_follow = [event]
         while to_follow and walk.harm != "variable" and len(seen) < _MAX_STARTS:
@@ -264,7 +267,10 @@ class Effects:
             walk.met.update((unfollowed.event_index, unfollowed) for unfollowed in to_follow)
 
     def _reason_out_of_sight(self, walk: Walk, event: TensorEvent) -> str:
-        """Returns why a value that went out of reach did no harm. Follows the elements that data sets made from it."""
+        """Returns why a value that went out of reach did no harm.
+
+        Follows the elements that data sets made from the value.
+        """
         if len(self._flow.events.bad_events(KINDS, limit=2)) == 1:
             return ABSORBED
         elements = self._elements_of(event)
@@ -296,7 +302,7 @@ class Effects:
         return by_root
 
     def _is_lost(self, event: TensorEvent, skipped_graphs: set[int]) -> bool:
-        """Returns whether steps are lost for good: none was ever applied, and a smaller loss scale would not help.
+        """Returns whether steps are lost for good: no step was ever applied, and a smaller loss scale would not help.
 
         If the branches compute and write nothing, no step is lost: the program only chose between values, as `tf.where`
         does.
@@ -326,7 +332,7 @@ class Effects:
         return bool(rows)
 
     def _beginnings(self, event: TensorEvent) -> list[TensorEvent]:
-        """Returns the bad tensors at the start of the chains of bad tensors that lead to a bad tensor."""
+        """Follows all chains of bad tensors back from a bad tensor, and returns the first tensor of each chain."""
         rows = rows_behind([event], self._flow.bad_sources_of)
         return [row for row in rows if not self._flow.bad_sources_of(row)]
 

@@ -23,18 +23,18 @@ from tfdbg_arrow.query.recorded import (
 )
 
 _BLOCK = 128
-"""Number of executions in the first read. The number doubles with each further read of executions shortly before those
-that were already read, or right after them."""
+"""Number of executions in the first read. The number doubles with each further read that continues shortly before or
+right after the executions that were already read."""
 _MIN_GAP = 10_000
-"""Neighbouring tensor ids with a smaller difference are in one range. A row group of Parquet has more ids than that."""
+"""Neighbouring tensor IDs are in one range if they differ by less. A row group of Parquet holds more IDs than this."""
 _MAX_RANGES = 100
 _USES_BLOCK = 1024
-"""Number of executions whose tensors' uses are read at a time."""
+"""The uses of the tensors of this many executions are read at a time."""
 _LABEL_BLOCK = 256
 """Number of executions whose labels are read at a time."""
 _MAX_BLOCKS_AT_ONCE = 32
 _MAX_KEPT = 100_000
-"""Maximum number of executions and tensors in the cache. Beyond that, the cache is cleared."""
+"""Maximum number of executions and tensors in the cache. A larger cache is cleared."""
 _MAX_USES = 20_000
 """Maximum number of uses of one tensor that are read at once. A variable with more uses is queried piece by piece."""
 
@@ -151,11 +151,11 @@ class EventReader:
     def uses_before(
         self, tensor_id: int, *, op_types: Sequence[str], before: int, since: int = 0
     ) -> Iterator[Execution]:
-        """Yields the executions of some op types or functions that take an eager tensor, last one first.
+        """Yields the executions that take an eager tensor and run one of some op types or functions, last one first.
 
         Args:
             tensor_id: The tensor.
-            op_types: Op types, or functions by their names.
+            op_types: Op types, or names of functions.
             before: Only executions that start before this event_index.
             since: Only executions from this execution_index on.
         """
@@ -242,7 +242,7 @@ class EventReader:
             before, limit = uses[-1].event_index, min(2 * limit, 256)
 
     def _need(self, execution_index: int) -> None:
-        """Reads the block of an execution, unless it is cached, and more blocks in the direction of earlier reads."""
+        """Reads the block of an execution unless it is cached, and more blocks in the direction of earlier reads."""
         number = execution_index // _BLOCK
         if number in self._blocks:
             return
@@ -287,7 +287,7 @@ class EventReader:
             ids.add(tensor_id)
         if not ids:
             return
-        # The ranges let DuckDB leave out most of the table. With the subquery alone, it reads all columns of all rows.
+        # The ranges let DuckDB skip most of the table. With the subquery alone, DuckDB reads all columns of all rows.
         of_block = f"{_in_ranges(ids)} AND tensor_id IN {_OF_BLOCK}"
         makers = self._logdir.rows(f"{_MAKERS} {of_block} ORDER BY o.execution_index", [self._run_id, *place, *place])
         events = read_events(
@@ -322,7 +322,7 @@ class EventReader:
         return tuple(map(_use, rows)) if len(rows) <= _MAX_USES else None
 
     def _read_uses_of_block(self, number: int, since: int) -> dict[int, list[Use]] | None:
-        """Returns the uses of all tensors except handles that a block of executions made; None if too many."""
+        """Returns the uses of the tensors, except handles, that a block of executions made; None if too many."""
         block = [self._run_id, number * _USES_BLOCK, (number + 1) * _USES_BLOCK - 1]
         rows = self._read_uses(f"i.tensor_id IN {_MADE_IN_BLOCK}", block, since=since, limit=_MAX_USES + 1)
         if len(rows) > _MAX_USES:
@@ -335,7 +335,7 @@ class EventReader:
     def _read_uses(
         self, condition: str, parameters: Sequence[object], *, since: int, limit: int | None = None
     ) -> list[tuple[Any, ...]]:
-        """Returns the tensor id, the execution and the input index of uses from an execution on, in order."""
+        """Returns (tensor ID, execution, input index) of the uses from an execution on, in order."""
         return self._logdir.rows(
             f"{_USES} AND {condition} ORDER BY e.event_index, i.input_index"
             + ("" if limit is None else f" LIMIT {limit}"),
@@ -386,7 +386,7 @@ class EventReader:
 
 
 def _in_ranges(tensor_ids: Collection[int]) -> str:
-    """Returns the SQL condition that a tensor_id is in one of a few ranges that together hold the given ids."""
+    """Returns the SQL condition that a tensor_id is in one of a few ranges. Together, they hold the given IDs."""
     ids = sorted(tensor_ids)
     gap = max(_MIN_GAP, (ids[-1] - ids[0]) // _MAX_RANGES)
     ranges = [[ids[0], ids[0]]]
@@ -431,10 +431,11 @@ class Label:
     Attributes:
         role: `forward`, `gradient`, `optimizer`, `loss`, `metric` or `input`.
         layer: The Keras layer or module, as the user named it.
-        forward_graph_id: For a graph op of a gradient, the graph of the op whose gradient it computes.
-        forward_op_name: That op's name.
-        forward_execution_index: For an eager op of a gradient, the execution whose gradient it computes.
-        part_stack_trace_id: The stack that made the Keras layer, loss, metric or optimizer.
+        forward_graph_id: For a gradient op of a graph, the graph of its forward op. This is the op whose gradient it
+            computes.
+        forward_op_name: The name of the forward op.
+        forward_execution_index: For an eager gradient op, the execution whose gradient the op computes.
+        part_stack_trace_id: The stack that made the Keras layer, loss, metric or optimizer to which the op belongs.
     """
 
     role: str | None = None
@@ -452,11 +453,11 @@ class ForwardOp:
     Attributes:
         op_type: The type of the op, or the name of the function that it called; None if the graph does not contain the
             op.
-        op_name: Its name in its graph; None outside graphs.
-        graph_id: Its graph; None outside graphs.
-        layer: The Keras layer or module that it belongs to.
-        stack_trace_id: The stack that created or executed it.
-        part_stack_trace_id: The stack that made the Keras layer, loss, metric or optimizer that it belongs to.
+        op_name: The name of the op in its graph; None outside graphs.
+        graph_id: The graph of the op; None outside graphs.
+        layer: The Keras layer or module to which the op belongs.
+        stack_trace_id: The stack that created or executed the op.
+        part_stack_trace_id: The stack that made the Keras layer, loss, metric or optimizer to which the op belongs.
         order: 1 for an op of the forward pass, 2 for an op of its gradient, and so on.
     """
 
@@ -503,7 +504,7 @@ class Labels:
         return NO_LABEL
 
     def is_in_data_set(self, event: TensorEvent) -> bool:
-        """Returns whether a tensor was computed in a function that a data set calls, in a step of its own."""
+        """Returns whether a tensor was computed in a function that a data set calls. It runs in a step of its own."""
         is_apart = event.scope == "graph" and event.execution_index is None and event.step_id is not None
         return is_apart and self.of(event).role == "input"
 

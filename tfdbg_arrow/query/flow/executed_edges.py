@@ -2,13 +2,13 @@
 
 The optimizer fuses ops, computes constants in advance, computes equal ops once, and removes unused ops. A recording
 with `graphs='executed'` has the remaining nodes and edges. An op without a node is *absorbed*: its value is not
-recorded, and only its inputs tell something about the value.
+recorded, and only its inputs show something about the value.
 
 A node stands for an op at a call site. At the borders of loops and branches, TensorFlow adds nodes that stand for no
-op. An edge is followed through them if the context determines which of their inputs was used.
+op. An edge is followed through such a node if the context determines which input of the node was used.
 
 TensorFlow runs a loop as Enter, Merge, Switch, NextIteration and Exit nodes, which stand for no op of the program. The
-context of a recorded tensor says in which iteration of which loop it was computed.
+context of a recorded tensor says in which loop and in which iteration the tensor was computed.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ _Entry = tuple[int | None, int | None]
 """The frame and the iteration in which a loop was entered; None if unknown."""
 _LOWERED_MERGE = re.compile(r"(.*/)(?:output|merge)/_[0-9]+", re.DOTALL)
 _MAX_BRANCHES = 16
-"""Maximum number of nested branches that one edge is followed through."""
+"""One edge is followed through at most this many nested branches."""
 _MAX_KEPT = 50_000
-"""Number of cached answers of each kind."""
+"""Maximum number of cached answers of each kind."""
 _MAX_KEPT_LOOPS = 1_000
 """Maximum number of loops whose last iterations are cached."""
 _MAX_EQUAL = 4
-"""Maximum length of a chain of equal ops that is followed to an op whose user has a node."""
+"""In the search for an op whose user has a node, chains of at most this many equal ops are followed."""
 _MAX_WITNESSES = 8
-"""Maximum number of users of a tensor that are searched for its replacement."""
+"""In the search for the replacement of a tensor, at most this many users of the tensor are examined."""
 _MAX_USERS = 10_000
-"""Maximum number of nodes that are searched for the users of one tensor."""
+"""In the search for the users of a tensor, at most this many outputs of nodes are examined."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +71,12 @@ class TakenTensor:
     """A tensor that a node can take.
 
     Attributes:
-        site: Its graph, op and output slot.
+        site: The graph, op and output slot of the tensor.
         call_site: The call site of the op; None for any call site.
         user_site: The call site of the node that takes the tensor; None if that node is in the same run of the graph.
         is_of_loop: Whether the node takes only the tensor of the last iteration of a loop.
-        is_carried: Whether the node takes the tensor in the next iteration of a loop. It then does not take the tensor
-            of the last iteration.
+        is_carried: Whether the node takes the tensor in the next iteration of a loop. The node then does not take the
+            tensor of the last iteration.
     """
 
     site: tuple[int, str, int]
@@ -98,7 +98,7 @@ class ExecutedEdges:
         self._last_inside: dict[tuple[int, str, int, int | None], dict[_Entry | None, GraphTensor]] = {}
 
     def is_absorbed(self, place: GraphTensor) -> bool:
-        """Returns whether the optimizer left no node for an op of a graph that it changed.
+        """Returns whether the optimizer changed a graph and left no node for an op of this graph.
 
         An op that calls functions is not absorbed: TensorFlow replaces it with the functions' ops. If the result of the
         call was computed in advance, all these ops are absorbed.
@@ -118,7 +118,7 @@ class ExecutedEdges:
         return graph.node(place.graph_id, place.context.call_site, place.op_name) is None
 
     def _is_called(self, place: GraphTensor) -> bool:
-        """Returns whether TensorFlow ran a calling op on the way to a place as a call, instead of inlining it."""
+        """Returns whether TensorFlow ran one of the calls on the way to a place as a call, and did not inline it."""
         return any(node.op_name is not None for node in self._calling_nodes(place))
 
     def _calling_nodes(self, place: GraphTensor) -> list[ExecutedNode]:
@@ -135,7 +135,7 @@ class ExecutedEdges:
         return [node for node in nodes if node is not None]
 
     def replacement(self, place: GraphTensor) -> GraphTensor | None:
-        """Returns the tensor that TensorFlow computed instead of a tensor without a node, or None if it is not known.
+        """Returns the tensor that TensorFlow computed instead of an absorbed tensor, or None if it is not known.
 
         The optimizer computes equal ops once, and replaces some ops with nodes of its own.
         """
@@ -166,9 +166,9 @@ class ExecutedEdges:
         return next((source for _, source in others), None) if {traced for traced, _ in others} == {edge} else None
 
     def equal_ops(self, place: GraphTensor) -> list[Op]:
-        """Returns the graph's other ops that are equal to the op at a place. TensorFlow computed only this op.
+        """Returns the graph's other ops that are equal to the op at a place. TensorFlow ran only the op at the place.
 
-        A node of the optimizer counts as the op whose output it computes.
+        If the optimizer made the node at the place, the node counts as the op whose output it computes.
         """
         op = self._graphs.op(place.graph_id, place.op_name)
         if op is not None and op.made_for is not None and op.replaced_slot is not None:
@@ -186,10 +186,10 @@ class ExecutedEdges:
         ]
 
     def _stands_for(self, place: GraphTensor, other: GraphTensor, *, depth: int) -> bool:
-        """Returns whether TensorFlow computed the tensor at a place instead of another tensor, which has no node.
+        """Returns whether TensorFlow computed one tensor (`place`) to replace another tensor (`other`) without a node.
 
-        This is the case if an op that took the other tensor in the program now takes this tensor. It is also the case
-        if TensorFlow computed, instead of such an op, an equal op that takes this tensor.
+        This is the case if an op that takes `other` in the program took `place` when it ran. It is also the case if
+        TensorFlow replaced an op that takes `other` with an equal op that takes `place`.
         """
         if not self.is_absorbed(other):
             return False
@@ -235,10 +235,10 @@ class ExecutedEdges:
         ]
 
     def inputs(self, place: GraphTensor, op: Op) -> tuple[GraphTensor, ...]:
-        """Returns where the data inputs of an op came from, in order.
+        """Returns the places from which the data inputs of an op came, in order.
 
-        If the recording has no node for the op, these are its inputs in the program's graph. If the recording does not
-        show where an input came from, the inputs in the program's graph are included as well.
+        If the recording has no node for the op, the result is the op's inputs in the program's graph. If the recording
+        does not show where an input came from, the result also contains the inputs in the program's graph.
 
         Args:
             place: An output of the op.
@@ -265,7 +265,7 @@ class ExecutedEdges:
         return tuple(computed)
 
     def aligned_inputs(self, place: GraphTensor, op: Op) -> tuple[GraphTensor, ...]:
-        """Returns where each input of an op in the program came from, with one place per input."""
+        """Returns, for each input of an op in the program, the place from which the input came."""
         inputs = self.inputs(place, op)
         if len(inputs) == len(op.inputs):
             return inputs
@@ -279,7 +279,7 @@ class ExecutedEdges:
         return self._source(place, graph, node.node_name, place.output_slot)
 
     def replaces_inputs(self, place: GraphTensor) -> bool:
-        """Returns whether the recording shows where each data input of an op came from when it ran."""
+        """Returns whether the recording shows, for each data input of an op that ran, where the input came from."""
         node = self._node(place)
         return node is not None and None not in self._sources(place, node)
 
@@ -295,7 +295,7 @@ class ExecutedEdges:
         return any(node.op_type in SWITCHES and index == 1 for node, index in self._takers(place))
 
     def _takers(self, place: GraphTensor) -> Iterator[tuple[ExecutedNode, int]]:
-        """Yields the nodes that took a tensor, and the input index, also behind nodes that only hand on the tensor."""
+        """Yields (node, input index) for each node that took a tensor, directly or through nodes that hand it on."""
         site = place.context.call_site
         graph = None if site is None else self._graph(place)
         node = None if graph is None or site is None else graph.node(place.graph_id, site, place.op_name)
@@ -311,7 +311,7 @@ class ExecutedEdges:
             yield from ((user, index) for user, index, _ in users(*tensor))
 
     def node_type(self, place: GraphTensor) -> str | None:
-        """Returns the type of the node at a place, or None if there is none."""
+        """Returns the type of the node at a place, or None if the place has no node."""
         node = self._node(place)
         return None if node is None else node.op_type
 
@@ -342,7 +342,7 @@ class ExecutedEdges:
         return None if node is None or node.op_type == "NoOp" else node
 
     def _graph(self, place: GraphTensor) -> ExecutedGraph | None:
-        """Returns the optimized graph that ran at a place, or None if the recording does not tell.
+        """Returns the optimized graph that ran at a place, or None if the recording does not show it.
 
         A graph can be optimized more than once, for example for calls with and without a gradient.
         """
@@ -367,7 +367,7 @@ class ExecutedEdges:
         self, place: GraphTensor, graph: ExecutedGraph, name: str, slot: int, *, depth: int = 0
     ) -> GraphTensor | None:
         """Returns the place of the op that an edge comes from, or None if the recording does not show it."""
-        at = place  # where the nodes on the way run
+        at = place  # the place at which the current node runs
         for _ in range(MAX_PASSED):
             node = graph.nodes.get(name)
             if node is None:
@@ -447,7 +447,7 @@ class ExecutedEdges:
     def _last_iteration(
         self, at: GraphTensor, graph: ExecutedGraph, exit_: ExecutedNode
     ) -> tuple[GraphTensor, str, int] | None:
-        """Returns where a loop's result comes from: a place in the last iteration, a node and its slot.
+        """Returns the source of a loop's result: a place in the last iteration, a node, and the slot of the node.
 
         Args:
             at: A place behind the loop.
@@ -484,7 +484,7 @@ class ExecutedEdges:
     def _find_last_inside(
         self, at: GraphTensor, graph: ExecutedGraph, merge: ExecutedNode, step: ExecutedNode
     ) -> dict[_Entry | None, GraphTensor]:
-        """Returns the last iteration of a loop by the frame and iteration that entered it (None if unknown).
+        """Returns the last iteration of a loop, by the frame and iteration that entered the loop (None if unknown).
 
         The arguments are those of `_inside_loop`.
         """
@@ -548,13 +548,13 @@ class ExecutedEdges:
                 return depth
         if merge.graph_id is not None and self._graphs.calls(merge.graph_id, merge.made_for or ""):
             return None
-        # A renamed loop: the last op of its body identifies it.
+        # The loop was renamed. The last op of its body identifies it.
         made = passed_on(graph, *step.inputs[0])
         is_body = made is not None and (made.node.graph_id, made.node.call_site) == (graph_id, call_site)
         return next((d for d in range(len(levels) - 1, -1, -1) if levels[d].is_loop), None) if is_body else None
 
     def _outside(self, at: GraphTensor) -> GraphTensor | None:
-        """Returns a place where the innermost loop around a place was entered, or None if that is not known."""
+        """Returns a place in the frame and iteration that entered the innermost loop around `at`; None if unknown."""
         context = at.context
         levels = self._sites.levels_in(context, at.graph_id)
         while levels:
@@ -577,5 +577,5 @@ def _site_of_branches(merge: ExecutedNode) -> str | None:
 
 
 def _may_be_same(one: _Entry | None, other: _Entry) -> bool:
-    """Returns whether two pairs of frame and iteration are the same, as far as these are known."""
+    """Returns whether two pairs of frame and iteration may be the same. An unknown value matches any value."""
     return one is not None and all(a is None or b is None or a == b for a, b in zip(one, other, strict=True))

@@ -1,4 +1,4 @@
-"""The graphs that TensorFlow ran after its optimizer changed them: nodes, and how tensors pass between them."""
+"""The graphs that TensorFlow ran after its optimizer changed them: nodes, and how tensors pass between nodes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RESULTS = types_with(Trait.RESULT)
 HANDING_ON = types_with(Trait.STANDS_FOR_CALL)
 _BORDERS = types_with(BORDERS | Trait.STANDS_FOR_CALL)
 MAX_PASSED = 1_000
-"""Maximum number of nodes without an op of the program that one edge is followed through."""
+"""One edge is followed through at most this many nodes that stand for no op of the program."""
 _REPLACING = ("AddOpsRewrite_", "HoistCommonFactor_Mul_", "ReplaceMulWithSquare_", "ReplaceMulWithBroadcastByTile_")
 """Prefixes of names that TensorFlow's arithmetic optimizer gives to nodes that replace an op."""
 _PREPARING = "AddOpsRewrite_Leaf_"
@@ -32,15 +32,16 @@ class ExecutedNode:
     """One node of an optimized graph.
 
     Attributes:
-        node_name: Its name.
+        node_name: The name of the node.
         op_type: The type that ran.
-        graph_id: The program's graph that it comes from; None if unknown.
-        op_name: The program's op whose outputs it computes; None if there is no such op.
-        made_for: If op_name is None, the program's op that the optimizer made the node for, if known.
+        graph_id: The program's graph from which the node comes; None if unknown.
+        op_name: The program's op whose outputs the node computes; None if there is no such op.
+        made_for: If op_name is None, the program's op for which the optimizer made the node, if known.
         call_site: Path of calling ops from the outermost graph; None if unknown.
-        dtypes: Dtypes of its outputs; None if unknown.
-        interface_index: Index of the argument or result of the outermost function that the node stands for, or None.
-        inputs: (name of the source node, its output slot) for each data input.
+        dtypes: Dtypes of the node's outputs; None if unknown.
+        interface_index: If the node stands for an argument or a result of the outermost function, the index of this
+            argument or result; otherwise None.
+        inputs: (name of the source node, output slot of the source node) for each data input.
     """
 
     node_name: str
@@ -55,7 +56,7 @@ class ExecutedNode:
 
     @property
     def name(self) -> str:
-        """Its op_name in tensor_health."""
+        """The op_name of the node's rows in tensor_health."""
         return self.node_name if self.op_name is None else self.op_name
 
 
@@ -79,7 +80,7 @@ class ExecutedGraph:
 
     @property
     def sites(self) -> Iterable[tuple[int, str]]:
-        """The graphs and call sites that the nodes come from."""
+        """The graphs and call sites from which the nodes come."""
         return self._at.keys()
 
     def has_op(self, graph_id: int, op_name: str) -> bool:
@@ -91,7 +92,7 @@ class ExecutedGraph:
         return [nodes[op_name] for (other, _), nodes in self._at.items() if other == graph_id and op_name in nodes]
 
     def users(self, node_name: str, output_slot: int) -> list[tuple[ExecutedNode, int, int]]:
-        """Returns (the node that takes it, index of the input, the tensor's slot) for each use of a tensor."""
+        """Returns (node that takes the tensor, index of the input, slot of the tensor) for each use of a tensor."""
         return [use for use in self._users.get(node_name, ()) if use[2] == output_slot]
 
     @cached_property
@@ -103,7 +104,7 @@ class ExecutedGraph:
         return users
 
     def steps(self, merge: ExecutedNode) -> list[int]:
-        """Returns which inputs of a Merge carry a loop's tensor from one iteration to the next."""
+        """Returns the indexes of those inputs of a Merge that carry a loop's tensor from one iteration to the next."""
         return [
             index
             for index, (source, _) in enumerate(merge.inputs)
@@ -112,7 +113,7 @@ class ExecutedGraph:
 
     @cached_property
     def unchanged(self) -> frozenset[str]:
-        """The Merges of loop variables that an iteration hands to the next one unchanged, such as a captured tensor."""
+        """The Merges of loop variables that each iteration hands on unchanged, such as a captured tensor."""
         return frozenset(node.node_name for node in self.nodes.values() if node.op_type in MERGES and self._keeps(node))
 
     def _keeps(self, merge: ExecutedNode) -> bool:
@@ -145,15 +146,15 @@ class ExecutedGraph:
         return [node for node in self.nodes.values() if node.graph_id == graph_id and node.op_name is None]
 
     def replaced(self, made: ExecutedNode, ops: Mapping[str, Op]) -> tuple[str, int] | None:
-        """Returns the op and slot that a made node replaces, or None if they are not known.
+        """Returns the op and slot that a node of the optimizer replaces, or None if they are not known.
 
-        They are found through an op that takes the node's output in place of the op's output. The optimizer also sorts
-        the inputs of ops such as Mul by name, so that the input of the same index can be another one. So the result
-        counts only if the node's name does not tell the op.
+        The op is found through a user of the node: in the program, this user takes the output of the op in place of the
+        output of the node. The optimizer also sorts the inputs of ops such as Mul by name, so that the input of the
+        same index can be another one. So the result counts only if the name of the node does not contain the op.
 
         Args:
             made: The node.
-            ops: The ops of its graph.
+            ops: The ops of the node's graph, by name.
         """
         for user, index, _ in self._users.get(made.node_name, ()):
             op = ops.get(user.op_name or "") if user.graph_id == made.graph_id else None
@@ -167,7 +168,10 @@ class ExecutedGraph:
 
 
 def replaced_slot_named_in(node_name: str) -> int | None:
-    """Returns the slot that a made node computes of the op in its name, or None if it only prepares the output."""
+    """Returns the output slot that a made node computes, of the op in the node's name.
+
+    The result is None if the node only prepares the output.
+    """
     last = node_name.rpartition("/")[2]
     is_replacing = last.startswith(_REPLACING) and not last.startswith(_PREPARING)
     return 0 if last == "unary_ops_composition" or is_replacing else None
@@ -188,7 +192,7 @@ def is_border(node: ExecutedNode) -> bool:
 
 
 def handed_on(node: ExecutedNode, index: int, slot: int) -> Iterator[tuple[str, int]]:
-    """Yields the outputs of a border node that have the value of an input."""
+    """Yields those outputs of a border node that have the value of an input."""
     if not is_border(node):
         return
     if node.op_type in SWITCHES and index == 0:
@@ -199,7 +203,7 @@ def handed_on(node: ExecutedNode, index: int, slot: int) -> Iterator[tuple[str, 
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """A tensor of an op behind nodes that only hand it on.
+    """A tensor of an op, found behind nodes that only hand the tensor on.
 
     Attributes:
         node: The node of the op.
@@ -216,7 +220,7 @@ class Passed:
 
 
 def passed_on(graph: ExecutedGraph, name: str, slot: int) -> Passed | None:
-    """Returns where a tensor comes from in any context, or None if that depends on the context."""
+    """Returns the tensor of an op from which a tensor comes, or None if that depends on the context."""
     is_of_loop = False
     for _ in range(MAX_PASSED):
         node = graph.nodes.get(name)
@@ -241,10 +245,10 @@ def passed_on(graph: ExecutedGraph, name: str, slot: int) -> Passed | None:
 
 
 def all_passed_on(graph: ExecutedGraph, name: str, slot: int) -> Iterator[Passed]:
-    """Yields the tensors that a tensor can come from.
+    """Yields the tensors of ops from which a tensor can come.
 
-    A loop variable comes from outside the loop or from its body, and the result of a branch from any of the branches. A
-    tensor that a branch only hands on is left out.
+    A loop variable can come from outside the loop or from the loop's body. The result of a conditional can come from
+    any branch. A tensor that a branch only hands on is left out.
     """
     to_follow = [(name, slot, False)]
     seen = set(to_follow)

@@ -1,4 +1,4 @@
-"""Extremes: ops that return the lowest or the largest number of the dtype for NaN, or if they take no element."""
+"""Extremes: ops that return the lowest or the largest number of the dtype for NaN, or for no elements."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _LARGEST = {dtype.name: dtype.largest for dtype in DTYPES if dtype.largest is no
 
 
 def largest_of(event: TensorEvent) -> float:
-    """Returns the largest number of a tensor's dtype, or infinity if it is not known."""
+    """Returns the largest number of a tensor's dtype, or infinity if that number is not known."""
     return _LARGEST.get(event.dtype or "", float("inf"))
 
 
 def may_hold_extreme(made: TensorEvent) -> bool:
-    """Returns whether the signs of a maximum or minimum allow an extreme of the dtype, as its value for no elements."""
+    """Returns whether the signs of a maximum or minimum show that it may hold the extreme value for no elements."""
     num_of_sign = made.num_neg_finite if made.op_type in MAXIMA else made.num_pos_finite
     return made.has_inf_or_nan is False and made.op_type in (MAXIMA - POOLS) | MINIMA and bool(num_of_sign)
 
@@ -28,12 +28,12 @@ def may_hold_extreme(made: TensorEvent) -> bool:
 def holds_extreme(made: TensorEvent, taken: TensorEvent) -> bool:
     """Returns whether an op of this module returned the extreme of the dtype for NaN or for no elements.
 
-    The recorded extreme proves this. If it was not recorded, the signs prove it: a maximum of non-negative numbers is
-    not negative.
+    The recorded smallest and largest elements show this. If they were not recorded, the signs show it: a maximum of
+    non-negative numbers is not negative.
 
     Args:
         made: The finite output of the op.
-        taken: Its first input.
+        taken: The first input of the op.
     """
     is_max = made.op_type in MAXIMA
     if made.has_inf_or_nan is not False or not (is_max or made.op_type in MINIMA):

@@ -43,7 +43,7 @@ class FailedCalls:
         )
 
     def is_caught(self, execution_index: int | None) -> bool:
-        """Returns whether an execution raised an error, and the program caught it and continued.
+        """Returns whether an execution raised an error, and the program caught the error and continued.
 
         If `on_nonfinite` stopped the program, no error counts as caught: the recording does not show what the program
         does without `on_nonfinite`.
@@ -51,16 +51,16 @@ class FailedCalls:
         return execution_index is not None and self._next_call(execution_index) is not None
 
     def _find_next_call(self, execution_index: int) -> int | None:
-        """Returns the execution that shows that the error of another execution was caught, or None if there is none."""
+        """Returns a later execution that shows that the program caught the error of an execution, or None."""
         if self.is_stopped or execution_index not in self.executions:
             return None
         return self._find_call(execution_index)
 
     def is_undone(self, execution_index: int | None) -> bool:
-        """Returns whether the program caught the error of an execution, and no variable was bad because of it.
+        """Returns whether the program caught the error of an execution, and no variable was bad because of the error.
 
-        No variable was bad because of the error if every op that read a bad value before the next call of the function
-        had already read a bad value in the failed execution.
+        The condition for the variables is: every op that read a bad value before the next call of the function had
+        already read a bad value in the failed execution.
         """
         return execution_index is not None and self._is_undone(execution_index)
 
@@ -80,7 +80,7 @@ class FailedCalls:
 
     @cached_property
     def is_stopped(self) -> bool:
-        """Whether `on_nonfinite` stopped the program, so that nothing was computed from a bad value any more."""
+        """Whether `on_nonfinite` stopped the program. The program then computed nothing more from a bad value."""
         rows = self._logdir.rows(
             "SELECT 1 FROM execution_error WHERE run_id = ? AND error_type = 'NonFiniteError' LIMIT 1", [self._run_id]
         )
@@ -88,7 +88,7 @@ class FailedCalls:
 
     @cached_property
     def executions(self) -> frozenset[int]:
-        """The executions that raised an error, other than the end of the data."""
+        """The executions that raised an error. The end of the data does not count as an error."""
         rows = self._logdir.rows(
             "SELECT execution_index FROM execution_error WHERE run_id = ? AND error_type <> ?",
             [self._run_id, _END_OF_DATA],

@@ -26,9 +26,9 @@ class Gradients:
         self._run_id = run_id
 
     def forward_of(self, root: TensorEvent) -> list[TensorEvent]:
-        """Returns the bad tensors that the forward op of a gradient returned when it last ran before the gradient.
+        """Returns the bad tensors of a gradient's forward op from the last run of this op before the gradient.
 
-        A run without roles does not tell the forward op. In such a run, the result is the bad tensors that were
+        A run without roles does not show the forward op. In such a run, the result is the bad tensors that were
         computed earlier from an input of the gradient op.
 
         Args:
@@ -139,9 +139,9 @@ class Gradients:
 
     @cached_property
     def _bad_chains(self) -> dict[tuple[int, str], tuple[int, str]]:
-        """The graph and name of the node that ran an op as one of several, by the graph and name of the op.
+        """The node (graph, name) that ran an op in a chain of elementwise functions, by the graph and name of the op.
 
-        Only the nodes that run elementwise functions one after another, and that returned bad tensors, are included.
+        Only chains that returned bad tensors are included.
         """
         first_rows = (
             "SELECT min(event_index) FROM tensor_health WHERE run_id = ? AND has_inf_or_nan AND scope = 'graph' "
@@ -179,7 +179,7 @@ class Gradients:
             return []
         if rows[0][0] is not None:
             return self._read(f"{condition} AND execution_index = ?", [*parameters, rows[0][0]])
-        # Outside of executions, a function runs in a step of its own. The steps after that of the root do not count.
+        # Outside of executions, a function runs in a step of its own. Steps after the step of the root do not count.
         return self._read(
             f"{condition} AND execution_index IS NULL AND (step_id = ? OR event_index < ?)",
             [*parameters, root.step_id, root.event_index],

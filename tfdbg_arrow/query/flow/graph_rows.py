@@ -1,4 +1,4 @@
-"""Reads tensors of graphs one call at a time, and a very large call in blocks of iterations of one call site."""
+"""Reads tensors of graphs one call at a time. Reads a very large call in blocks of iterations of one call site."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _CallId = tuple[int | None, int | None]
 
 @dataclass
 class _Call:
-    """The rows that were read of one call.
+    """Those rows of one call that were read.
 
     Attributes:
         num_rows: Number of rows read.
@@ -75,7 +75,7 @@ class CallReader:
         self._nearest = lru_cache(maxsize=10_000)(self._read_nearest)
 
     def graph_tensor(self, place: GraphTensor) -> TensorEvent | None:
-        """Returns the row of a graph's tensor, or None if it has none; if its context is unknown, the nearest row."""
+        """Returns the row of a graph's tensor, or None. If the tensor's context is unknown, returns the nearest row."""
         self._logdir.check_time()
         context, near = place.context, place.near
         key = (place.graph_id, place.op_name, place.output_slot)
@@ -91,14 +91,14 @@ class CallReader:
         return next((row for row in reversed(rows) if row.event_index < near), rows[0])
 
     def executed_graph_ids(self, step_id: int, execution_index: int | None) -> frozenset[int]:
-        """Returns the optimized graphs that ran in a step; empty if the recording does not tell."""
+        """Returns the optimized graphs that ran in a step; empty if the recording does not show them."""
         call = self._call(step_id, execution_index)
         if step_id not in call.executed_graph_ids and not call.is_whole:
             call.executed_graph_ids[step_id] = self._read_executed_graph_ids(step_id, execution_index)
         return frozenset(call.executed_graph_ids.get(step_id, ()))
 
     def site_visits(self, step_id: int, execution_index: int | None) -> tuple[SiteVisit, ...]:
-        """Returns where the graphs of a step left rows, in order of their first rows."""
+        """Returns the visits of the graphs of a step, in the order of their first rows."""
         call = self._call(step_id, execution_index)
         if step_id not in call.visits:
             call.visits[step_id] = (
@@ -107,7 +107,7 @@ class CallReader:
         return call.visits[step_id]
 
     def root_context(self, execution_index: int, graph_id: int) -> Context:
-        """Returns where the outermost graph of a call ran, without a step if the step is not known.
+        """Returns the context in which the outermost graph of a call ran. It has no step if the step is not known.
 
         Args:
             execution_index: The call.
@@ -124,7 +124,7 @@ class CallReader:
         return Context(step_id, execution_index, "", 0, 0)
 
     def _passes(self, context: Context) -> list[_Pass]:
-        """Returns the rows of a context, in all frames or iterations if the context does not determine them."""
+        """Returns the rows of a context. An unknown frame or iteration matches all frames or iterations."""
         assert context.step_id is not None
         assert context.call_site is not None
         call = self._call(context.step_id, context.execution_index)
@@ -249,7 +249,7 @@ class CallReader:
 
 
 def _with_frames_beside(visits: list[SiteVisit], of_site: list[SiteVisit]) -> list[SiteVisit]:
-    """Returns the visits of one frame, and those nearest to them at the call site, as many as fit into a block.
+    """Returns the visits of one frame and the nearest other visits at the call site, as many as fit into a block.
 
     A caller that walks through an outer loop asks for the neighbouring frames of its inner loop next.
     """
@@ -265,7 +265,7 @@ def _with_frames_beside(visits: list[SiteVisit], of_site: list[SiteVisit]) -> li
 
 
 def _root_step(call: _Call, graph_id: int) -> int | None:
-    """Returns the step of an outermost graph. Functions of tf.data run during a call too, but in steps of their own."""
+    """Returns the step of an outermost graph. Functions of tf.data also run during a call, in steps of their own."""
     firsts = (
         (key[0] != graph_id, site != "", rows[0].event_index, step)
         for (step, site), passes in call.passes.items()

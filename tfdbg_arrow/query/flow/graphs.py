@@ -28,13 +28,13 @@ BRANCHES = frozenset({"then_branch", "else_branch", "branches"})
 """Attributes of a calling op that hold a branch."""
 _MAX_GRAPHS_AT_ONCE = 256
 _OPS_AT_ONCE = 2_000
-"""Number of ops up to which other graphs are read together with the graph that is needed. Most runs have fewer ops, and
-then one statement a table reads all graphs."""
+"""Other graphs are read together with the graph that is needed, up to this total number of ops. Most runs have fewer
+ops, so that one statement for each table reads all graphs."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """One function that an op can call; attributes as in graph_call."""
+    """One function that an op can call. The attributes are columns of graph_call."""
 
     graph_id: int
     op_name: str
@@ -50,10 +50,10 @@ class Graph:
     """One graph.
 
     Attributes:
-        graph_id: Its id.
-        ops: Its ops by name, including the nodes that TensorFlow's optimizer made, which have no inputs.
+        graph_id: The ID of the graph.
+        ops: The ops by name, including the nodes that TensorFlow's optimizer made. These nodes have no inputs.
         dtypes: Dtype of each (op name, output slot).
-        users: Names of the ops that take an output of an op, by the name of that op.
+        users: By the name of an op, the names of the ops that take its outputs.
     """
 
     graph_id: int
@@ -63,7 +63,7 @@ class Graph:
 
     @cached_property
     def replacements(self) -> dict[tuple[str, int], list[str]]:
-        """The nodes that the optimizer made to compute an output of an op, keyed by that output."""
+        """The nodes that the optimizer made to compute an output of an op, by (op name, output slot)."""
         ops: dict[tuple[str, int], list[str]] = {}
         for op in self.ops.values():
             if op.made_for is not None and op.replaced_slot is not None:
@@ -81,7 +81,7 @@ class Argument:
 
 
 class GraphReader:
-    """Reads the graphs of one run, each of them once."""
+    """Reads the graphs of one run, each graph once."""
 
     def __init__(self, logdir: Engine, *, run_id: str) -> None:
         self._logdir = logdir
@@ -105,7 +105,7 @@ class GraphReader:
         self.sessions: dict[str, int] = {}
         """The session of each function that stands for runs of a session."""
         self.session_targets: dict[str, str] = {}
-        """The targets of each of these functions, as JSON."""
+        """For each function in `sessions`, the targets of the runs as JSON."""
         for function_name, graph_id, session, targets in self._rows(
             "SELECT function_name, graph_id, session_index, session_targets FROM graph_function WHERE run_id = ?"
         ):
@@ -115,7 +115,7 @@ class GraphReader:
                 self.session_targets[function_name] = targets or "[]"
         self.session_graphs = frozenset(self.function_graphs[name] for name in self.sessions)
         self.feeds: dict[str, dict[tuple[str, int], int]] = {}
-        """For each of these functions, the input_index of each fed tensor."""
+        """For each function in `sessions`, the input_index of each fed tensor."""
         self._arguments: dict[str, dict[str, Argument]] = {}
         for function_name, index, op_name, is_capture, slot in self._rows(
             "SELECT function_name, input_index, op_name, is_capture, output_slot FROM graph_function_input "
@@ -167,8 +167,8 @@ class GraphReader:
         Args:
             graph_id: The graph.
             op_name: The Placeholder.
-            function_name: The called function, or the original function if TensorFlow made a new one to take its
-                gradient; None if it is unknown.
+            function_name: The called function; None if it is unknown. It can be the original function if TensorFlow
+                made a new function to take the gradient.
         """
         for name in self._variants(graph_id, function_name):
             if (of_op := self._arguments.get(name, {}).get(op_name)) is not None:
@@ -184,9 +184,9 @@ class GraphReader:
         """Returns (op name, output slot) of a function's result, or None if it is unknown.
 
         Args:
-            function_name: The called function, or the original function if TensorFlow made a new one to take its
-                gradient.
-            output_index: Which result.
+            function_name: The called function. It can be the original function if TensorFlow made a new function to
+                take the gradient.
+            output_index: The index of the result.
         """
         for name in self._variants(self.function_graphs.get(function_name), function_name):
             if (source := self._results.get(name, {}).get(output_index)) is not None:
@@ -194,9 +194,9 @@ class GraphReader:
         return None
 
     def result_indexes(self, function_name: str, op_name: str, output_slot: int) -> list[int]:
-        """Returns the indexes of the results of a function that are a given tensor of its graph.
+        """Returns the result indexes at which a function returns a given tensor of its graph.
 
-        If the results of the function are unknown, another function of the graph is used.
+        If the results of the function are unknown, the results of another function of the graph are used.
         """
         for name in self._variants(self.function_graphs.get(function_name), function_name):
             results = self._results.get(name)
@@ -205,7 +205,7 @@ class GraphReader:
         return []
 
     def may_return(self, graph_id: int, op_name: str, output_slot: int) -> bool:
-        """Returns whether a graph's function returns a tensor; True if none of its functions was recorded."""
+        """Returns whether a function of a graph returns a tensor; True if no function of the graph was recorded."""
         names = self._functions_of.get(graph_id, [])
         return not names or any(
             result == (op_name, output_slot) for name in names for result in self._results.get(name, {}).values()
@@ -225,11 +225,11 @@ class GraphReader:
         return [call for call in self._calls.get((graph_id, op_name), ()) if call.is_inline]
 
     def callers(self, graph_id: int) -> list[Call]:
-        """Returns the ops that call a graph within their step."""
+        """Returns the calls of a graph by ops that run in the same step as the graph."""
         return [call for call in self._callers.get(graph_id, ()) if call.is_inline]
 
     def in_all_traces(self, graph_ids: Iterable[int]) -> frozenset[int]:
-        """Returns called graphs, and the graphs that other traces of the same functions call at the same places."""
+        """Returns the given graphs, and the graphs that other traces of the callers call at the same places."""
         places = {self._place(call) for graph_id in graph_ids for call in self.callers(graph_id)}
         traced = (
             callee for callee in self._callers if any(self._place(call) in places for call in self.callers(callee))
@@ -295,7 +295,7 @@ class GraphReader:
         return self._executed[executed_graph_id]
 
     def _need_executed(self, executed_graph_ids: Iterable[int]) -> None:
-        """Reads the given optimized graphs, except those that were read before."""
+        """Reads those of the given optimized graphs that were not read before."""
         unread = [number for number in executed_graph_ids if number not in self._executed]
         if not unread:
             return
@@ -330,7 +330,7 @@ class GraphReader:
             self._executed[executed_graph_id] = ExecutedGraph(nodes_of_graph)
 
     def _read_together(self, graph_id: int) -> list[int]:
-        """Returns a graph, the unread graphs that call it or are called by it at any depth, and other small graphs."""
+        """Returns a graph, the unread graphs that are connected to it through calls, and other graphs up to a limit."""
 
         def unread_neighbours(of_graph: int) -> Iterator[int]:
             return (other for other in self._neighbours.get(of_graph, ()) if other not in self._graphs)

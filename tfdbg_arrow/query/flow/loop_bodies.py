@@ -1,4 +1,4 @@
-"""LoopBodies: the bodies of the loops `for batch in dataset` in tf.functions, which TensorFlow runs in a data set."""
+"""LoopBodies: the bodies of loops such as `for batch in dataset` in a tf.function. A data set runs these bodies."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ class LoopBody(NamedTuple):
 
     Attributes:
         outer_graph_id: The graph with the loop.
-        op_name: The op of this graph that makes a data set that runs the body. Its first input is the looped data set.
+        op_name: The op of the outer graph that makes the data set that runs the body. The first input of this op is the
+            data set of the loop.
         function_name: The function of the body.
-        num_states: Number of arguments that hold the state of the loop. The components of the element follow them.
+        num_states: Number of arguments that hold the state of the loop. The components of the element follow these
+            arguments.
     """
 
     outer_graph_id: int
@@ -29,11 +31,11 @@ class LoopBody(NamedTuple):
 
 
 class LoopRun(NamedTuple):
-    """The iterations of one run of a loop, up to one of them.
+    """The iterations of one run of a loop, from the first iteration up to a given iteration.
 
     Attributes:
         execution_index: The execution that ran the loop.
-        first_event: The first event of the iterations.
+        first_event: The event_index of the first event of these iterations.
         num_iterations: Number of the iterations.
     """
 
@@ -61,9 +63,9 @@ class LoopBodies:
         self._iterations_before = lru_cache(maxsize=16)(self._read_iterations_before)
 
     def components(self, graph_id: int | None) -> dict[str, int]:
-        """Returns the arguments of a body that are components of the element, with the number of the component.
+        """Returns the arguments of a loop's body that are components of the element, with the component numbers.
 
-        The keys are names of ops. The result is empty for a graph that is no body of such a loop.
+        The keys are names of ops. The result is empty if the graph is not the body of such a loop.
         """
         body = None if graph_id is None else self.by_graph.get(graph_id)
         if graph_id is None or body is None:
@@ -83,7 +85,7 @@ class LoopBodies:
         return tensor is not None and tensor.op_name in self.components(tensor.graph_id)
 
     def of_reduce(self, graph_id: int, op_name: str | None) -> list[int]:
-        """Returns the graph of the body of the loop whose state a ReduceDataset returns; empty if it is no loop's."""
+        """If a ReduceDataset returns the state of a loop, returns the graph of the loop's body; otherwise nothing."""
         op = None if op_name is None else self._graphs.op(graph_id, op_name)
         source = None if op is None or not op.inputs else self._graphs.op(graph_id, op.inputs[0][0])
         if source is not None and source.op_type == "TakeWhileDataset" and source.inputs:  # a loop with `break`
@@ -95,9 +97,10 @@ class LoopBodies:
         ]
 
     def previous_iteration(self, graph_id: int, step_id: int) -> int | None:
-        """Returns the step of the iteration before the iteration that ran in a step.
+        """Returns the step of the previous iteration, given the step of an iteration.
 
-        The result is None if there is none, if the two overlap, or if an execution started between them.
+        The result is None if there is no previous iteration, if the two iterations overlap, or if an execution started
+        between the two iterations.
 
         Args:
             graph_id: The body of the loop.
@@ -116,7 +119,7 @@ class LoopBodies:
     def run_until(self, graph_id: int, step_id: int) -> LoopRun | None:
         """Returns the iterations from the start of a loop to a given one.
 
-        The result is None if iterations overlap, or if no execution is known that ran the loop.
+        The result is None if iterations overlap, or if the execution that ran the loop is not known.
 
         Args:
             graph_id: The body of the loop.
@@ -140,16 +143,17 @@ class LoopBodies:
         return LoopRun(execution_index, own[0].first, len(own)) if is_in_order else None
 
     def run_of(self, event: TensorEvent) -> LoopRun | None:
-        """Returns the iterations up to the one in which a tensor was computed, or None if it is in no such loop."""
+        """Returns the iterations up to the one that computed a tensor, or None for a tensor outside of such loops."""
         if event.scope != "graph" or event.execution_index is not None or event.step_id is None:
             return None
         bodies = [body for body in self.by_graph if event.graph_id in self._graphs.parts(body)]
         return self.run_until(bodies[0], event.step_id) if len(bodies) == 1 else None
 
     def _read_iterations_before(self, graph_id: int) -> dict[int, tuple[int, int, int]]:
-        """Returns the iteration before each iteration of a loop, by the step of the iteration.
+        """Returns, for each iteration of a loop, the previous iteration. The keys are the steps of the iterations.
 
-        The values are the step and the last event of the iteration before, and the first event of the iteration.
+        Each value is: the step of the previous iteration, the last event of the previous iteration, and the first event
+        of the iteration.
         """
         return {
             after.step_id: (before.step_id, before.last, after.first)

@@ -1,4 +1,4 @@
-"""Masks: the infinities that a program writes as the logarithm of a mask of zeros and ones, to add it to scores."""
+"""Masks: the infinities in logarithms of masks of zeros and ones. A program adds such a logarithm to scores."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MAKES_MASK = _MOVES | {"MatrixBandPart", "Mul", "Sub"}
 _GIVEN = types_with(Trait.FED | Trait.GETS_ELEMENT) | {"Const", None}
 """Types of ops whose elements the program wrote or got; None for a tensor that no recorded op made."""
 _MAX_TENSORS = 64
-"""Maximum number of tensors that are examined before and after a logarithm."""
+"""Before and after a logarithm, at most this many tensors are examined."""
 
 
 class Masks:
@@ -26,11 +26,11 @@ class Masks:
         self._flow = flow
 
     def is_log_of_mask(self, event: TensorEvent) -> bool:
-        """Returns whether a tensor is the logarithm of a mask of zeros and ones, and the program only adds it.
+        """Returns whether a tensor is the logarithm of a mask of zeros and ones, and is only added to other tensors.
 
         The logarithm of 0 is -Inf, and only the logarithm of 1 is 0. A probability or a count can be 0 or 1 by chance.
         So a tensor counts as a mask only if its elements are booleans, or were given to the program. A mask of given
-        floating-point numbers counts only if nothing in the run is NaN.
+        floating-point numbers counts only if the run has no NaN.
         """
         own: Place | None = event.graph_tensor
         if event.scope == "execution" and event.tensor_id is not None:
@@ -66,7 +66,7 @@ class Masks:
         return bool(self._flow.events.bad_events(("nan",), limit=1))
 
     def _elements(self, place: Place, dtype: str | None, op_type: str | None) -> Iterator[Place]:
-        """Yields the inputs from which an op took its elements; a shape or an index has another dtype."""
+        """Yields the inputs from which an op took its elements, without shapes and indexes. These have other dtypes."""
         for source, _ in self._flow.made_from(place):
             if op_type == "Cast" or self._flow.trace(source, how="graph", near=2**63 - 1).dtype in (dtype, None):
                 yield source
@@ -80,7 +80,7 @@ class Masks:
     def _is_only_added(self, log: Place) -> bool:
         """Returns whether the forward pass adds a logarithm to other values, and otherwise only moves its elements.
 
-        The other values must not be a single number, such as an epsilon, or an infinite logarithm, such as the
+        The other values must be neither a single number, such as an epsilon, nor an infinite logarithm, such as the
         logarithm of another probability.
         """
         results, seen = [log], {log}

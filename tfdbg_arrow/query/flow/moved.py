@@ -1,4 +1,4 @@
-"""MovedTensors: bad tensors that a program got from outside and, except for elementwise arithmetic, only moved."""
+"""MovedTensors: bad tensors from outside that the program only moved, or changed only by elementwise arithmetic."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class MovedTensors:
         """Returns whether a bad tensor came from outside, and ops have only moved its elements since then.
 
         Such a tensor does no harm when it is stored or returned: a program may fill a variable with NaN, and store
-        numbers in the variable later. Only tensors that are computed from it can do harm.
+            numbers in the variable later. Only tensors that are computed from such a tensor can do harm.
         """
         if row.event_index not in self._moved:
             self._moved[row.event_index] = self._find_whether_moved(row)
@@ -38,7 +38,7 @@ class MovedTensors:
         )
 
     def is_given_infinity(self, row: TensorEvent) -> bool:
-        """Returns whether elementwise ops made all infinities of an array from infinities of arrays from outside.
+        """Returns whether elementwise ops made all infinities of an array from the infinities of external arrays.
 
         An example is the width of intervals, some of which are open. If only checks take such an array, the program
         expects the infinities.
@@ -55,7 +55,7 @@ class MovedTensors:
         return True
 
     def _computed_behind(self, row: TensorEvent) -> Iterator[tuple[TensorEvent, list[TensorEvent]]]:
-        """Yields the ops that computed a bad tensor and the bad tensors behind it, each with its bad sources."""
+        """Yields a bad tensor and the bad tensors behind it, as their ops computed them, each with its bad sources."""
 
         def sources(computed: TensorEvent) -> Iterator[TensorEvent]:
             return map(self._flow.computed, self._flow.bad_sources_of(computed))

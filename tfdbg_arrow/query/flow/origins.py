@@ -1,15 +1,16 @@
 """Origins: the bad tensors whose bad elements came from no input.
 
-A row is an *origin* of a kind (NaN; infinity) if it holds the kind, and no tensor that it was computed from holds the
-kind. The row is a *propagator* if such a tensor holds the kind. If an input that could be bad was not recorded, and no
-recorded input is bad, it is not known whether the row is an origin or a propagator. Such a row is a candidate for the
-first origin, and its `is_origin` is False.
+A row is an *origin* of a kind of bad values (NaN or infinity) if it holds the kind, and no tensor from which it was
+computed holds the kind. If such a tensor holds the kind, the row is a *propagator*. If no recorded input is bad, but an
+input that could be bad was not recorded, it is not known whether the row is an origin or a propagator. Such a row is a
+candidate for the first origin, and its `is_origin` is False.
 
 An infinity that the program wrote itself is a *literal*: a mask of -Inf, the logarithm of a mask of zeros, or the
 initial value of a running minimum. If an op makes a NaN from literals alone, that op created the NaN. If an op makes a
-NaN from an infinity that another op computed, it did not create the NaN. The first op that makes an infinite loss from
-literals alone created that infinity: a mask must not cover the class of a label. The infinities of a log-sum-exp of
--Inf come from the inputs of its exponentials, unless these inputs are literals: a mask must not cover a whole row.
+NaN from an infinity that another op computed, the NaN goes back to the other op. The first op that makes an infinite
+loss from literals alone created that infinity: a mask must not cover the class of a label. If a log-sum-exp of -Inf has
+infinities, they come from the inputs of its exponentials, unless these inputs are literals: a mask must not cover a
+whole row.
 
 A constant or a captured tensor that holds -Inf and no positive number may hold logarithms of probabilities. In such a
 tensor, -Inf is correct: it is the logarithm of 0. If Softmax or `x - max(x)` makes a NaN from a row that holds only
@@ -31,18 +32,17 @@ from tfdbg_arrow.schema.op_traits import MOVING
 FROM_OUTSIDE = frozenset({None, "Placeholder", "PlaceholderWithDefault"})
 """Types of ops whose result came from outside; None for a tensor that no recorded op made."""
 _LITERAL_TYPES = frozenset({"Const", "ReadVariableOp"}) | FROM_OUTSIDE
-"""Types of ops whose output, if it is an origin, is a value that the program wrote."""
+"""If the output of an op of these types is an origin, the program wrote the value."""
 
 _LOSSES = frozenset({"SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits"})
 """Types of ops that compute the loss of each sample. Other losses are recognized because they are scalars."""
 NORMALIZATIONS = frozenset({"LogSoftmax", "Softmax"})
-"""Types of ops that normalise rows of logarithms: their result is NaN in a row that holds only -Inf."""
+"""Types of ops that normalise rows of logarithms. If a row holds only -Inf, their result in this row is NaN."""
 _MAXIMUM = MOVING | {"Max"}
-"""Types of ops that compute the maximum of a row, in a shape that fits the row."""
+"""Types of ops that compute the maximum of a row, or give the maximum a shape that fits the row."""
 OrderKey = tuple[int, int, tuple[tuple[int, int], ...], int, int]
 _PHASES = {"gradient": 1, "optimizer": 2}
-"""The order of the roles in a call: ops of an optimizer come after the gradients, and all other ops before the
-gradients."""
+"""In a call, ops of an optimizer come after the gradients, and all other ops come before the gradients."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Verdict:
 
     Attributes:
         causes: The inputs that hold the same kinds of bad values; empty for a candidate.
-        is_origin: True if it is proven that at least one of its kinds of bad values came from no input.
+        is_origin: True if it is proven that at least one kind of bad values in the tensor came from no input.
     """
 
     causes: tuple[TensorEvent, ...]
@@ -68,8 +68,9 @@ class ProgramOrder:
         """Returns the sort key of a tensor among the tensors of the run.
 
         Executions are ordered by their start. Within a call, forward ops come before the ops of gradients, and the ops
-        of optimizers come last. Then the order of creation decides: first of the calling ops, from the outermost graph
-        on and with the iterations of loops, then of the op itself. The event_index breaks the remaining ties.
+        of optimizers come last. Among ops of the same phase, the order of creation decides. It compares the calling ops
+        first, from the outermost graph on and with the iterations of loops, and then the ops themselves. The
+        event_index breaks the remaining ties.
         """
         phase = _PHASES.get(self._flow.labels.of(event).role or "", 0)
         return self._start(event), phase, self._creation(event), event.output_slot or 0, event.event_index
@@ -108,14 +109,14 @@ class Origins:
 
     Args:
         kinds: The kinds that count: `nan`, `inf` or both.
-        is_allowed: Returns True for an origin that is allowed to be bad. The values of such an origin are literals. If
-            this is None, no origin is allowed.
+        is_allowed: Returns True for an origin that is allowed to be bad. The values of such an origin count as
+            literals. If this argument is None, no origin is allowed to be bad.
 
     Attributes:
         kinds: The kinds that count.
-        is_allowed: As given.
+        is_allowed: The argument of this name.
         order: Returns the sort key of a tensor in the order of the program.
-        is_log_of_mask: As `Masks.is_log_of_mask`.
+        is_log_of_mask: The method `Masks.is_log_of_mask`.
     """
 
     def __init__(
@@ -135,7 +136,7 @@ class Origins:
         self.is_log_of_mask = lru_cache(maxsize=4096)(Masks(flow).is_log_of_mask)
 
     def verdict(self, event: TensorEvent) -> Verdict:
-        """Returns whether a bad tensor is an origin, and otherwise which tensors made it bad."""
+        """Returns whether a bad tensor is an origin and, if it is not, the tensors that made it bad."""
         causes = self._brought_by(event)
         if not causes and (hidden := self._flow.infinities_behind(event)):
             causes = tuple(row for row in hidden if not self.is_literal(row))
@@ -144,7 +145,7 @@ class Origins:
         return Verdict(causes, is_origin=False)
 
     def _brought_by(self, event: TensorEvent) -> tuple[TensorEvent, ...]:
-        """Returns the bad inputs of a bad tensor, or nothing if a kind of its bad values is in none of its inputs."""
+        """Returns the bad inputs of a bad tensor; empty if the tensor has a kind of bad values that no input has."""
         own = event.bad_kinds(self.kinds)
         causes = tuple(source for source in self._flow.recent_sources_of(event) if source.bad_kinds(own))
         brought = frozenset(kind for cause in causes for kind in cause.bad_kinds(own))
@@ -189,7 +190,7 @@ class Origins:
         return roots or start
 
     def is_root(self, event: TensorEvent) -> bool:
-        """Returns whether the badness of a tensor goes back to itself alone."""
+        """Returns whether the badness of a tensor goes back to no other tensor."""
         return not self._followed(event)
 
     def _followed(self, event: TensorEvent) -> list[TensorEvent]:
@@ -204,7 +205,7 @@ class Origins:
         return [source for source in self._flow.recent_sources_of(event) if source.bad_kinds(self.kinds)]
 
     def without_written(self, roots: Sequence[TensorEvent]) -> list[TensorEvent]:
-        """Returns the roots without literals, and without logarithms of 0 if another root may be made from them."""
+        """Returns the roots without literals. If a root may be made from logarithms of 0, leaves these out, too."""
         others = [root for root in roots if not self.is_literal(root)]
         if not any(self._is_normalization_of_zeros(root, self._bad_sources(root)) for root in others):
             return others

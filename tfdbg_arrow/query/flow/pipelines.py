@@ -1,8 +1,8 @@
 """Pipelines: the bad tensors of tf.data from which an element of a data set may have come.
 
-No row links an element to the function that made it. No row links the argument of such a function to the tensors that
-it was made from. The components of an element are known: output 1 of an iterator is result 1 of the last function, and
-a record of an array has the array's dtype and the shape of its rows.
+No row links an element to the function that made the element. No row links an argument of such a function to the
+tensors from which the argument was made. But the components of an element are known. Output 1 of an iterator is result
+1 of the last function. A record of an array has the dtype of the array and the shape of the array's rows.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from tfdbg_arrow.query.recorded import GraphTensor, Place, TensorEvent, read_eve
 from tfdbg_arrow.schema.op_traits import PIPELINE_ENDS, Trait, types_with
 
 _MAX_BAD_ROWS = 256
-"""Maximum number of bad tensors of a function whose calls are examined. Only the first bad tensors matter."""
+"""For each function, the calls of at most this many bad tensors are examined. Only the first bad tensors matter."""
 _MAX_CACHED = 64
 _SAME_ELEMENTS = types_with(Trait.EQUAL | Trait.RESHAPED)
 _MAX_RESHAPED = 8
-"""Maximum length of a chain of ops that hand on or reshape a result. A hostile graph may have a cycle."""
+"""A result is followed through at most this many ops that hand it on or reshape it. A hostile graph can have cycles."""
 
 
 class Pipelines:
@@ -59,8 +59,8 @@ class Pipelines:
     def sources_of(self, event: TensorEvent) -> tuple[TensorEvent, ...]:
         """Returns the earlier bad tensors from which a bad tensor may have come.
 
-        These are bad results of the last function that has any. If no function has any, these are bad arrays that a
-        data set was made from.
+        The result is the bad results of the last function that has bad results. If no function has any, the result is
+        the bad arrays from which a data set was made.
 
         Args:
             event: An element that left a data set, an argument of a data set's function, or an element or a result of a
@@ -89,7 +89,7 @@ class Pipelines:
 
     @cached_property
     def _functions(self) -> Sequence[int]:
-        """The graphs that data sets call, the last traced first: a pipeline calls functions in the order of tracing."""
+        """The graphs that data sets call, last traced first. A pipeline calls functions in the order of tracing."""
         rows = self._logdir.rows(
             "SELECT DISTINCT graph_id FROM graph_op WHERE run_id = ? AND role = 'input' ORDER BY graph_id DESC",
             [self._run_id],
@@ -97,14 +97,14 @@ class Pipelines:
         return [graph_id for (graph_id,) in rows if not self._graphs.callers(graph_id)]
 
     def _find_bad_results(self, graph_id: int, component: int) -> tuple[TensorEvent, ...]:
-        """Returns the bad tensors that a function first returned as a component."""
+        """Returns the first bad tensors that a function returned as a component of its result."""
         rows = read_events(
             self._logdir,
             f"has_inf_or_nan AND scope = 'graph' AND graph_id = ? ORDER BY event_index LIMIT {_MAX_BAD_ROWS}",
             [self._run_id, graph_id],
         )
         results: dict[int, TensorEvent] = {}
-        # The results of a function lie outside of its loops and of the functions that it calls.
+        # The results of a function are neither inside its loops nor inside the functions that it calls.
         for context in dict.fromkeys(replace(row.context, call_site="", frame_id=0, iteration=0) for row in rows):
             for name, slot in self._graphs.results_at(graph_id, component):
                 row = self._row_of_elements(GraphTensor(context, graph_id, name, slot, 2**63 - 1))
@@ -113,7 +113,7 @@ class Pipelines:
         return tuple(results[index] for index in sorted(results))
 
     def _row_of_elements(self, place: GraphTensor) -> TensorEvent | None:
-        """Returns the row of a tensor, or of the tensor that ops without a row handed on or reshaped into it."""
+        """Returns the row of a tensor, or the row of the tensor from which it was handed on or reshaped."""
         row = self._row_of(place)
         for _ in range(_MAX_RESHAPED):
             op = self._graphs.op(place.graph_id, place.op_name)
@@ -125,7 +125,7 @@ class Pipelines:
 
     @cached_property
     def _bad_arrays(self) -> Sequence[TensorEvent]:
-        """The bad arrays that data sets were made from. They came from outside, or eager ops made them."""
+        """The bad arrays from which data sets were made. They came from outside, or eager ops made them."""
         return read_events(
             self._logdir,
             "has_inf_or_nan AND scope <> 'graph' AND tensor_id IN (SELECT i.tensor_id FROM execution AS e "
@@ -137,7 +137,7 @@ class Pipelines:
 
 
 def _may_become(source: TensorEvent, event: TensorEvent) -> bool:
-    """Returns whether a tensor comes before another of the same dtype and shares a kind of bad element with it."""
+    """Returns whether `source` comes before `event`, has the same dtype, and shares a kind of bad elements with it."""
     is_before = source.event_index < event.event_index
     return is_before and source.dtype == event.dtype and bool(source.bad_kinds() & event.bad_kinds())
 

@@ -1,13 +1,17 @@
-"""Program ops: for a tensor of an optimized graph, the op of the program that made its bad elements.
+"""Program ops: for a tensor of an optimized graph, the op of the program that made the tensor's bad elements.
 
-TensorFlow's optimizer may run several ops of the program as one node (`Relu` and `Log` as `_UnaryOpsComposition`), run
-another op in place of the program's op (`x * (1 / c)` for `x / c`), or compute an op of constants in advance. A node
-can also compute a value that no op of the program computes: the reciprocal of a constant divisor, or of a root. Answers
-name the program's op.
+TensorFlow's optimizer can change the ops of the program in three ways:
+
+- It runs several ops as one node, such as `Relu` and `Log` as `_UnaryOpsComposition`.
+- It runs another op in place of the program's op, such as `x * (1 / c)` for `x / c`.
+- It computes an op of constants in advance.
+
+A node can also compute a value that no op of the program computes: the reciprocal of a constant divisor, or the
+reciprocal of a root. Answers name the program's op.
 
 Values inside a node are not recorded. If the counts of their elements follow from the inputs or outputs of the node,
-this module computes the counts: `Relu` of one negative and two positive elements returns one zero and two positive
-elements, and a reciprocal that holds one infinity was computed from one zero.
+this module computes the counts. For example, `Relu` of one negative and two positive elements returns one zero and two
+positive elements. A reciprocal that holds one infinity was computed from one zero.
 """
 
 from __future__ import annotations
@@ -31,35 +35,35 @@ _OF_ONE = types_with(Trait.DIVIDES_ONE)
 _FUSED = "_Fused"
 """Prefix of the types of nodes that multiply matrices or images, and then add a bias and apply an activation."""
 CHAIN = "_UnaryOpsComposition"
-"""Type of a node that runs elementwise functions of one argument one after another. A division in it is 1 / x."""
+"""Type of a node that runs elementwise functions of one argument one after another. Its divisions are 1 / x."""
 _SUMS_WITH_0 = frozenset({"Add", "AddV2", "Sub"})
 """Types of ops that a chain leaves out if they add or subtract 0."""
 _KEEPING_PLACES = frozenset({"Abs", "Identity", "Log", "Neg"}) | _SUMS_WITH_0
-"""Types of ops in a chain that remove no bad elements: if there are as many after as before, they are the same ones."""
+"""Types of ops in a chain that remove no bad elements. If their number stays the same, the elements are the same."""
 _MERGING = frozenset({"Abs", "Relu"})
 """Types of ops whose output does not show how many finite elements of their input were negative."""
 _MAX_NAMES = 4
 """Maximum number of op types that a text lists."""
 _MAX_DEPTH = 8
-"""Number of ops inside a node through which counts are worked out. TensorFlow fuses few ops, so no node reaches this
-limit."""
+"""Maximum number of ops inside a node through which counts are computed. TensorFlow fuses few ops, so no node reaches
+this limit."""
 
 _Counts = dict[str, int | None]
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramOp:
-    """The op of the program that made the bad elements of a tensor, if TensorFlow did not run the op unchanged.
+    """The op of the program that made the bad elements of a tensor, if TensorFlow did not run this op as it is.
 
     Attributes:
-        place: Its first output.
+        place: The first output of the op.
         op: The op.
-        others: The types of other ops that TensorFlow ran as the same node and that can make bad values too.
+        others: The types of other ops that TensorFlow ran as the same node and that can also make bad values.
         is_output: Whether the tensor is the op's own output, possibly after ops that keep its bad elements.
         ran_as: A text that names the node that TensorFlow ran in place of the op; None if TensorFlow ran the op itself.
             An example is `_UnaryOpsComposition in place of Relu and Log`.
-        later: The types of ops that TensorFlow computed in advance from the op's result, and that can have made the bad
-            elements from an infinity that the op made.
+        later: The types of ops that TensorFlow computed in advance from the op's result. These ops can have made the
+            bad elements from an infinity that the op made.
     """
 
     place: GraphTensor
@@ -75,7 +79,7 @@ class ProgramOps:
 
     Args:
         graphs: The graphs.
-        borders: What happens to tensors at the borders of graphs.
+        borders: The borders of the graphs.
         row_of: Returns the row of the tensor at a place, or of an equal tensor; None if there is no row.
     """
 
@@ -96,7 +100,7 @@ class ProgramOps:
     def is_computed_in_advance(self, event: TensorEvent) -> bool:
         """Returns whether a bad constant is the result of ops that took no bad constant.
 
-        TensorFlow's optimizer replaces ops that take only constants with their result.
+        TensorFlow's optimizer replaces ops that take only constants with the result of these ops.
         """
         ops = self._computed(event) if event.op_type == "Const" else ()
         return bool(ops) and self._bad_constant(ops) is None
@@ -104,10 +108,10 @@ class ProgramOps:
     def maker(self, event: TensorEvent) -> ProgramOp | None:
         """Returns the op that made a tensor, or None if TensorFlow ran the program's op as it is.
 
-        The maker of a healthy tensor is the op whose output it is. If several ops ran as one node, the maker of a bad
-        tensor is the only op that can make a bad value from finite values, or the only op that can make it from small
-        numbers. If there are several such ops, the maker is the op that the node is named after, or else the last of
-        them.
+        The maker of a healthy tensor is the op whose output the tensor is. If several ops ran as one node, the maker of
+        a bad tensor is the only op that can make a bad value from finite values. If there are several such ops, the
+        maker is the only op among them that can make a bad value from small numbers. If this does not determine the
+        maker, it is the op after which the node is named, or the last of the ops that can have made the bad value.
         """
         computed = self._computed(event)
         own = event.graph_tensor
@@ -139,7 +143,8 @@ class ProgramOps:
     def _takes_computed(self, place: GraphTensor, op: Op) -> bool:
         """Returns whether an op takes a tensor that a node computed.
 
-        For (x * a) * b with constants a and b, TensorFlow computes the constant a * b. This is no output of the op.
+        For (x * a) * b with constants a and b, TensorFlow computes the constant a * b. This constant is not an output
+        of the op.
         """
         rows = (self._row_of(place.of_op(*edge)) for edge in op.inputs)
         return any(row is not None and row.op_type not in (None, "Const") for row in rows)
@@ -176,14 +181,14 @@ class ProgramOps:
         return own_op if own_op in makers else makers[-1]
 
     def _is_factor(self, op: Op, graph_id: int, event: TensorEvent) -> bool:
-        """Returns whether a division ran as a product with a constant's reciprocal, which is a tensor of its own."""
+        """Returns whether a division ran as a product with a constant's reciprocal. The reciprocal has its own row."""
         if op.op_type not in _DIVISIONS or event.op_type in _DIVISIONS | {"Const"} or len(op.inputs) != 2:
             return False
         divisor = self._graphs.op(graph_id, op.inputs[1][0])
         return divisor is not None and divisor.op_type == "Const"
 
     def _bad_constant(self, computed: Sequence[tuple[GraphTensor, Op]]) -> tuple[GraphTensor, Op] | None:
-        """Returns the constant of the program from which ops that TensorFlow computed in advance took a bad value."""
+        """Returns the program's constant from which an op that was computed in advance took a bad value, or None."""
         for at, op in computed:
             key = self._borders.bad_constant_taken_by(at, op)
             if key is not None:
@@ -262,7 +267,7 @@ class ProgramOps:
         return rows
 
     def as_output(self, event: TensorEvent, *, kinds: Sequence[str] = KINDS) -> TensorEvent:
-        """Returns the output of the op that made a tensor, if it has bad elements of the kinds; otherwise `event`."""
+        """If the op that made a tensor has an output with bad elements of the kinds, returns it; otherwise `event`."""
         made = self.maker(event)
         output = None if made is None else self.output(made, event)
         if made is None or output is None or not output.bad_kinds(kinds):
@@ -275,7 +280,7 @@ class ProgramOps:
     def output(self, made: ProgramOp, event: TensorEvent) -> TensorEvent | None:
         """Returns the output of the op that made a tensor, with the bad elements that follow from the tensor.
 
-        The result is None if the bad elements are unknown. It has the event_index of the tensor.
+        The result has the event_index of the tensor. It is None if the bad elements are unknown.
         """
         if made.op.op_type in _DIVISIONS and not made.is_output:
             row = self._quotient(made, event)
@@ -293,7 +298,7 @@ class ProgramOps:
         return None if output is None else _at(output, made.place, made.op.op_type)
 
     def _undoing(self, op: Op, at: GraphTensor, event: TensorEvent) -> Callable[[TensorEvent], _Counts] | None:
-        """Returns the function that works out the bad elements of an op's input from its output, or None."""
+        """Returns the function that computes the bad elements of an op's input from its output, or None."""
         if self._left_out(op, at, event) is not None:
             return _same
         if _is_sum_with_constant(op, event):
@@ -315,8 +320,8 @@ class ProgramOps:
     def _quotient(self, made: ProgramOp, divided_one: TensorEvent) -> TensorEvent | None:
         """Returns a row with the bad elements of a quotient that ran as a product with the divisor's reciprocal.
 
-        TensorFlow's optimizer may turn a * (x / sqrt(v)) into x * (a * rsqrt(v)), where a * rsqrt(v) has the same bad
-        elements as rsqrt(v) if a is positive.
+        TensorFlow's optimizer may turn a * (x / sqrt(v)) into x * (a * rsqrt(v)). If a is positive, a * rsqrt(v) has
+        the same bad elements as rsqrt(v).
         """
         place, op = made.place, made.op
         dividend = place.of_op(*op.inputs[0])
@@ -373,7 +378,7 @@ class ProgramOps:
     def _that_can_have_made(
         self, event: TensorEvent, computed: Sequence[tuple[GraphTensor, Op]]
     ) -> Sequence[tuple[GraphTensor, Op]]:
-        """Returns the ops of a node that can have made its bad elements from finite inputs of the node."""
+        """Returns the ops of a node that can have made the node's bad elements from finite inputs of the node."""
         able = _that_make_kinds_of(event, computed)
         if event.op_type == "Const":
             return able
@@ -392,11 +397,11 @@ class ProgramOps:
         return bool(taken) and all(source is not None and source.op_type == "Const" for source in taken)
 
     def _left_out(self, op: Op, at: GraphTensor, event: TensorEvent) -> int | None:
-        """Returns the index of the input that a sum is equal to, if TensorFlow left the sum out of a chain, or None.
+        """If TensorFlow left a sum out of a chain, returns the index of the input that equals the sum, or else None.
 
         TensorFlow leaves out a sum with a constant that is 0, perhaps because the dtype rounds the constant to 0.
         TensorFlow also turns `log(x + 1)` into Log1p and `exp(x) - 1` into Expm1. Of these results, only `log(x + 0)`
-        can be bad for an x of 0 and above.
+        can be bad if x is not negative.
         """
         if event.op_type != CHAIN or op.op_type not in _SUMS_WITH_0:
             return None
@@ -417,14 +422,14 @@ class ProgramOps:
 
 
 def _is_sum_with_constant(op: Op, event: TensorEvent) -> bool:
-    """Returns whether an op of a chain adds a constant. It overflows only next to the largest number."""
+    """Returns whether an op of a chain adds a constant. Such a sum overflows only next to the largest number."""
     return event.op_type == CHAIN and op.op_type in _SUMS_WITH_0
 
 
 def _that_make_kinds_of(
     event: TensorEvent, computed: Sequence[tuple[GraphTensor, Op]]
 ) -> Sequence[tuple[GraphTensor, Op]]:
-    """Returns the ops of a node that can have made its bad elements from finite ones; all ops if it is not known."""
+    """Returns the ops of a node that can have made its bad elements from finite ones; all ops if this is not known."""
     if event.op_type != CHAIN:
         return computed
     seen = _kinds_in(event)
@@ -451,9 +456,9 @@ def _type_in_chain(op: Op) -> str:
 
 
 def _that_change_kinds(event: TensorEvent, op: Op, after: Sequence[Op]) -> tuple[str, ...]:
-    """Returns the types of later ops that can have made the bad elements of a tensor from those that an op made.
+    """Returns the types of the later ops that can have made a tensor's bad elements from the bad elements of an op.
 
-    The result is empty if the op itself can make all kinds of bad elements in the tensor, except NaN of infinities.
+    If the tensor holds no NaN, the result is empty if the op itself can make all kinds of bad elements in the tensor.
     """
     made = MADE_OF_FINITE.get(op.op_type, ANY_BAD)
     infinite = made & (Bad.NEG_INF | Bad.POS_INF)
@@ -471,7 +476,7 @@ def _that_change_kinds(event: TensorEvent, op: Op, after: Sequence[Op]) -> tuple
 
 
 def _ran_as(op_type: str | None, program_ops: Sequence[str], maker: str) -> str:
-    """Returns the type that ran, with the program's ops, such as `LogSoftmax in place of Softmax and Log`.
+    """Returns a text with the type that ran and the program's ops, such as `LogSoftmax in place of Softmax and Log`.
 
     Args:
         op_type: The type that ran.
@@ -500,7 +505,7 @@ NUMBERS = ("num_neg_inf", "num_neg_finite", "num_zero", "num_pos_finite", "num_p
 
 
 def _counted(row: TensorEvent, counts: _Counts) -> TensorEvent | None:
-    """Returns a row with other counts, or None if they are not known.
+    """Returns a row with other counts, or None if these counts are not known.
 
     The new row has no magnitudes and no places of bad elements: other elements may be bad, and an op such as Reshape or
     Transpose moves elements.
@@ -513,7 +518,7 @@ def _counted(row: TensorEvent, counts: _Counts) -> TensorEvent | None:
 
 
 def _divided_by_0(dividend: TensorEvent | None, by_0: TensorEvent) -> TensorEvent | None:
-    """Returns the row of a quotient by 0, given the row of its dividend; None if it is not known.
+    """Returns the row of a quotient by 0, given the row of its dividend; None if the quotient is not known.
 
     Args:
         dividend: The row of the dividend.
@@ -531,8 +536,7 @@ def _divided_by_0(dividend: TensorEvent | None, by_0: TensorEvent) -> TensorEven
 def _scaled(row: TensorEvent, divided_one: TensorEvent) -> TensorEvent | None:
     """Returns the row of a quotient, without magnitudes, given the row of its product with positive numbers.
 
-    The result is None unless the row has as many bad elements as the reciprocal, because the product itself may
-    overflow.
+    The product itself may overflow. So the result is None unless the row has as many bad elements as the reciprocal.
     """
     if row.shape != divided_one.shape or _num_bad(row) != divided_one.num_pos_inf:
         return None
@@ -615,7 +619,7 @@ COUNTS: dict[str, Callable[[TensorEvent], _Counts]] = {
 """By op type, the function that computes the counts of the output from the counts of the input.
 
 Only op types whose counts are certain are included. Functions that can round to 0 or overflow, such as Square and Exp,
-are not.
+are left out.
 """
 _UNDONE: dict[str, Callable[[TensorEvent], _Counts]] = {
     **dict.fromkeys(("ExpandDims", "Identity", "Relu", "Reshape", "Squeeze", "StopGradient", "Transpose"), _same),
@@ -625,5 +629,5 @@ _UNDONE: dict[str, Callable[[TensorEvent], _Counts]] = {
 }
 """By op type, the function that computes the bad elements of the input from the bad elements of the output.
 
-The finite elements before Abs and Relu are not known. The finite elements of the output stand for them.
+The finite elements before Abs and Relu are not known. The result has the finite elements of the output instead.
 """

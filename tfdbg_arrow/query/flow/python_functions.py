@@ -1,7 +1,7 @@
 """PythonFunctions: the eager tensors that a Python function returned to the op that called it.
 
 `tf.py_function` calls a Python function, which may execute eager ops. No row links the results of the function to the
-outputs of the op, so they are found by their health.
+outputs of the op. So the results are found by their dtype, shape and counts.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tfdbg_arrow.query.stacks import Frame, StackReader, file_name
 PYTHON_FUNCTION = "EagerPyFunc"
 """The type of op that calls a Python function which can execute eager ops."""
 _MAX_BAD_ROWS = 64
-"""Maximum number of bad tensors before a bad output that are examined. The last ones are the function's results."""
+"""Of the bad tensors recorded before a bad output, at most this many are examined, starting with the latest."""
 
 
 class PythonFunctions:
@@ -37,7 +37,7 @@ class PythonFunctions:
         self._run_id = run_id
 
     def sources_of(self, event: TensorEvent) -> tuple[TensorEvent, ...]:
-        """Returns the bad eager tensor that a Python function returned as this output of the op that called it.
+        """Returns the bad eager tensor that a Python function returned as this output of the calling op.
 
         The result is empty for other ops, and if the function executed no eager op that made such a tensor.
         """
@@ -60,7 +60,7 @@ class PythonFunctions:
         return tuple(islice(results, 1))
 
     def output_after(self, event: TensorEvent) -> TensorEvent | None:
-        """Returns the next bad output of an op that called a Python function, after an eager tensor in a function."""
+        """Returns the next bad output of an op that calls Python functions, after an eager tensor in a function."""
         if event.scope == "graph" or not self._is_called_by_op(event):
             return None
         rows = read_events(

@@ -1,4 +1,4 @@
-"""Variables and other resources: the writes to a resource, and the last one before it was read."""
+"""Variables and other resources: the writes to a resource, and the last write before a read."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from tfdbg_arrow.schema.op_traits import READER, REPLACING, WRITER, Trait, types
 
 T = TypeVar("T")
 _MAX_KEPT = 4096
-"""Number of executions whose writes to one resource are cached."""
+"""Maximum number of pairs of an execution and a resource whose writes are cached."""
 _READING = types_with(Trait.READS | Trait.READS_PART | Trait.ASKS_RESOURCE)
 
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """The last write to a resource before it was read.
+    """A write to a resource before a read of the resource.
 
     Attributes:
         op_type: Type of the writing op.
-        op_name: Its name; None for an eager op.
-        graph_id: Its graph; None for an eager op.
+        op_name: The name of the op; None for an eager op.
+        graph_id: The graph of the op; None for an eager op.
         execution_index: The execution, or the call in which the op ran; None if unknown.
         values: The tensors that the op took, without the resource itself.
         is_replacing: Whether the new value depends only on `values`, and not on the old value.
         old_value: A recorded read of the old value right before the write, or None.
         is_known: False if the recording does not show which iterations of a loop ran before the read, or which branch
             of a conditional ran. The write then has no values.
-        context: Where in the run's control flow the op ran; None for an eager op, or if it is not known.
+        context: The context in which the op ran; None for an eager op, or if the context is not known.
     """
 
     op_type: str
@@ -60,7 +60,7 @@ class WriteSite:
 
 
 class _Repeatable(Generic[T]):
-    """Yields the items of an iterator as often as needed. It takes each item from the iterator when first needed."""
+    """Yields the items of an iterator as often as needed. Each item is taken from the iterator when first needed."""
 
     def __init__(self, items: Iterator[T]) -> None:
         self._rest = items
@@ -149,7 +149,7 @@ class Resources:
                 yield WriteSite((EagerValue(ids[0]),), tuple(map(EagerValue, ids[1:])))
 
     def eagerly_written(self) -> dict[int, set[int]]:
-        """Returns, for each eager tensor, the handles of the resources that eager ops wrote it to."""
+        """Returns, for each eager tensor, the handles of the resources to which eager ops wrote the tensor."""
         writers = [name for name, graph_id in self._events.op_types() if graph_id is None and WRITER.fullmatch(name)]
         handles_of: dict[int, set[int]] = {}
         for tensor_id, handle in self._events.taken_together(writers):
@@ -243,8 +243,8 @@ class Resources:
 
         Args:
             graph_id: The body of the loop.
-            handle_name: The resource's name in the body.
-            context: An iteration.
+            handle_name: The op that holds the resource in the body.
+            context: The context of an iteration.
         """
         step_id = context.step_id if context.execution_index is None else None
         while step_id is not None:
@@ -256,7 +256,8 @@ class Resources:
     def _name_outside(self, name: str | None, call: Call) -> str | None:
         """Returns the op that holds a resource in the calling graph, or None.
 
-        The path of the handle may not show this op: the optimizer can replace an argument with the outermost argument.
+        The path of the handle may not contain this op: the optimizer can replace an argument with the outermost
+            argument.
 
         Args:
             name: The op that holds the resource in the called graph.
@@ -275,7 +276,7 @@ class Resources:
     def _write_in_session(
         self, graph_id: int, handle_name: str, context: Context, *, user: str, near: int
     ) -> Write | None:
-        """Returns the last write before a read in a session's graph, whose ops do not run in order of creation."""
+        """Returns the last write before a read in a session's graph. Its ops do not run in order of creation."""
         writers = self._writing_ops(graph_id, handle_name)
         written = self._borders.sessions.last_writer(graph_id, writers, context, reader=user)
         if written is None:
@@ -355,7 +356,7 @@ class Resources:
     def _in_graph(
         self, graph_id: int, handle_name: str, context: Context, *, user: str | None, near: int
     ) -> Iterator[Write]:
-        """Yields the writes in one run of a graph, only those before `user` if it is given."""
+        """Yields the writes in one run of a graph. If `user` is given, yields only the writes before this op."""
         end = None if user is None else self._graphs.op(graph_id, user)
         for op in reversed(self._writing_ops(graph_id, handle_name)):
             if end is not None and op.op_index >= end.op_index:
@@ -366,7 +367,7 @@ class Resources:
                 yield from self._in_callees(op, graph_id, handle_name, context, near=near)
 
     def _in_callees(self, op: Op, graph_id: int, handle_name: str, context: Context, *, near: int) -> Iterator[Write]:
-        """Yields the writes in the functions that an op called: the branch that ran, all iterations of a loop."""
+        """Yields the writes in the functions that an op called: in the branch that ran, or all iterations of a loop."""
         calls = self._graphs.calls(graph_id, op.op_name)
         for call in calls:
             if call.callee_graph_id is None or call.attribute == "cond":
@@ -425,12 +426,12 @@ class Resources:
 
         Args:
             op: The loop.
-            graph_id: Its graph.
-            handle_name: The resource's name in that graph.
-            context: Where the loop was entered.
+            graph_id: The graph of the loop.
+            handle_name: The op that holds the resource in that graph.
+            context: The context in which the loop was entered.
             frame_id: The loop's frame.
             last: The last iteration to consider.
-            near: event_index of the reader.
+            near: The event_index of the reader.
             site: The call site of the body, if the body itself left no rows.
         """
         body = next((call for call in self._graphs.calls(graph_id, op.op_name) if call.attribute == "body"), None)
@@ -459,7 +460,7 @@ class Resources:
     def _read_before(
         self, writer: Op, graph_id: int, handle_name: str, context: Context, *, near: int
     ) -> TensorEvent | None:
-        """Returns the row of the last read of a resource in a graph between its last two writes."""
+        """Returns the row of the last read of a resource in a graph, after the previous write and before `writer`."""
         start = max(
             (op.op_index for op in self._writing_ops(graph_id, handle_name) if op.op_index < writer.op_index),
             default=-1,
@@ -471,17 +472,17 @@ class Resources:
                     return event
         return None
 
-    # Questions about the ops of graphs, without recorded tensors.
+    # The following methods read the ops of graphs, and no recorded tensors.
 
     def _writers_in(self, graph_id: int) -> list[Op]:
-        """Returns the ops of a graph that write to resources, without the ops of functions that it calls."""
+        """Returns the ops of a graph that write to resources, without the ops of called functions."""
         if graph_id not in self._writers_of:
             ops = self._graphs.graph(graph_id).ops.values()
             self._writers_of[graph_id] = [op for op in ops if WRITER.fullmatch(op.op_type) is not None]
         return self._writers_of[graph_id]
 
     def _reading_ops(self, graph_id: int, handle_name: str) -> list[Op]:
-        """Returns the ops of a graph that read a resource, in order, without the ops in functions that it calls."""
+        """Returns the ops of a graph that read a resource, in order, without the ops of called functions."""
         graph = self._graphs.graph(graph_id)
         names = {name for alias in self._aliases(graph_id, handle_name) for name in graph.users.get(alias, ())}
         ops = (graph.ops[name] for name in names if name in graph.ops)
@@ -524,7 +525,7 @@ class Resources:
         return [name for name in names if name is not None]
 
     def _aliases(self, graph_id: int, handle_name: str) -> Collection[str]:
-        """Returns the ops that hand on a resource within a graph, including the op that holds it."""
+        """Returns the ops that hand on a resource within a graph, including the op that holds the resource."""
         graph = self._graphs.graph(graph_id)
 
         def handing_on(name: str) -> Iterator[str]:

@@ -69,7 +69,7 @@ class Results:
         self.discarded = DiscardedResults(logdir, flow, run_id=run_id)
 
     def of_effect(self, effect: str, first: int, last: int) -> Iterator[TensorEvent]:
-        """Yields the bad tensors of an effect that eager ops and calls returned.
+        """Yields those bad tensors returned by eager ops and calls that have a given effect.
 
         Either nothing is computed from such a tensor, or an op makes a decision from it.
         """
@@ -96,7 +96,7 @@ class Results:
                     yield row
 
     def _uses_of(self, rows: list[TensorEvent]) -> dict[int | None, list[_EagerUse]]:
-        """Returns, by eager tensor, how executions take it."""
+        """Returns, for each eager tensor, how executions take the tensor."""
         ids = sorted({row.tensor_id for row in rows if row.tensor_id is not None})
         by_tensor: dict[int | None, list[_EagerUse]] = {}
         for tensor_id, op_type, role, can_be_bad, is_discrete in self._logdir.rows(
@@ -146,10 +146,10 @@ class Results:
         return int(rows[0][0])
 
     def _is_result(self, row: TensorEvent, effect: str, *, is_taken: bool) -> bool:
-        """Returns whether a tensor from which nothing is computed is a result with an effect, or a skipped result."""
+        """Returns whether a tensor is a result with this effect, or a skipped result. Nothing is computed from it."""
         is_skipped = self._skipped_uses.is_skipped(row, is_taken=is_taken) or self._skipped_uses.is_rejected(row)
         if effect == "skipped" and not is_skipped:
-            return False  # asked first, because the other questions read all tensors of the call
+            return False  # checked first, because the other checks read all tensors of the call
         if not self.is_given(row) or self._moved.is_moved(row) or self.discarded.is_discarded(row):
             return False
         if is_taken and self._moved.is_given_infinity(row):
@@ -173,7 +173,7 @@ class Results:
 def _computes(row: TensorEvent, use: _EagerUse) -> bool:
     """Returns whether an execution computes something with a bad tensor, rather than only testing it.
 
-    A comparison of infinities, or a choice among them, is well-defined. With a NaN it is not.
+    A comparison of infinities, or a choice among infinities, is well-defined. With a NaN, it is not.
     """
     if use.can_be_bad or is_writer(use.op_type):
         return True

@@ -20,13 +20,13 @@ def breadth_first(
     limit: int | None = None,
     key: Callable[[T], Hashable] = lambda item: item,
 ) -> Iterator[T]:
-    """Yields items and the items that repeated steps lead to, each of them once, the nearest first.
+    """Yields the start items and all items that repeated steps reach, each item once, nearest items first.
 
     Args:
         start: The first items.
-        step: Returns the items that follow an item. It is called after the item was yielded.
+        step: Returns the items that follow an item. `step` is called after the item was yielded.
         limit: Maximum number of items; None means all.
-        key: Returns what identifies an item; by default, the item itself.
+        key: Returns the identity of an item; by default, the item itself.
     """
     seen: set[Hashable] = set()
     to_follow = deque(start)

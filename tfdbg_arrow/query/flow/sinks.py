@@ -1,9 +1,9 @@
 """Sinks: bad tensors that did harm. They were written to a variable, returned to the program, or counted by a metric.
 
-An integer or a boolean that was made from a NaN is arbitrary: the class that ArgMax picks, an index, a comparison. If
-it is used or returned, the NaN counts as returned.
+An integer or a boolean that was made from a NaN is arbitrary. Examples are the class that ArgMax picks, an index, and a
+comparison. If such a value is used or returned, the NaN counts as returned.
 
-A search that starts at the harm finds a bug quickly, however many harmless infinities came before it.
+A search that starts at the sinks finds a bug quickly, even if many harmless infinities came before it.
 """
 
 from __future__ import annotations
@@ -38,24 +38,23 @@ LAST_EXECUTION = 2**63 - 1
 _MAX_FAILED = 100
 """Maximum number of executions with an error that are examined."""
 _FIRST_TENSORS = 16
-"""Number of bad tensors that are read first. The first ones answer most questions."""
+"""Number of bad tensors that are read first. The first bad tensors answer most questions."""
 _MAX_TENSORS = 2048
-"""Number of bad tensors that are read at a time. Of a call that raised an error, no more are examined."""
+"""Number of bad tensors that are read at a time. For a call that raised an error, no more bad tensors are examined."""
 
 Site = tuple[int, str, int]
 """Graph, op and output slot."""
 Taker = tuple[int, Op, TakenTensor]
 """The graph of an op that writes to a variable or makes a decision, the op, and the tensor that it takes."""
 _Start = tuple[int, int]
-"""The sort key of a batch. For an execution, it is the index of the execution, and -1. For a step outside of
-executions, it is the index of the last execution that started before the step, and the event_index of the first
-sink."""
+"""The sort key of a batch. An execution has the key (execution_index, -1). A step outside of executions has the key
+(index of the last execution that started before the step, event_index of the first sink)."""
 _Batch = tuple[_Start, list[TensorEvent]]
 
 
 @dataclass(frozen=True, slots=True)
 class _Unit:
-    """The unit by which the sinks in graphs are grouped, in SQL on tensor_health.
+    """A unit by which sinks in graphs are grouped. The attributes are SQL expressions on tensor_health.
 
     Attributes:
         column: The execution or step of a row.
@@ -97,7 +96,7 @@ class Sinks:
 
         Args:
             effect: `variable`, `result` or `metric`.
-            upto: The last execution whose sinks are looked for. Steps outside of executions are always included.
+            upto: The last execution in which to look for sinks. Steps outside of executions are always included.
         """
         eager = itertools.takewhile(lambda row: (row.execution_index or 0) <= upto, self._written_eagerly())
         written = (row for row in eager if self._variable_effect(row) == effect)
@@ -113,7 +112,7 @@ class Sinks:
 
     @cached_property
     def skipped_uses(self) -> SkippedUses:
-        """Finds the results that the program usually uses, and skipped once."""
+        """Finds the results that the program usually uses, but skipped once."""
         return SkippedUses(self._logdir, self._flow, eager_writers=self._eager_writers, run_id=self._run_id)
 
     @cached_property
@@ -184,7 +183,7 @@ class Sinks:
         """Returns the batches in order, with their sort keys.
 
         Args:
-            batches: Each holds the sinks of one execution, or of one step outside of executions.
+            batches: Each batch holds the sinks of one execution, or of one step outside of executions.
         """
         keyed = [((batch[0].execution_index, -1), batch) for batch in batches if batch[0].execution_index is not None]
         outside = sorted((batch for batch in batches if batch[0].execution_index is None), key=_event_index)
@@ -218,7 +217,7 @@ class Sinks:
         )
 
     def _is_written(self, row: TensorEvent) -> bool:
-        """Returns whether it does harm if an op writes a bad tensor to a variable."""
+        """Returns whether a bad tensor does harm when an op writes it to a variable."""
         return not self.moved.is_moved(row) and not self.failed_calls.is_undone(row.execution_index)
 
     def updates(self, row: TensorEvent) -> bool:
@@ -270,7 +269,7 @@ class Sinks:
         return any((v.graph_id, v.call_site, v.frame_id) == here and v.last_iteration > row.iteration for v in visits)
 
     def _taken_sites(self) -> dict[str, dict[Site, list[Taker]]]:
-        """Returns, by effect, the bad tensors of graphs that writers or decisions take, and the ops that take them."""
+        """Returns, by effect, the bad tensors of graphs that writing or deciding ops take, and these ops."""
         if self._sites is None:
             bad: dict[int, set[tuple[str, int]]] = {}
             for graph_id, op_name, slot in self._logdir.rows(
@@ -319,7 +318,7 @@ class Sinks:
         """
         if not self._eager_writers:
             return
-        # DuckDB would read all columns of all bad rows, if it were asked for the whole rows at once.
+        # Only indexes are read here: for whole rows, DuckDB would read all columns of all bad rows.
         written = self._logdir.rows(
             "SELECT event_index FROM tensor_health "
             f"WHERE run_id = ? AND {self._bad} AND scope = 'execution' AND tensor_id IN "
@@ -349,7 +348,7 @@ class Sinks:
     # Errors.
 
     def _cut_off(self) -> Iterator[TensorEvent]:
-        """Yields the bad tensors that an op did not take because their call raised an error that did harm."""
+        """Yields the bad tensors that an op did not take because their call raised a harmful error."""
         harmful = itertools.filterfalse(self.failed_calls.is_caught, sorted(self.failed_calls.executions))
         for execution_index in itertools.islice(harmful, _MAX_FAILED):
             rows = read_events(
@@ -378,7 +377,7 @@ def _event_index(batch: list[TensorEvent]) -> int:
 
 
 def _by_execution(rows: Iterable[TensorEvent]) -> Iterator[_Batch]:
-    """Groups eager tensors, or tensors of calls, which must be sorted by execution."""
+    """Groups eager tensors, or tensors of calls, by execution. The rows must be sorted by execution."""
     for execution_index, batch in itertools.groupby(rows, key=lambda row: row.execution_index or 0):
         yield (execution_index, -1), list(batch)
 

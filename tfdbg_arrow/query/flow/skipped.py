@@ -1,4 +1,4 @@
-"""SkippedUses: the usual uses of results that a program skipped once, for example because gradients overflowed."""
+"""SkippedUses: uses of results that a program skipped once, for example because gradients overflowed."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tfdbg_arrow.query.recorded import EagerTensor, Execution, TensorEvent
 from tfdbg_arrow.schema.op_traits import WRITER
 
 _QUESTIONS = frozenset({"is_finite", "is_inf", "is_nan", "isfinite", "isinf", "isnan"})
-"""The functions of Python, NumPy, TensorFlow and Keras that ask whether numbers are bad."""
+"""The functions of Python, NumPy, TensorFlow and Keras that test whether numbers are bad."""
 _QUESTIONS_FOR_BAD = _QUESTIONS - {"is_finite", "isfinite"}
 _BLOCK = 16_384
-"""Number of executions that are searched at a time for users of a line's results."""
+"""The search for users of a line's results reads this many executions at a time."""
 _MAX_SOURCES = 100
-"""Maximum number of sources that are examined for a tensor that only checks took."""
+"""For a tensor that only checks took, at most this many sources are examined."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class SkippedUses:
     Args:
         logdir: The logdir.
         flow: The data flow of the run.
-        eager_writers: The types of the ops with which eager code writes to variables.
+        eager_writers: The types of eager ops that write to variables.
         run_id: The run.
     """
 
@@ -73,11 +73,12 @@ class SkippedUses:
         from that tensor. The program continued if that call came later, or if an optimizer wrote to a variable
         afterwards: an optimizer that scales the loss writes the new scale when it skips a step.
 
-        If only checks take a tensor, such as the norm of all gradients, the tensor counts as skipped if a tensor that
-        it was computed from was skipped. So does a tensor that nothing takes, such as the loss, if the loop around its
-        line skips bad numbers, as with `if not np.isfinite(loss): continue`.
+        Only checks may take a tensor such as the norm of all gradients. This tensor counts as skipped if a tensor from
+        which it was computed was skipped. Nothing may take a tensor such as the loss. This tensor counts as skipped
+        under the same condition, but only if the loop around its line skips bad numbers, as with `if not
+        np.isfinite(loss): continue`.
 
-        In an imported run, several ops of a line have the same stack, so it is not known which of them was used.
+        In an imported run, several ops of a line have the same stack, so it is not known which op was used.
 
         Args:
             row: The tensor.
@@ -97,14 +98,15 @@ class SkippedUses:
         """Returns whether the program used each finite result of a line, but no bad result, and continued.
 
         An example is a line search: it compares a new objective with the best objective so far only if the new
-        objective is finite. Ops that only test whether a result is bad do not count as uses. There must be several
-        finite results, one of them later. The program may have another criterion for the results that it uses. So the
-        loop around the line must call a function such as `isfinite`. If ops took none of the finite results, the
-        program took them as numbers of Python. Then the loop must use the answer of this function to skip bad numbers,
-        and the function that returned the result must not write to a variable.
+            objective is finite. Ops that only test whether a result is bad do not count as uses. There must be several
+            finite results, and one of them must come later than the given result. The program may have another
+            criterion for the results that it uses. So the loop around the line must call a function such as `isfinite`.
+            If ops took none of the finite results, the program took the results as Python numbers. Then the loop must
+            use the answer of this function to skip bad numbers, and the function that returned the result must not
+            write to a variable.
         """
         execution = self._flow.events.execution(row.execution_index)
-        # Asked first, because the other questions read all calls of the line.
+        # Checked first, because the other checks read all calls of the line.
         if execution is None or not self._asks_in_loop(execution.stack_trace_id):
             return False
         results = self._results_like(row)
@@ -131,7 +133,7 @@ class SkippedUses:
         return tuple(node for node in nodes if isinstance(node, ast.For | ast.While))
 
     def _nodes_of_loops(self, stack_trace_id: int | None) -> Iterator[ast.AST]:
-        """Yields the parts of the innermost loop around each line of the program in a stack."""
+        """Yields the syntax nodes of the innermost loop around each line of the program in a stack."""
         for frame in self._stacks.stack(stack_trace_id):
             loops = self._loops_of(frame.file_path) if frame.is_user else ()
             around = [loop for loop in loops if loop.lineno <= frame.lineno <= (loop.end_lineno or 0)]
@@ -141,8 +143,11 @@ class SkippedUses:
     def may_be_rejected(self, row: TensorEvent) -> bool:
         """Returns whether the program may have rejected a number that a call returned, as a search over values does.
 
-        This is so if no op used a bad result of the line, or only to make scalars for Python, the last result of the
-        line is finite, and the function changes no variable.
+        Three conditions must hold:
+
+        - No op used a bad result of the line, or ops only made scalars for Python from this number.
+        - The last result of the line is finite.
+        - The function changes no variable.
         """
         execution = self._flow.events.execution(row.execution_index)
         if execution is None or execution.graph_id is None or row.scope != "execution" or row.shape != ():
@@ -155,7 +160,7 @@ class SkippedUses:
         return results.last_finite > results.last_bad
 
     def _is_used_for_numbers(self, row: TensorEvent) -> bool:
-        """Returns whether ops made only scalars of a tensor that no op takes, as `float(new - old)` does."""
+        """Returns whether ops made only scalars from a tensor, and no op takes these, as in `float(new - old)`."""
         uses = () if row.tensor_id is None else self._flow.events.uses(row.tensor_id)
         made = [self._flow.events.execution_outputs(use.execution.execution_index) for use in uses]
         tensor_ids = [tensor_id for outputs in made for tensor_id, _ in outputs.values()]
@@ -170,7 +175,7 @@ class SkippedUses:
         return any(map(WRITER.fullmatch, op_types))
 
     def _results_like(self, row: TensorEvent) -> _ResultsOfLine | None:
-        """Returns how ops used the results of the line that returned a tensor, or None if it is not known."""
+        """Returns how ops used the results of the line that returned a tensor, or None if this is not known."""
         execution = self._flow.events.execution(row.execution_index)
         if execution is None or row.scope != "execution":
             return None
@@ -203,7 +208,7 @@ class SkippedUses:
         return _ResultsOfLine(*row)
 
     def _is_of_skipped(self, row: TensorEvent) -> bool:
-        """Returns whether at most checks took a tensor, and it comes from a tensor whose other uses were skipped."""
+        """Returns whether only checks or nothing took a tensor, and it comes from a tensor with skipped uses."""
         uses = () if row.tensor_id is None else self._flow.events.uses(row.tensor_id)
         if not all(use.execution.op_type in CHECKS for use in uses):
             return False
@@ -240,14 +245,14 @@ class SkippedUses:
         return -1 if last is None else int(last)
 
     def _last_used(self, execution: Execution, output_slot: int | None, *, other_users: Collection[str] = ()) -> int:
-        """Returns the last execution of the line of an execution from whose output something was computed, or -1.
+        """Of the executions of the same line, returns the last one whose output was used to compute something, or -1.
 
         Only the executions around the given one and the last ones of the run are searched.
 
         Args:
             execution: An execution with a stack.
             output_slot: The output.
-            other_users: Ops of these types and functions of these names do not count.
+            other_users: Types of ops and names of functions that do not count as users.
         """
         assert execution.stack_trace_id is not None
         own, final = execution.execution_index // _BLOCK, self._last_execution // _BLOCK
@@ -271,24 +276,24 @@ class SkippedUses:
     def _read_users_of_line(
         self, op_type: str, stack_trace_id: int, first_block: int, last_block: int
     ) -> dict[int, dict[str, int]]:
-        """Returns the last execution of a line of code from whose output something was computed.
+        """Returns the last execution of a line of code whose output was used to compute something, by output and user.
 
-        If a gradient op made the output, gradient ops that took it do not count: an optimizer or the program must have
-        taken it.
+        If a gradient op made the output, gradient ops that took the output do not count: an optimizer or the program
+        must have taken the output.
 
         Args:
             op_type: The op type, or the name of the function.
             stack_trace_id: A stack with the line.
-            first_block: Only executions of the line from this block of the run's executions on are considered.
-            last_block: The last such block. Users in this block and the next one are considered.
+            first_block: The first block of the run's executions in which to consider executions of the line.
+            last_block: The last such block. Users are considered up to the end of the next block.
 
         Returns:
-            The execution_index, by output slot, and by the type of the op or the name of the function that took it.
+            The execution_index, by output slot and by user. A user is the type of an op or the name of a function.
         """
         writers = self._eager_writers or ["AssignVariableOp"]
         stacks = self._stacks_of_line((op_type,), stack_trace_id)
-        # Without the aggregate in this subquery, DuckDB may join the line's executions with all executions that can be
-        # a user.
+        # Without the aggregate in this subquery, DuckDB may join the line's executions with all executions that could
+        # be users.
         taken = (
             "SELECT o.output_slot, i.execution_index AS user_index, coalesce(e.role, '') = 'gradient' AS is_gradient, "
             "max(e.execution_index) AS last FROM execution AS e "
@@ -349,7 +354,7 @@ class SkippedUses:
         return (execution.op_type,) if name is None else tuple(traces)
 
     def _stacks_of_line(self, op_types: tuple[str, ...], stack_trace_id: int) -> list[int]:
-        """Returns the stacks in which the same lines of the program called functions; for an op, only its own stack.
+        """Returns the stacks in which the same lines of the program called functions. An op has only its own stack.
 
         The first calls of a function pass through other frames of TensorFlow than later calls. If a library executes
         several ops for one line of the program, their stacks differ only in the frames of the library.
@@ -374,7 +379,7 @@ class SkippedUses:
 
 
 def _question(node: ast.AST) -> str | None:
-    """Returns the function that a call asks whether numbers are bad; None for another part of a program."""
+    """Returns the name of the called function if a call tests whether numbers are bad; None for other nodes."""
     if not isinstance(node, ast.Call):
         return None
     name = getattr(node.func, "attr", getattr(node.func, "id", None))

@@ -39,7 +39,7 @@ UNREACHED = "no bad value that was computed from it reached a variable, a result
 _HANDS_OUT = re.compile(r"\w*PyFunc\w*|Write\w+|Save\w*|_?Send|_?HostSend")
 """Types of ops that pass their inputs out of TensorFlow."""
 _MAX_STEPS = 20_000
-"""Maximum number of tensors that are followed for one bad tensor."""
+"""For one bad tensor, at most this many tensors are followed."""
 _LATEST = 2**63 - 1
 
 
@@ -57,7 +57,7 @@ class OutOfSightError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One run of a graph: where it ran, and which op called it (None for eager code)."""
+    """One run of a graph: the context of the run, and the call that started the run (None for eager code)."""
 
     graph_id: int
     context: Context
@@ -72,10 +72,10 @@ class WalkedTensor:
     Attributes:
         frame: The run of the graph; None for an eager tensor.
         name: The op; empty for an eager tensor.
-        slot: The output; the id of an eager tensor.
-        is_verdict: Whether the tensor is the result of a check, or was computed from such a result, and not from the
+        slot: The output slot; for an eager tensor, its ID.
+        is_verdict: Whether the tensor is the result of a check, or was computed from such a result instead of from the
             value itself.
-        is_metric: Whether an op of a metric computed it.
+        is_metric: Whether an op of a metric computed the tensor.
     """
 
     frame: Frame | None
@@ -90,8 +90,8 @@ class Walk:
 
     Attributes:
         met: The rows of the bad tensors on the way, by event_index.
-        skipped_graphs: The branches that did not run and would have taken the value.
-        returned: The bad tensors that a call or an eager op returned to the program, and that nothing took.
+        skipped_graphs: The branches that would have taken the value, but did not run.
+        returned: The bad tensors that a call or an eager op returned to the program, and that no op took.
     """
 
     def __init__(self, flow: DataFlow, sinks: Sinks) -> None:
@@ -116,7 +116,7 @@ class Walk:
 
     @property
     def harm(self) -> str | None:
-        """The most harmful effect; None if there is none, or if the program handled the value and continued."""
+        """The most harmful effect; None if no effect is harmful, or if the program handled the value and continued."""
         if self._is_skipped_eagerly and self._harms <= {"result"}:
             return None
         harms = self._harms | ({"result"} if self.returned else set())
@@ -124,7 +124,7 @@ class Walk:
 
     @property
     def is_skipped_but_returned(self) -> bool:
-        """Whether a check found the value, so that a branch did not run, and the value was otherwise only returned."""
+        """Whether a branch did not run because a check found the value, and the value was otherwise only returned."""
         is_only_returned = bool(self.returned) and not self._harms and not self._is_unclear
         return is_only_returned and self.reason == SKIPPED_STEP
 
@@ -173,8 +173,8 @@ class Walk:
     def _follow_verdicts(self) -> None:
         """Follows the results of checks until one of them decides which branch runs.
 
-        These results are followed only to find out why a branch did not run. A mask of bad elements can reach the whole
-        model.
+        These results are followed only to find out why a branch did not run, because a mask of bad elements can reach
+        the whole model.
         """
         seen: set[WalkedTensor] = set()
         while self._verdicts and not self._decides:
@@ -209,7 +209,7 @@ class Walk:
         return crossing is None or crossing.place is None or self._flow.is_bad(crossing.place)
 
     def _note_finite(self, quotient: WalkedTensor) -> None:
-        """Notes the division that made a finite tensor from a bad one, if it is a division."""
+        """Notes the type of the op that made a finite tensor from a bad tensor, if the op is a division."""
         event = self._event(quotient)
         if event is not None and event.op_type in DIVISIONS and event.num_zero:
             self._made_0.add(event.op_type)
@@ -261,12 +261,12 @@ class Walk:
         yield from self._returned(tensor, frame)
 
     def _took(self, op: Op, place: GraphTensor) -> bool:
-        """Returns whether an op that takes a tensor in the program took it, or its source, when it ran."""
+        """Returns whether an op took a tensor or its source when it ran. The op takes the tensor in the program."""
         executed = self._flow.borders.executed
         user = place.of_op(op.op_name)
         if not executed.replaces_inputs(user):
             return True
-        # An argument, for example, has no node. The nodes of its users took the tensor that was passed to it.
+        # An argument, for example, has no node. The nodes of its users took the tensor that was passed as the argument.
         path = self._flow.trace(place, how="graph", near=place.near).path[1:]
         stands_for = [passed for passed in path if isinstance(passed, GraphTensor)]
         behind = [source for passed in stands_for if (source := executed.passed_on_at(passed)) is not None]
@@ -327,7 +327,7 @@ class Walk:
     def _is_metric(op_type: str, role: str | None, tensor: WalkedTensor) -> bool:
         """Returns whether the output of an op belongs to a metric.
 
-        If the op only hands on a tensor, this is so if the tensor belongs to a metric.
+        The output of an op that only hands on a tensor belongs to a metric if the tensor does.
         """
         is_handed_on = op_type in PASSING_OPS or op_type.startswith(CONTAINERS)
         return tensor.is_metric if is_handed_on else role == "metric"
@@ -433,7 +433,7 @@ class Walk:
             yield replace(tensor, frame=frame.caller, name=call.op_name, slot=index)
 
     def _next_iteration(self, frame: Frame, body: Call) -> Frame | None:
-        """Returns the next run of a loop's body, or None after the last one."""
+        """Returns the next run of a loop's body, or None after the last run."""
         assert frame.caller is not None
         visits = self._flow.borders.visits(frame.caller.context, body)
         here = [visit for visit in visits if visit.frame_id == frame.context.frame_id]
@@ -526,7 +526,7 @@ class Walk:
         elif self._sinks.results.discarded.is_discarded(event):
             self._is_discarded = True
         elif self._flow.events.uses(tensor.slot) and self._sinks.moved.is_given_infinity(event):
-            return  # only checks take it
+            return  # only checks take the tensor
         elif self._sinks.results.is_given(event) and not self._sinks.moved.is_moved(event):
             if tensor.is_metric:
                 self._harms.add("metric")
