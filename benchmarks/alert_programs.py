@@ -26,7 +26,7 @@ from tfdbg_arrow.storage.marker import marker_text
 from tfdbg_arrow.writer.sink.parts import PartWriter
 
 BATCH, LENGTH, FEATURES, CLASSES = 32, 32, 8, 4
-"""BATCH * LENGTH, by which the gradient of batch normalization divides, exceeds exploding_gradient.limit's default."""
+"""The gradient of batch normalization divides by BATCH * LENGTH, which exceeds exploding_gradient.limit's default."""
 NUM_BLOCKS = 6
 
 

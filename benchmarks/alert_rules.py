@@ -1,7 +1,7 @@
 """Measures the cost of the alert rules, `first_nonfinite` and the exports on a training with 250 bad steps.
 
-Records the programs of alert_programs.py unless the recordings exist already. Runs each command in a separate process
-and measures its time and peak resident memory.
+The script records the programs of alert_programs.py unless the recordings exist already. It runs each command in a
+separate process, and measures the time and the peak resident memory of the process.
 
     python benchmarks/alert_rules.py [--directory DIR] [--output FILE.json]
 """
@@ -50,8 +50,8 @@ class Measured:
         logdir: Name of the logdir.
         command: Name of the command.
         seconds: Time from start to end, including the start of the interpreter.
-        peak_mib: Peak resident memory of its process.
-        exit_code: Its exit code.
+        peak_mib: Peak resident memory of the command's process.
+        exit_code: Exit code of the command.
     """
 
     logdir: str

@@ -20,7 +20,7 @@ from tfdbg_arrow.writer.tensorflow_backend.elements import FORMATS, bad_kinds, c
 
 SIZES = (20_000, 200_000, 2_000_000, 16_000_000, 64_000_000)
 MAX_ELEMENTS = 400_000_000
-"""Maximum number of elements in all tensors of one call. They take 1.6 GB."""
+"""Maximum number of elements in all tensors of one call. These elements take 1.6 GB."""
 MAX_TENSORS, MIN_TENSORS = 100, 4
 NUM_CALLS = 5
 NUM_EAGER_OPS, NUM_READ_TOGETHER = 384, 64
@@ -43,7 +43,7 @@ WAYS: dict[str, Callable[[Any], Any]] = {
     "Max": tf.reduce_max,
     "Snapshot": lambda tensor: tf.raw_ops.Snapshot(input=tensor)[:1],
 }
-"""The computations on each tensor, by name. All of them except the first read all elements."""
+"""The computations on each tensor, by name. Each computation except the first reads all elements."""
 
 
 def counting(sizes: tuple[int, ...]) -> Iterator[dict[str, Any]]:

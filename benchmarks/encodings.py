@@ -61,7 +61,7 @@ ALTERNATIVES: dict[str, Callable[[Options], Options]] = {
     "statistics of no column": lambda options: {**options, "write_statistics": False},
     "without page checksums": lambda options: {**options, "write_page_checksum": False},
 }
-"""Alternative settings. Each changes one thing in the settings of the format."""
+"""Alternative settings. Each differs from the settings of the format in one value."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +73,8 @@ class Result:
         setting: Name of the setting.
         rows: Number of rows that were written.
         bytes_per_row: Bytes of the whole file, including its footer, per row.
-        us_per_row: Processor time in microseconds per row to write it into memory, the minimum of several rounds.
+        us_per_row: Processor time per row to write the table into memory, in microseconds. The minimum of several
+            rounds.
     """
 
     table: str

@@ -32,7 +32,7 @@ from tfdbg_arrow.storage.marker import marker_text
 from tfdbg_arrow.writer.sink.parts import PartWriter
 
 WARM_STEPS = 3
-"""Number of first steps, which include the tracing. They are used as they are."""
+"""Number of first steps, which include the tracing. A generated run contains these steps unchanged."""
 FIRST_BAD_STEP = 6
 NUM_STEPS = 9
 BAD_EVERY = 10
@@ -60,7 +60,7 @@ class Expected:
         op_name: Name of that op.
         code: The line that created that op.
         event_index: event_index of its row of tensor_health in each bad run.
-        last_event_index: event_index of the last bad tensor of each bad run.
+        last_event_index: event_index of the last bad tensor in each bad run.
         seconds: Time to generate the logdir.
     """
 
@@ -143,7 +143,7 @@ class Recording:
         for piece in pieces:
             chosen = np.flatnonzero((steps >= piece.first_step) & (steps < piece.end_step))
             rows.append(np.tile(chosen, piece.repeats))
-            # Repetition r of a step takes the place of step `step` + r.
+            # Repetition r of a piece begins at step `step` + r.
             deltas.append(np.repeat(np.arange(piece.repeats) + step - max(piece.first_step, 0), len(chosen)))
             step += (piece.end_step - max(piece.first_step, 0)) * piece.repeats
         taken, delta = np.concatenate(rows), np.concatenate(deltas)
@@ -171,14 +171,14 @@ class Recording:
         return made
 
     def _shift(self, starts: np.ndarray, step: np.ndarray, delta: np.ndarray) -> np.ndarray:
-        """Returns the difference of a counter between a step as recorded and its place in the generated run."""
+        """Returns the difference of a counter between a recorded step and the same step in the generated run."""
         length = int(starts[WARM_STEPS + 1] - starts[WARM_STEPS])
         return np.asarray(starts[WARM_STEPS] + (step + delta - WARM_STEPS) * length - starts[step]) * (
             step >= WARM_STEPS
         )
 
     def _id_shift(self, ids: np.ndarray, step: np.ndarray, delta: np.ndarray) -> np.ndarray:
-        """Returns the shift of tensor IDs. IDs created in a step shift with it. Older IDs, as of variables, stay."""
+        """Returns the shift of tensor IDs. The IDs of a step shift with the step. Older IDs, as of variables, stay."""
         first = np.array([self._id_ranges[each][0] for each in range(NUM_STEPS)])
         length = first[WARM_STEPS + 1] - first[WARM_STEPS]
         is_new = (step >= WARM_STEPS) & (ids >= first[step])

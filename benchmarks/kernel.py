@@ -2,9 +2,9 @@
 
 Run: python benchmarks/kernel.py [--json FILE] [--dtypes float32,float16] [--sizes 64,1000000] [--seconds 0.05]
 
-The kernels take turns over the same buffer, and the best of several rounds counts, so that other load of the
-machine affects all of them alike. Times are measured inside the native core and include no Python call. The data are
-normally distributed numbers without NaN or infinity, unless --bad puts a NaN into every thousandth element.
+The kernels take turns over the same buffer, so that other load on the machine affects all kernels alike. The best of
+several rounds counts. Times are measured inside the native core and include no Python call. The data are normally
+distributed numbers without NaN or infinity, unless --bad puts a NaN into every thousandth element.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tfdbg_arrow.writer.native import reference
 
 SIZES = (64, 1_000, 10_000, 100_000, 1_000_000, 16_000_000)
 KERNELS = ("read_sum", "count_health", "measure", "count_histogram")
-"""The kernels. Only real floating-point dtypes have the last kernel."""
+"""The kernels. The last kernel exists only for real floating-point dtypes."""
 ROUNDS = 7
 
 
@@ -130,7 +130,7 @@ def render(results: Sequence[Result], *, kernel_name: str) -> str:
 
 
 def main() -> int:
-    """Runs the benchmark as the command line specifies. Returns the exit code."""
+    """Runs the benchmark that the command line specifies, and returns the exit code."""
     arguments = _parse_arguments()
     try:
         from tfdbg_arrow.writer.native import _core  # type: ignore[attr-defined, unused-ignore]
@@ -150,7 +150,7 @@ def main() -> int:
 
 
 def _best_seconds(core: Any, dtype: int, buffer: npt.NDArray[np.uint8], *, seconds: float) -> dict[str, float]:
-    """Returns the seconds per call of each kernel that supports the dtype, the best of ROUNDS rounds."""
+    """Returns the seconds per call of each kernel that supports the dtype, from the best of ROUNDS rounds."""
     kernels = [kernel for kernel in KERNELS if not math.isnan(core.time_kernel(kernel, dtype, buffer, 1))]
     repeats = {kernel: _choose_repeats(core, kernel, dtype, buffer, seconds=seconds) for kernel in kernels}
     best = dict.fromkeys(kernels, float("inf"))

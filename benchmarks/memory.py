@@ -40,10 +40,10 @@ class Result:
     """The result for one process.
 
     Attributes:
-        mode: Its tensor_debug_mode.
-        max_memory_mib: Its memory bound. 0 means that nothing is recorded.
-        disk: One of DISKS, which tells whether parts could be written.
-        peak_mib: Its peak memory.
+        mode: The tensor_debug_mode.
+        max_memory_mib: The memory bound. 0 means that nothing is recorded.
+        disk: One of DISKS: whether parts could be written.
+        peak_mib: Peak memory of the process.
         tensors: Number of computed tensors.
     """
 

@@ -34,7 +34,7 @@ OURS_BY_TENSORFLOW = "tfdbg_arrow-tensorflow"
 OURS_TRACED = "tfdbg_arrow-traced"
 """tfdbg_arrow with `graphs="traced"`, which records every op of a function, unfused."""
 OURS_TRACED_BY_TENSORFLOW = "tfdbg_arrow-tensorflow-traced"
-"""tfdbg_arrow with both settings. Measured only on request."""
+"""tfdbg_arrow with `graphs="traced"` and `health_backend="tensorflow"`. Measured only on request."""
 EVERY_10TH = f"{OURS}/FULL_HEALTH@10"
 """tfdbg_arrow with the schedule `steps=10`, which leaves out nine of ten steps."""
 STRIDE = 10
@@ -111,10 +111,10 @@ class Summary:
         step_ms: Median time of a step after the warm-up, in milliseconds: the median of the medians of all repetitions.
             With a schedule, the mean over the schedule's cycle takes the place of each repetition's median.
         ratio_to_none: step_ms divided by step_ms of the same program without recording.
-        share_of_debugger_v2: (ours - none) / (theirs - none), with Debugger V2 in the same mode. FULL_NUMERICS, which
-            Debugger V2 lacks, is compared with its FULL_HEALTH.
+        share_of_debugger_v2: (ours - none) / (theirs - none), with Debugger V2 in the same mode. Debugger V2 lacks
+            FULL_NUMERICS, so this mode is compared with FULL_HEALTH of Debugger V2.
         share_of_check_numerics: The same share, with check_numerics in place of Debugger V2.
-        first_step_ratio: Time of the first step, which includes tracing, divided by its time without recording.
+        first_step_ratio: Time of the first step, which includes tracing, divided by the same time without recording.
         close_s: Median time to end the recording.
         num_bytes: Median bytes on disk.
         num_tensor_bytes: Median of the bytes that grow with the tensors.
@@ -268,7 +268,7 @@ def measure(program: str, *, config: str, num_steps: int, logdir: Path) -> dict[
     }
 
 
-# The process that starts the others
+# # The process that starts the measured processes
 
 
 def run_in_process(program: str, *, config: str, repeat: int, num_steps: int) -> Run:
@@ -334,7 +334,7 @@ def _peer(config: str) -> str:
 
 
 def _typical_step(run: Run) -> float:
-    """Returns the median step. With a schedule, takes the median at each place of its cycle, and returns their mean."""
+    """Returns the median step. With a schedule, returns the mean of the medians at each position of its cycle."""
     warm = run.step_s[NUM_WARM_UP:] or run.step_s[-1:]
     if run.config == EVERY_10TH and len(warm) >= STRIDE:
         return statistics.fmean(statistics.median(warm[place::STRIDE]) for place in range(STRIDE))
@@ -452,7 +452,7 @@ def main() -> int:
     total = num_repeats * len(arguments.programs) * len(configs)
     for repeat in range(num_repeats):
         for program in arguments.programs:
-            # Rotate the order in each repetition, so that no configuration always follows the same one.
+            # # Rotate the order in each repetition, so that the first configuration is not always the same.
             turn = repeat % len(configs)
             for config in (*configs[turn:], *configs[:turn]):
                 run = run_in_process(program, config=config, repeat=repeat, num_steps=num_steps[program])

@@ -30,7 +30,7 @@ def begin(phase: str) -> str:
 
 
 def at_step(step: int) -> None:
-    """Ends the phase in which functions are traced. It is called after each step with the number of steps so far."""
+    """Ends the phase in which functions are traced. The argument is the number of steps so far."""
     if step == 1:
         begin("steps")
 

@@ -31,7 +31,7 @@ LABELS = {
 
 
 def overhead(document: dict[str, Any]) -> Any:
-    """Returns the figure of a step's time, divided by its time without recording, by program and mode."""
+    """Returns a figure of the time of a step, relative to the time without recording, by program and mode."""
     rows = [row for row in document["summary"] if row["ratio_to_none"] is not None and row["config"] != "none"]
     programs = list(dict.fromkeys(row["program"] for row in rows))
     figure, axes = plt.subplots(1, len(programs), figsize=(3.1 * len(programs), 3.6), sharey=True, squeeze=False)
@@ -69,7 +69,7 @@ def _label(config: str) -> str:
 
 
 def soak(document: dict[str, Any]) -> Any:
-    """Returns the figure of step time, memory, rows and files over the time of a recording."""
+    """Returns a figure of step time, memory, rows and files over the time of a recording."""
     samples = document["samples"]
     minutes = [sample["elapsed_s"] / 60 for sample in samples]
     panels = (

@@ -1,7 +1,8 @@
 """Measures the cost of questions about a large logdir, and how the cost grows with the number of rows.
 
-Generates a small and a large logdir (generate_logdir.py) unless they exist. Asks both logdirs the same questions, each
-in a separate process. Compares the answers with the known content, and prints time, processor time and memory.
+The script generates a small and a large logdir (generate_logdir.py) unless they exist. It asks both logdirs the same
+questions, each in a separate process. It compares the answers with the known content, and prints time, processor time
+and memory.
 
     python benchmarks/query_scale.py [--directory DIR] [--rows 100000000] [--runs 1000] [--peer] [--output FILE]
 """
@@ -34,7 +35,7 @@ from tfdbg_arrow.query import Alerts, Logdir, open_logdir
 SMALL_ROWS = 100_000
 REPEATS = 5
 PEER_ROWS = 400_000
-"""Number of tensors in the dump for TensorFlow's reader. It holds all in memory and takes over 20 µs for each."""
+"""Number of tensors in the dump for TensorFlow's reader, which needs memory and more than 20 µs for each tensor."""
 
 
 def ask(logdir: Path) -> dict[str, Any]:

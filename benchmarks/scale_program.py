@@ -1,4 +1,4 @@
-"""The program whose recording generate_logdir.py repeats: a small training that becomes NaN at the given step.
+"""The program whose recording generate_logdir.py repeats: a small training whose loss becomes NaN at a given step.
 
 Forward pass, backward pass and optimizer have separate graphs (the tape is outside the functions). The forward pass
 calls a function and loops, and eager ops run between the calls. In a bad step, the softmax of large logits underflows

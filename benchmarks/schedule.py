@@ -1,8 +1,8 @@
 """Measures the time of a step that the schedule `steps=` leaves out, divided by the time of an unrecorded step.
 
-Blocks of left-out and unrecorded steps alternate in one process, so that other load of the machine affects both. There
-are two programs. The CNN is traced once before the recording begins and once during the recording. For the 200 eager
-ops, a new recording begins for each block.
+Blocks of left-out and unrecorded steps alternate in one process, so that other load on the machine affects both. There
+are two programs: a CNN, and a step of 200 eager ops. The CNN is traced once before the recording begins and once during
+the recording. For the eager ops, a new recording begins for each block.
 
     python benchmarks/schedule.py [number of blocks]
 """
@@ -100,7 +100,7 @@ def _eager(num_blocks: int) -> list[float]:
 
 
 def main() -> None:
-    """Prints the median and the quartiles of the ratio over the blocks, without the first two blocks, which warm up."""
+    """Prints the median and the quartiles of the ratio over the blocks. The first two blocks are a warm-up."""
     num_blocks = int(sys.argv[1]) if len(sys.argv) > 1 else 40
     for name, ratios in (("cnn", _cnn(num_blocks + 2)), ("eager ops", _eager(num_blocks + 2))):
         _report(name, ratios[2:])

@@ -2,8 +2,9 @@
 
     python benchmarks/soak.py [--minutes 30] [--program mlp] [--output FILE.json]
 
-Trains a program of programs.py in FULL_HEALTH with full history, and takes a sample of the recording every few seconds.
-At the end, it prints the ratio of the last tenth of the time to the first. `plots.py` draws all samples.
+The script trains a program of programs.py in FULL_HEALTH with full history, and takes a sample of the recording every
+few seconds. At the end, it prints the ratio of the last tenth of the run to the first tenth. `plots.py` draws all
+samples.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class Soak:
 
     Args:
         logdir: The logdir of the recording.
-        seconds: How long the program runs.
+        seconds: Duration of the program, in seconds.
     """
 
     def __init__(self, logdir: Path, seconds: float) -> None:

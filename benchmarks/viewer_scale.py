@@ -1,8 +1,8 @@
 """Measures the viewer's pages for a large logdir: the first screen, jumps, and the server's memory.
 
-Generates a large logdir (generate_logdir.py) unless it exists, starts `tfdbg-arrow view` in a separate process, and
-requests pages over HTTP like a browser, one after the other. With `--tensorboard`, it also requests the same run,
-exported as a dump, from TensorBoard's Debugger V2 plugin.
+The script generates a large logdir (generate_logdir.py) unless it exists, and starts `tfdbg-arrow view` in a separate
+process. It requests pages over HTTP like a browser, one after the other. With `--tensorboard`, it also requests the
+same run, exported as a dump, from TensorBoard's Debugger V2 plugin.
 
     python benchmarks/viewer_scale.py [--directory DIR] [--rows 10000000] [--runs 2] [--tensorboard] [--output FILE]
 """
@@ -46,7 +46,7 @@ class Viewer:
 
     Args:
         process: The server's process.
-        url: Its address, with the token.
+        url: The server's address, with the token.
     """
 
     def __init__(self, process: subprocess.Popen[str], url: str) -> None:
@@ -179,7 +179,7 @@ WHERE run_id = ? AND graph_id = ? AND op_name = ? AND frame.owner = 'user' ORDER
 
 
 def measure_pages(logdir: Path) -> dict[str, dict[str, float]]:
-    """Requests each page from servers that have answered nothing yet.
+    """Requests each page from servers that have answered no request yet.
 
     Returns:
         The times of each page in seconds. `first_s` is the time until the page appears. Slow parts may still be
@@ -204,9 +204,9 @@ def measure_tensorboard(logdir: Path, dump: Path) -> dict[str, float]:
 
     Returns:
         Times in seconds, and sizes. `first_s` is the time from the first request, which makes TensorBoard read the
-        dump, until it has an execution to show. `complete_s` is the time until it has read the whole dump. `alerts_s`
-        is the time of a request for the alerts after that. `num_events` is the number of executions and graph tensors
-        that it shows, and `peak_bytes` is its peak memory.
+        dump, until TensorBoard can show an execution. `complete_s` is the time until TensorBoard has read the whole
+        dump. `alerts_s` is the time of a later request for the alerts. `num_events` is the number of executions and
+        graph tensors that TensorBoard shows, and `peak_bytes` is its peak memory.
     """
     run_id = read_expected(logdir).bad_runs[0]
     export = [

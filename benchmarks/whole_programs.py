@@ -1,4 +1,4 @@
-"""The programs that whole_runs.py measures as a whole: healthy trainings of the kinds that people write.
+"""The programs that whole_runs.py measures from start to end: healthy trainings of common kinds.
 
 python benchmarks/whole_programs.py NAME
 """
@@ -28,7 +28,7 @@ def _dense(*units: int, inputs: int) -> keras.Sequential:
 
 
 def keras_small() -> None:
-    """Fits a small classifier of tables with Keras for three epochs, with validation."""
+    """Fits a small classifier of tabular data with Keras for three epochs, with validation."""
     features = _normal(2000, 20)
     labels = features[:, :4].argmax(axis=1)
     model = _dense(64, 32, 4, inputs=20)
@@ -109,7 +109,7 @@ def contrastive() -> None:
 
 
 def graph_convolution() -> None:
-    """Trains a graph convolution of three layers, whose messages are gathered and summed by segments."""
+    """Trains a network of three graph convolutions, which gather messages and sum them by segments."""
     num_nodes, width, num_classes = 1000, 32, 5
     rng = np.random.default_rng(SEED)
     edges = tf.constant(rng.integers(num_nodes, size=(2, 8000)), tf.int32)

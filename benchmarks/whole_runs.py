@@ -38,7 +38,7 @@ PROGRAM_NAMES = (
     "data_pipeline",
     SUITE,
 )
-"""The names in whole_programs.PROGRAMS, and the suite. Importing whole_programs would take seconds."""
+"""The names in whole_programs.PROGRAMS, and the suite. To import whole_programs instead would take seconds."""
 PHASES = ("import", "enable", "tracing", "steps", "close", "summary", "exit")
 TIMEOUT_S = 600
 _DIRECTORY = Path(__file__).resolve().parent
@@ -56,7 +56,7 @@ class Run:
         cpu_s: Processor time of the process and its children, user and system, in seconds.
         peak_mib: Peak resident memory of the process in MiB.
         phase_s: Processor time of each phase in seconds, of all threads of the process. The time of the recording's own
-            thread counts for the phase in which it is spent.
+            thread counts for the phase in which the thread runs.
     """
 
     program: str
@@ -160,7 +160,7 @@ def measure(program: str, *, is_recorded: bool) -> Run:
 
 
 def summarise(runs: Sequence[Run], program: str) -> Summary:
-    """Returns the summary of a program, whose runs alternate between not recorded and recorded."""
+    """Returns the summary of a program. Its runs alternate between not recorded and recorded."""
     none, recorded = (
         [run for run in runs if run.program == program and run.is_recorded is wanted] for wanted in (False, True)
     )
