@@ -297,7 +297,7 @@ class SessionRuns:
         )
 
     def _prepare(self, graph: Any, record: _GraphRecord) -> None:
-        """Describes the new ops of a graph, and makes the graph record."""
+        """Describes the new ops of a graph, and prepares the graph for recording."""
         with self._describer.describing(graph) as state:
             if record.graph_id != state.graph_id:  # the first time, or after an interruption
                 record.graph_id, record.token = state.graph_id, None
