@@ -25,7 +25,7 @@ _ASKS_THE_CATALOG = re.compile(
 """Matches words of statements that may depend on unnamed views."""
 _WORD = re.compile(r"\w+")
 _MAX_LOADED_ROWS = 500_000
-"""Maximum number of rows of a table that is read into memory for one run."""
+"""A table of one run is read into memory only if it has at most this many rows."""
 _PERCENT_OF_LIMIT = 75
 """DuckDB's share of the memory limit; the rest is for the rows that Python holds."""
 
@@ -252,7 +252,7 @@ def mentioned(query: str) -> tuple[tuple[str, ...], tuple[View, ...]]:
 
 @lru_cache(maxsize=128)
 def _words_of(view: View) -> frozenset[str]:
-    """Returns the words of a view's SELECT, or the tables from which it is computed."""
+    """Returns the words of a view's SELECT or, for a computed view, the tables that it is computed from."""
     return COMPUTED.get(view.name) or frozenset(_WORD.findall(view.select.lower()))
 
 

@@ -50,11 +50,11 @@ class RemotePart:
     """A live part.
 
     Attributes:
-        table: Its table.
-        path: Its path in the logdir.
-        token: Its SHA-256. Without a manifest, it is the file system's version of the file.
-        rows: Its number of rows; None without a manifest.
-        bytes: Its size; None without a manifest.
+        table: The table of the part.
+        path: The path of the part in the logdir.
+        token: The SHA-256 of the part. Without a manifest, the token is the file system's version of the file.
+        rows: The number of rows; None without a manifest.
+        bytes: The size in bytes; None without a manifest.
         is_hashed: Whether the token is a SHA-256.
     """
 
@@ -66,7 +66,7 @@ class RemotePart:
     is_hashed: bool = True
 
     def cached_in(self, cache: Path) -> Path:
-        """Returns the path of its copy in the cache."""
+        """Returns the path of the part's copy in the cache."""
         directory, _, name = self.path.rpartition("/")
         token = self.token if self.is_hashed else hashlib.sha256(self.token.encode()).hexdigest()
         return cache / directory / f"{name.removesuffix('.parquet')}-{token[:32]}.parquet"

@@ -362,7 +362,7 @@ class PartWriter:
             self._on_change(removed, entries)
 
     def _discard(self, entries: Iterable[ManifestEntry]) -> None:
-        """Removes parts that the manifest never named, because readers by path alone would read their rows twice."""
+        """Removes parts that the manifest never named, because readers without a manifest would read rows twice."""
         self._remove(entry.path for entry in entries)
 
     def _remove(self, paths: Iterable[str]) -> None:
