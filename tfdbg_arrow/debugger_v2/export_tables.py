@@ -22,7 +22,7 @@ from tfdbg_arrow.schema import arrow_schema
 from tfdbg_arrow.storage.manifest import read_live_parts, resolve_part
 
 HELD_BYTES = 128 * 2**20
-"""Maximum bytes of row groups, read by key, that stay in memory; the row group read last always stays."""
+"""Row groups that were read by key stay in memory, up to this many bytes. The last row group always stays."""
 _INT64_MAX = 2**63 - 1
 
 Row = tuple[Any, ...]
@@ -285,7 +285,7 @@ def to_rows(table: pa.Table) -> Iterator[Row]:
 
 
 def listed(rows: KeyedRows, first: int, end: int) -> dict[int, list[tuple[int, int]]]:
-    """Returns, by execution_index in [first, end), the (index, tensor id) pairs of each execution, in order."""
+    """Returns the (index, tensor id) pairs of each execution in [first, end), in order, keyed by execution_index."""
     pairs_of_execution: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for execution_index, index, tensor_id in to_rows(rows.between(first, end)):
         pairs_of_execution[execution_index].append((index, tensor_id))

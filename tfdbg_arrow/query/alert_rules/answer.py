@@ -118,7 +118,7 @@ class RuleSummary(Displayed):
         kind: The rule.
         severity: `error`, `warning` or `info`.
         num_alerts: Number of alerts.
-        num_places: Number of places: layers and lines of the user's code, each counted in each run.
+        num_places: Number of findings. A finding is about one layer and one line of the user's code in one run.
         first_step: The first training step in which one of the alerts begins; None if no step is known.
         last_step: The last training step in which one of the alerts ends; None if no step is known.
     """

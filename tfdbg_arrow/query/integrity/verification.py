@@ -249,7 +249,7 @@ class _RunCheck:
         is_waiting = self._is_waiting(paths, deviations)
         with contextlib.ExitStack() as stack:
             is_recording = is_waiting and not stack.enter_context(
-                # A journal with a damaged head does not name its machine. The texts about leftovers fit in both cases.
+                # A journal with a damaged head does not name its machine. The texts about leftovers fit any machine.
                 held_if_dead(paths.journal, to_change=False, other_machines=True)
             )
             if self._text is None or self._damage is not None:

@@ -22,7 +22,7 @@ _TABLES = {table.name: table for table in TABLES}
 _ASKS_THE_CATALOG = re.compile(
     r"\b(show|describe|summarize|pragma|information_schema|duckdb_\w+|pg_\w+|sqlite_master|query|query_table|export)\b"
 )
-"""Matches words of statements that may depend on unnamed views."""
+"""Matches words of statements that may read views without naming them."""
 _WORD = re.compile(r"\w+")
 _MAX_LOADED_ROWS = 500_000
 """A table of one run is read into memory only if it has at most this many rows."""
