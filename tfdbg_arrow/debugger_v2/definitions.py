@@ -1,4 +1,4 @@
-"""Imports the four small files of a dump, which describe the program and define the objects to which events refer."""
+"""Imports the four small files of a dump, which describe the program and define the objects that events refer to."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Definitions:
         self.wall_time_ns: int | None = None
         self._outer: dict[int, int] = {}
         self._late_graphs: dict[int, tuple[str, int]] = {}
-        """Name and time of graphs whose ops appear before their own record."""
+        """Name and time of each graph whose ops appear before the record of the graph."""
         self._num_graph_ops: dict[int, int] = {}
         self._functions: set[str] = set()
         self._file_paths: list[str] = []
@@ -270,7 +270,7 @@ class Definitions:
             self._rows.add_row("graph_op_output", {**common, "output_slot": slot})
 
     def finish(self) -> None:
-        """Adds the graphs that have no record of their own, but to which ops or inner graphs refer."""
+        """Adds the graphs that ops or inner graphs refer to, but that have no record of their own."""
         lost = {
             number: late_graph for number, late_graph in self._late_graphs.items() if number not in self.graph_names
         }
@@ -286,11 +286,11 @@ class Definitions:
 
 
 _MAX_UNLISTED_OUTPUTS = 256
-"""Maximum number of unlisted outputs of one op that get rows, so that a damaged number does not fill the disk."""
+"""At most this many unlisted outputs of an op get rows, so that a damaged number does not fill the disk."""
 
 
 def _text(value: str | bytes) -> str:
-    """Returns a string of a proto2 message, which contains bytes if it is not valid UTF-8."""
+    """Returns a string of a proto2 message as text. The message holds bytes if the string is not valid UTF-8."""
     return value if isinstance(value, str) else value.decode("utf-8", errors="replace")
 
 

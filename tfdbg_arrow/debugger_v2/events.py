@@ -1,9 +1,9 @@
 """Imports the two large files of a dump, executions and graph traces, in one order.
 
-An execution is written when it has ended. By time, the traces of a call therefore come before the call's execution
-record and after the previous execution record. This span of time is the execution's *window*. Each trace falls into the
-window of one execution, but the last traces may fall into no window. In the merged order, an execution comes before the
-traces of its window, and its outputs come after these traces, as in a recorded run.
+An execution is written when it has ended. In order of time, the traces of a call therefore come before the call's
+execution record and after the previous execution record. This span of time is the execution's *window*. Each trace
+falls into the window of one execution, but the last traces may fall into no window. In the merged order, an execution
+comes before the traces of its window, and its outputs come after these traces, as in a recorded run.
 """
 
 from __future__ import annotations
@@ -265,8 +265,8 @@ class Block:
 
     Attributes:
         scan: The records.
-        first: Index in the file of the first record.
-        time_s: For each record, the latest time up to and with this record, because threads write slightly out of
+        first: The index of the first record in the file.
+        time_s: For each record, the latest time up to and including this record, because threads write slightly out of
             order.
     """
 
@@ -288,7 +288,8 @@ class Step:
         traces: The block of the traces; None if there are none.
         trace_range: The range of records in that block.
         trace_event: The event_index of each trace.
-        window_block: The block of the executions in whose windows the traces lie; None if there are no such executions.
+        window_block: The block of the executions whose windows contain the traces; None if there are no such
+            executions.
         trace_window: For each trace, the index of its execution's record in that block.
     """
 

@@ -1,8 +1,8 @@
 """Writes the graphs and ops of a recorded run into a Debugger V2 dump, in the order of their creation.
 
-The dump's reader accepts a graph only after the graph in which it was traced. The reader accepts an op only once, and
-only after its graph. A node that TensorFlow's optimizer made becomes an additional op of its graph if a tensor of the
-node was recorded. This op follows the op for which the node was made.
+The dump's reader accepts a graph only after the outer graph in which the graph was traced. The reader accepts an op
+only once, and only after its graph. A node that TensorFlow's optimizer made becomes an additional op of its graph if a
+tensor of the node was recorded. This op follows the op for which the node was made.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class Graphs:
         return True
 
     def _write_all(self, ops: list[_OpRow]) -> None:
-        """Writes each graph before its first op, and the graphs without ops by their own times."""
+        """Writes each graph before its first op. Writes the graphs without ops in the order of their own times."""
         with_ops = {op.graph_id for op in ops}
         empty = [graph for graph_id, graph in self._graphs.items() if graph_id not in with_ops]
         by_time = sorted(empty, key=lambda graph: (graph.wall_time_ns, graph.graph_id), reverse=True)
@@ -160,7 +160,7 @@ class Graphs:
             self._write_graph(graph, graph.wall_time_ns)
 
     def _write_graph(self, graph: _GraphRow, wall_time_ns: int) -> None:
-        """Writes a graph, unless it is already written; before it, writes the graphs in which it was traced."""
+        """Unless a graph is already written, writes the graphs in which it was traced, and then the graph."""
         chain: list[_GraphRow] = []
         current: _GraphRow | None = graph
         while current is not None and current.graph_id not in self._written and current not in chain:
@@ -265,7 +265,7 @@ class Stacks:
 
     def _write_file(self, path: str, text: str | None) -> int:
         """Writes a source file and returns its index."""
-        # The reader finds a file by its path; a second file with the same path would shift the indexes of later ones.
+        # The reader finds a file by its path; a second file with the same path would shift the indexes of later files.
         name, number = path, 1
         while name in self._paths:
             number += 1

@@ -224,7 +224,7 @@ class RunWriter:
             TensorProto() if measured is None else self._proto(measured, tensor_id=NO_TENSOR_ID) for measured in outputs
         ]
         while self._has_values and protos and not protos[-1].dtype:
-            protos.pop()  # as Debugger V2: no proto for outputs without a value, such as a resource
+            protos.pop()  # as in Debugger V2, outputs at the end have no proto if they have no value, such as resources
         return protos
 
     def _write_traces(self, graphs: Graphs) -> None:

@@ -41,7 +41,7 @@ _LENGTH = struct.Struct("<Q")
 _CRC = struct.Struct("<I")
 _HEADER = struct.Struct("<QI")
 METADATA = "metadata"
-"""The file by which a reader finds the other files; this file gets its final name last."""
+"""A reader finds the other files through this file, so this file gets its final name last."""
 _TEMPORARY_SUFFIX = ".tmp"
 
 

@@ -24,7 +24,8 @@ _LISTS = {
     "half_val": "<u2", "float_val": "<f4", "double_val": "<f8", "int64_val": "<i8", "bool_val": "?",
     "scomplex_val": "<f4", "dcomplex_val": "<f8", "uint32_val": "<u4", "uint64_val": "<u8",
 }  # fmt: skip
-"""Fields that list elements, and their dtypes in memory. Not here: `int_val` (dtype varies), `float8_val` (bytes)."""
+"""Fields that list elements, and their dtypes in memory. Left out are `int_val` (dtype varies) and `float8_val`
+(bytes)."""
 _MAX_LISTED_BYTES = 64 * 2**20
 """Maximum size of a list of elements, because a message of a few bytes can claim any size."""
 Mask = npt.NDArray[np.bool_]
@@ -42,8 +43,8 @@ class TensorFacts:
         mode: The TensorDebugMode.
         output_slot: Index of the output; None if the index is ambiguous.
         dtype: TensorFlow's name of the dtype; None if unknown.
-        shape: Dimensions, if the message has them (FULL_TENSOR); else None.
-        value: The elements, if the message lists them; else None.
+        shape: The dimensions, if the message has them (FULL_TENSOR); otherwise None.
+        value: The elements, if the message lists them; otherwise None.
         value_bytes: The required size of the content (FULL_TENSOR); None if the elements are not plain bytes.
     """
 

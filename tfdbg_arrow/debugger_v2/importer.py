@@ -151,7 +151,7 @@ def _written(logdir: Path) -> Iterator[None]:
 
 
 def run_id_of(file_set: FileSet) -> str:
-    """Returns the run id for a file set, which depends only on the file names and the first record."""
+    """Returns the run ID for a file set. The ID depends only on the file names and the first record."""
     metadata = _first_metadata(file_set)
     start_ns = file_set.seconds * 1_000_000_000
     run_id = b""
@@ -253,7 +253,7 @@ def _finished(logdir: Path, run_id: str, file_set: FileSet) -> ImportedRun | Non
 
 
 def _remove(logdir: Path, run_id: str) -> None:
-    """Removes the files of an interrupted import: first the files by which readers find the run, then the rest."""
+    """Removes the files of an interrupted import: first the files that readers use to find the run, then the rest."""
     (logdir / manifest_path(run_id)).unlink(missing_ok=True)
     for table in TABLES:
         directory = logdir / part_directory(table.name, run_id=run_id)

@@ -1,9 +1,9 @@
 """Splits the records of the two large files of a dump, `execution` and `graph_execution_traces`.
 
 Nearly all records repeat one of a few messages. Records with the same message differ only in their time, their tensor
-ids and their measurements, which are the *holes* of a record. The rest of the message is interned, so that it is
+ids and their measurements. These data are the *holes* of a record. The rest of the message is interned, so that it is
 interpreted only once and not for each record. `NativeScanner` uses the core's `debug_event_scan.cc`. `PythonScanner` is
-its readable twin, which replaces it if there is no core.
+the readable twin of `NativeScanner`, and replaces it if there is no core.
 """
 
 from __future__ import annotations
@@ -227,7 +227,7 @@ class NativeScanner:
         is_end = False
         while True:
             if not is_end:
-                # The number of held bytes doubles each time, so that a record whose header says gigabytes takes few
+                # The number of held bytes doubles each time, so that a record whose header claims gigabytes takes few
                 # scans.
                 piece = self._file.read(max(self._max_bytes, len(held)))
                 is_end = not piece

@@ -157,7 +157,7 @@ def fixes_for(piece: Piece, *, needs_nonzero: bool) -> list[Fix]:
 
     Args:
         piece: The piece.
-        needs_nonzero: Whether the program makes a bad value of a 0 in the op's place, for example by a logarithm.
+        needs_nonzero: Whether the program would make a bad value if the op returned 0, for example with a logarithm.
     """
     op = piece.ops[-1]
     fixes = []

@@ -25,7 +25,7 @@ MAX_UNRECORDED = 16
 """Maximum length of the chain of ops that a script runs to compute an input without recorded elements."""
 _MAX_OPS = 500
 _MAX_SEARCHED = 40
-"""Maximum number of gradient ops in the search for the gradient of the forward op's output."""
+"""To find the gradient of the forward op's output, at most this many gradient ops are searched."""
 _HINT = (
     "`tfdbg-arrow zoom LOGDIR -- SCRIPT` runs the program again and keeps them. Or record with "
     'on_nonfinite="keep", with values= for the op and those before it, or in mode FULL_TENSOR.'
@@ -127,8 +127,8 @@ class GradientPiece:
 
     Attributes:
         forward: The piece whose last op is the forward op.
-        upstream: The gradient of the forward op's output. None if the op that made the bad value does not depend on it;
-            the script then uses ones.
+        upstream: The gradient of the forward op's output. None if the op that made the bad value does not depend on
+            this gradient; the script then uses ones.
     """
 
     forward: Piece
@@ -250,7 +250,7 @@ class PieceFinder:
         return f"the recording does not show the op that made the bad tensor (event {event.event_index})."
 
     def _made(self, place: Place) -> _Made | None:
-        """Returns how a tensor was made; None if a call or no op made it."""
+        """Returns how a tensor was made; None if a call made it, or if no op did."""
         return self._made_eagerly(place) if isinstance(place, EagerValue) else self._made_in_graph(place)
 
     def _made_eagerly(self, place: EagerValue) -> _Made | None:
@@ -307,7 +307,7 @@ class PieceFinder:
         )  # fmt: skip
 
     def _merged(self, place: GraphTensor, traced: Op, op_type: str) -> dict[str, Value]:
-        """Returns the attributes of a node made by the optimizer: the attributes of the ops that it computes."""
+        """Returns the attributes of a node made by the optimizer: the attributes of the ops that the node computes."""
         ops = self.flow.borders.computed_ops(place) or ((place, traced),)
         merged: dict[str, Value] = {}
         for at, op in ops:

@@ -103,8 +103,8 @@ class ScriptContent:
         expected: The recorded facts of the bad tensor.
         piece: The op that made the bad value, and the ops before it.
         gradient: The forward op whose gradient made the bad value.
-        replaced: Code that replaces the call of the last op, which is in the piece or is the forward op. None means
-            that the op itself runs.
+        replaced: Code that replaces the call of the last op. The last op is in the piece, or is the forward op. None
+            means that the op itself runs.
     """
 
     facts: Facts

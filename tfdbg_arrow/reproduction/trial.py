@@ -29,7 +29,7 @@ def run_job(job: dict[str, Any]) -> dict[str, Any]:
 
     Args:
         job: `task` is `choices`, `fix` or `minimise`. `scripts` are paths. A job with the task `minimise` also has
-            `time_limit_s`, and `values`, which is the path to which the elements of the inputs are written.
+            `time_limit_s`, and `values`, the path to write the elements of the inputs to.
     """
     if job["task"] == "fix":
         return {"outcomes": [_outcome(path) for path in job["scripts"]]}

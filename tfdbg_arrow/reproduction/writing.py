@@ -149,12 +149,12 @@ def write_repro(
 ) -> Repro:
     """Writes a script that runs the op that made a bad value with its recorded inputs, and asserts the bad result.
 
-    The script needs TensorFlow and NumPy. An .npz file of the same name contains the inputs. If the recording kept the
-    inputs of the step, as `on_nonfinite="keep"` does, and if the bad sample of the batch is known, a second .npz file,
-    `NAME_sample.npz`, contains this sample: what the program passed to the step, as a batch of one. Existing files are
-    replaced. The sample is also written if no script is possible, for example because the data itself is bad. Writing
-    the script does not need TensorFlow. But `fix` and `minimise` need TensorFlow, because they run the op in a separate
-    process.
+    The script needs TensorFlow and NumPy. An .npz file of the same name contains the inputs. A second .npz file,
+    `NAME_sample.npz`, contains the bad sample of the batch, if this sample is known and the recording kept the inputs
+    of the step, as `on_nonfinite="keep"` does. The file holds what the program passed to the step, as a batch of one.
+    Existing files are replaced. The sample is also written if no script is possible, for example because the data
+    itself is bad. Writing the script does not need TensorFlow. But `fix` and `minimise` need TensorFlow, because they
+    run the op in a separate process.
 
     The inputs must have been recorded: with `on_nonfinite="keep"`, with `values=`, or in mode FULL_TENSOR. If an input
     was not recorded, the script computes it from earlier recorded tensors, if possible.
@@ -234,8 +234,8 @@ class _Bad:
 
     Attributes:
         finder: Finds the ops that a script runs, in the run of the tensor.
-        computed: The row of the op that computed it.
-        nonfinite: The answer about it.
+        computed: The row of the op that computed the tensor.
+        nonfinite: The answer about the tensor.
         sample: The first bad sample of the batch, by input of the step; empty if it is not known.
     """
 
@@ -377,7 +377,7 @@ class _Trials:
     def fixes(
         self, content: ScriptContent, tensor: NonFinite, *, advice: str, keras_ops: str | None
     ) -> tuple[TriedFix, ...]:
-        """Tries the repairs of the last op, or of the forward op of a gradient.
+        """Tries the repairs for the last op or, for a gradient, the repairs for its forward op.
 
         Repairs that the advice refutes are left out.
         """

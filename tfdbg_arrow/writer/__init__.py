@@ -6,7 +6,7 @@ settings. The other modules are, in the order of the data flow:
 
 * `hooks`: wraps TensorFlow's private API; no other package uses it.
 * `recording`: one recording and its reactions to the hooks.
-* `graphs`: converts graphs into rows, and adds the ops that make graphs record.
+* `graphs`: converts graphs into rows, and adds the ops that record the tensors of graphs.
 * `backend.py`: measures tensors in the compiled core, and gives access to the core's spool. `tfdbg_arrow.spool` defines
   the records of the spool. `tensorflow_backend` counts the elements of tensors on a GPU with TensorFlow's ops.
 * `sink`: writes the spool into sealed Parquet parts; `remote` sends them to a URL.

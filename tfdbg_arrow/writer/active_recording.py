@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 _lock = threading.RLock()
 
 _ending: Ending | None = None
-"""The end of the newest recording. It has not begun, another thread is writing it, or it is complete."""
+"""The end of the newest recording: not begun, running in another thread, or complete."""
 
 _is_registered_at_exit = False
 
@@ -115,9 +115,9 @@ def enable(
             does not exist, and may hold other runs. Parts are uploaded to a URL in the background during the recording.
         tensor_debug_mode: How much is recorded of each tensor: NO_TENSOR, CURT_HEALTH, CONCISE_HEALTH, FULL_HEALTH,
             FULL_NUMERICS, SHAPE or FULL_TENSOR. spec/README.md lists the columns that each mode fills.
-        circular_buffer_size: Keep only this many of the last executions and of the last graph tensors, and the events
-            around bad values. When an infinity or a NaN occurs, the content of the buffer and the next `dump_after`
-            events are kept. 0 or less keeps all events. flush() writes the content of the buffer.
+        circular_buffer_size: Keep only the last executions and the last graph tensors, at most this many of each, and
+            the events around bad values. When an infinity or a NaN occurs, the content of the buffer and the next
+            `dump_after` events are kept. 0 or less keeps all events. flush() writes the content of the buffer.
         op_regex: Record tensors only of ops whose type matches (`re.match`). None records all ops.
         tensor_dtypes: Record only tensors of these dtypes, or of dtypes for which the callable returns True. None
             means the dtypes of the mode: floating and complex dtypes for the health modes.
@@ -160,8 +160,8 @@ def enable(
             number k for every k-th step, a range or slice, text such as "0:100,1000:,::10" (in which a single number
             means that one step), or a list of these. Events before the first mark are recorded. None records all steps.
         max_bytes: How much disk space the parts of executions and tensors may use, at least 1 MiB. Beyond this limit,
-            the middle of the run is dropped: half of these bytes holds the beginning of the run and half its end. The
-            events around the first infinity and the first NaN are kept too. None means no limit.
+            the middle of the run is dropped. Half of these bytes hold the beginning of the run, and the other half its
+            end. The events around the first infinity and the first NaN are kept too. None means no limit.
         dump_on: "nonfinite" writes the content of a circular buffer only when a bad value occurs. A healthy run then
             has no executions and no tensors on disk. None also writes the content at the end.
         dump_after: With a circular buffer, how many executions and graph tensors to keep after a bad value. None means
@@ -169,7 +169,7 @@ def enable(
         on_nonfinite: What happens at a NaN or an infinity. "record" only records it. "keep" also keeps the inputs of
             the op that created it (in the table `input_value`; only for ops on a CPU), and the inputs of the training
             step (in the table `step_input`), at most 256 MiB in total. From these inputs, `tfdbg-arrow repro` writes a
-            script that shows the bad value, and the bad sample of the batch. "raise" stops the program with a
+            script that shows the bad value and the bad sample of the batch. "raise" stops the program with a
             NonFiniteError at the op that created the bad value. A callable is called with the NonFinite, in the thread
             that runs the program, once for each origin and at most 100 times. Errors that the callable raises go to the
             program. Values that no op computes with, such as those that `tf.where` does not select, do not count
@@ -282,7 +282,7 @@ def disable(*, wait: bool = True) -> None:
     disable() may be called from anywhere, also from a signal handler, a finalizer or a function that is being traced.
     If the caller interrupted the recorder itself, disable() waits for five seconds at most.
 
-    After many events, this can take long. If it takes more than ten seconds, a line on stderr says how much is done.
+    Writing many events can take long. If it takes more than ten seconds, a line on stderr says how much is done.
 
     Args:
         wait: Whether to wait until everything is written. If False, disable() stops the recording and returns at once,
@@ -331,7 +331,7 @@ def _active() -> Recording | None:
 
 
 def _is_in_recorder() -> bool:
-    """Returns True if the stack has code of the recorder, which called the program or was interrupted by the program.
+    """Returns True if the stack has a frame of the recorder: it called the program, or the program interrupted it.
 
     The hooks do not count: they call the program all the time, and hold no locks.
     """
@@ -347,14 +347,14 @@ def _is_in_recorder() -> bool:
 
 
 def _wait_for_end() -> None:
-    """Waits until a recording whose end has begun is written."""
+    """If the end of a recording has begun, waits until the recording is written."""
     ending = _ending
     if ending is not None and ending.is_running():
         ending.wait()
 
 
 def stop_error() -> NonFiniteError | None:
-    """Returns the first error with which the active recording stopped the program; None if there is none."""
+    """Returns the first error that the active recording raised to stop the program; None if there is none."""
     recording = _active()
     return None if recording is None or recording.stop is None else recording.stop.first_error
 
@@ -470,8 +470,8 @@ def note_exit_code() -> None:
 def _keep_exit_status() -> None:
     """Makes Python end with the status of SIGINT, if KeyboardInterrupt ended the program.
 
-    Python does so if the last code that was compiled from text raised KeyboardInterrupt. Modules that are imported for
-    the first time at the end of a recording can compile text themselves.
+    Python itself does so only if the last code that was compiled from text raised KeyboardInterrupt. A module that is
+    imported for the first time at the end of a recording can compile text after that code.
     """
     is_interrupted = getattr(sys, "last_type", None) is KeyboardInterrupt and not hasattr(sys, "ps1")
     if _ending is not None and _ending.outlived_program and is_interrupted and not _has_exit_code:

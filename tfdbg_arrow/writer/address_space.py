@@ -22,7 +22,7 @@ _FIXED_BYTES = 240 << 20
 _PROGRAM_BYTES = 1 << 30
 """Address space that must be left to the program, which maps the stacks and heaps of TensorFlow's threads later."""
 _has_had_room = False
-"""Whether an earlier recording fitted into this process. TensorFlow's threads then exist already."""
+"""Whether an earlier recording fitted into this process. If so, TensorFlow's threads already exist."""
 
 
 def limit_bytes() -> int | None:

@@ -99,7 +99,7 @@ class Backend:
     op_callback: Callable[..., Any]
     """TensorFlow's op callback: `(op_type, inputs, attrs, outputs, op_name=None, graph=None)`; returns the outputs."""
     op_executor: Callable[[Any, type, Any], Any]
-    """`(original, variable, with_variables)`: returns a function that executes an eager op by `original`, or by
+    """`(original, variable, with_variables)`: returns a function that executes an eager op with `original`, or with
     `with_variables` if the op takes a variable of the given class."""
 
     begin_call: Callable[[bytes, Sequence[Any], int, bytes], int]
@@ -213,7 +213,7 @@ class Backend:
         for path in self._paths:
             path.unlink(missing_ok=True)
 
-    # Records that Python code makes
+    # Methods that append records made by Python code
 
     def append(self, records: Records) -> bool:
         """Appends records that belong together; returns False if there was no room."""
@@ -244,7 +244,7 @@ class Backend:
         """
         return int(self.core.intern_stack(1 + skip))
 
-    # Methods with which the sink drains the spool
+    # Methods that the sink uses to drain the spool
 
     def drain(self, max_records: int) -> Records:
         """Returns a copy of the next committed records, in order; their slots stay in use until release()."""
@@ -272,7 +272,7 @@ class Backend:
         return list(self.core.strings(start))
 
     def write_names(self) -> int:
-        """Writes to the journal the strings that it could not take before; returns how many are still missing."""
+        """Writes the strings that could not be written to the journal earlier; returns how many are still missing."""
         return int(self.core.write_unwritten_strings())
 
     def read_value(self, offset: int, size: int) -> bytes:
@@ -296,11 +296,11 @@ class Backend:
         return int(self.recording.num_unkept_inputs())
 
     def num_bad_steps(self) -> int:
-        """Returns how many bad values came up whose steps had their inputs kept."""
+        """Returns the number of bad values for which the inputs of the step were kept."""
         return int(self.recording.num_bad_steps())
 
     def keep_step_inputs(self, name: str) -> None:
-        """Keeps the inputs of the running step, because a tensor is bad that Python measured.
+        """Keeps the inputs of the running step, because a tensor that Python measured is bad.
 
         Args:
             name: What the tensor belongs to. The inputs of one name have a limited size.
@@ -383,7 +383,7 @@ def require_native_core() -> Any:
     """Returns the compiled core.
 
     Raises:
-        RecordingError: It was not built.
+        RecordingError: The core was not built.
     """
     core = native_core()
     if core is None:

@@ -39,7 +39,7 @@ class Ending:
         self.recording: Recording | None = recording
         self.has_begun = self.outlived_program = False
         self._what = f"the recording to {recording.settings.shown_logdir}"
-        self._orders: queue.SimpleQueue[bool] = queue.SimpleQueue()  # a signal handler may put during another put()
+        self._orders: queue.SimpleQueue[bool] = queue.SimpleQueue()  # a signal handler may interrupt put()
         self._are_hooks_removed = self._is_stopped = self._is_over = False
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="tfdbg_arrow-end", daemon=True)

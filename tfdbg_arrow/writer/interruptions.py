@@ -26,7 +26,7 @@ def at_once(*actions: Callable[[], object]) -> None:
 def finish(action: Callable[[], object]) -> None:
     """Runs an action to its end in another thread, and waits for it.
 
-    An error that interrupts the calling thread meanwhile is raised afterwards, and so is an error of the action.
+    If an error interrupts the calling thread meanwhile, or if the action fails, the error is raised afterwards.
     """
     raised: list[BaseException] = []
     started: list[int] = []

@@ -51,7 +51,7 @@ class Outcome:
         exit_code: The exit code that `python` would return: 1 for an exception, 130 for Ctrl-C.
         run_ids: The recorded runs, in order; empty if nothing was recorded.
         is_child: Whether the program forked this process, which then has no recording to report.
-        stop: The first error with which the recording stopped the program; None if it did not.
+        stop: The first error that the recording raised to stop the program; None if it raised no error.
     """
 
     exit_code: int
@@ -160,8 +160,8 @@ def enable_dump_debug_info(
         dump_root: The logdir. Under `tfdbg-arrow run` it is ignored, because that command chooses the logdir.
         tensor_debug_mode: How much of each tensor to record. FULL_NUMERICS, which TensorFlow only declares, is also
             supported.
-        circular_buffer_size: Keep only this many of the last executions and of the last graph tensors, and the events
-            around bad values; 0 or less means all events.
+        circular_buffer_size: Keep only the last executions and the last graph tensors, at most this many of each, and
+            the events around bad values. 0 or less means all events.
         op_regex: Record tensors only of ops whose type matches (`re.match`).
         tensor_dtypes: Record tensors only of these dtypes (a list or tuple of dtypes or their names), or of dtypes for
             which the callable returns True; None or an empty list means the dtypes of the mode.
@@ -240,7 +240,7 @@ class _Launch:
         request: The logdir, and the settings that the program cannot choose.
         run_ids: The recorded runs that are not empty, in order.
         failure: Why the program could not be recorded.
-        stop: The first error with which a recording stopped the program.
+        stop: The first error that a recording raised to stop the program.
     """
 
     def __init__(self, request: Request) -> None:
@@ -262,7 +262,7 @@ class _Launch:
         _replace_everywhere(experimental.disable_dump_debug_info, disable_dump_debug_info)
 
     def end(self) -> None:
-        """Ends the active recording, and stores the first error with which a recording stopped the program."""
+        """Ends the active recording, and stores the first error that a recording raised to stop the program."""
         self.stop = self.stop or active_recording.stop_error()
         try:
             active_recording.disable()
@@ -297,7 +297,7 @@ class _Launch:
 
 
 def _replace_everywhere(original: object, replacement: object) -> None:
-    """Replaces a function of TensorFlow under all names by which it is exported."""
+    """Replaces a function of TensorFlow under every name that TensorFlow exports for it."""
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] == _TENSORFLOW:
             names = [key for key, value in list(vars(module).items()) if value is original]
@@ -327,7 +327,7 @@ _state = _State()
 
 
 def _follow(launch: _Launch | None) -> None:
-    """Makes later calls of enable_dump_debug_info() use the logdir of a launch, or with None their own dump_root."""
+    """Makes later calls of enable_dump_debug_info() use the logdir of a launch; None means their own dump_root."""
     with _state.lock:
         _state.launch, _state.in_force = launch, None
 

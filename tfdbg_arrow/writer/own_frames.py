@@ -45,7 +45,7 @@ own_frames_left_out = _OwnFramesLeftOut()
 
 
 class RecursionRoom:
-    """Raises Python's recursion limit during a recording, so that the program can recurse as deep as in other runs."""
+    """Raises Python's recursion limit during a recording, so that the program can recurse as deep as without it."""
 
     def __init__(self) -> None:
         self._before = sys.getrecursionlimit()

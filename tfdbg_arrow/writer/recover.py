@@ -1,4 +1,4 @@
-"""The end of a spool: removes its files once everything is in parts, and converts the spool of a dead process."""
+"""Ends a spool: removes its files once all events are in parts, and converts the spool of a dead process."""
 
 from __future__ import annotations
 

@@ -34,19 +34,19 @@ class AppendColumns(Protocol):
     """Adds rows to write, given as columns; see Append."""
 
     def __call__(self, table: str, columns: Columns, /, *notes: Callable[[], object]) -> None:
-        """Adds rows to a table, and calls the notes in the same step."""
+        """Adds rows to a table, and calls the functions `notes` in the same step."""
 
 
 class Append(Protocol):
     """Adds rows to write.
 
-    Notes are C functions, such as partials of `dict.update`. They note the IDs of the rows, or that the rows exist.
-    Nothing interrupts the program between adding the rows and calling the notes. So each ID has its row, and no row is
-    added twice.
+    Notes are C functions, such as partials of `dict.update`. They store the IDs of the rows, or that the rows exist.
+    Nothing interrupts the program between adding the rows and calling these functions. So each ID has its row, and no
+    row is added twice.
     """
 
     def __call__(self, table: str, rows: Sequence[Row], /, *notes: Callable[[], object]) -> None:
-        """Adds rows to a table, and calls the notes in the same step."""
+        """Adds rows to a table, and calls the functions `notes` in the same step."""
 
 
 _JSON = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, default=str)
@@ -201,7 +201,7 @@ class Redaction:
 
 
 def _known_directories() -> tuple[tuple[str, str], ...]:
-    """Returns known directories, each with a trailing slash, and their replacements; the longest come first."""
+    """Returns known directories, each with a trailing slash, and their replacements; long directories come first."""
     replacement_of: dict[str, str] = {}
     for name in ("stdlib", "platstdlib", "purelib", "platlib"):
         path = sysconfig.get_path(name)

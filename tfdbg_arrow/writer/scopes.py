@@ -65,7 +65,7 @@ class Graphs(Protocol):
         """Returns the ForwardOp of an op whose gradient is computed; None if its graph is not recorded."""
 
     def op_of_attrs(self, attrs: object, graph: Any, /) -> Any:
-        """Returns the op of a graph or its outer graphs that passed these attributes to a tape; None if unknown."""
+        """Returns the op that passed these attributes to a tape, from a graph or its outer graphs; None if unknown."""
 
 
 class _Thread(threading.local):

@@ -99,7 +99,8 @@ class Settings:
             mode.
         memory: How much memory the recording may use.
         keeps_ops: Whether TensorFlow's optimizer leaves the ops of graphs unchanged, so that each op has its rows.
-        remote: Where to upload the parts of `logdir`, which then holds only this run; None means no upload.
+        remote: Where to upload the parts of `logdir`; None means no upload. With an upload, `logdir` holds only this
+            run.
         retention: Which events a circular buffer keeps; None means that all are kept.
     """
 

@@ -12,8 +12,8 @@ from typing import NamedTuple
 from tfdbg_arrow.safe_text import parsed_python
 
 Columns = tuple[int, int] | None
-"""The columns of an expression in its line, from 1: its first character, and the character after its last one. None if
-they are unknown."""
+"""The columns of an expression in its line, from 1: those of its first character, and of the character after its last
+one. None if they are unknown."""
 
 
 class Span(NamedTuple):
@@ -23,7 +23,7 @@ class Span(NamedTuple):
         lineno: The first line of the expression, from 1.
         end_lineno: The last line of the expression.
         start: The byte (UTF-8) in the first line where the expression starts, from 0.
-        end: The byte in the last line that follows the expression.
+        end: In the last line, the byte that follows the expression.
     """
 
     lineno: int
@@ -44,8 +44,8 @@ def span_of(code: CodeType, instruction: int) -> Span | None:
 def executed_part(span: Span, lines: Sequence[str]) -> tuple[int, Columns]:
     """Returns the line of an expression, and its part in this line.
 
-    If the expression has several lines, this is the line of its operator or of the name of the method that it calls,
-    because its first line can contain other operations. The part begins at the operator or name.
+    If the expression has several lines, the result is the line of its operator, or of the name of the method that it
+    calls. The first line can contain other operations. The part begins at the operator or name.
 
     Args:
         span: Where the expression lies.
@@ -69,7 +69,7 @@ def executed_part(span: Span, lines: Sequence[str]) -> tuple[int, Columns]:
 def parse_span(span: Span, lines: Sequence[str]) -> ast.expr | None:
     """Returns the expression at a span; None if the text there is not an expression.
 
-    In the result, lines count from 1, and so do the columns of the first line.
+    In the result, lines and the columns of the first line count from 1.
     """
     if not 1 <= span.lineno <= span.end_lineno <= len(lines):
         return None

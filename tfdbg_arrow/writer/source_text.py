@@ -13,7 +13,8 @@ from typing import overload
 import numpy as np
 
 _MAX_SOURCE_BYTES = 8 << 20
-"""No file that a person wrote is larger. The recording keeps the text in memory, and stores it in the logdir."""
+"""Larger files are not read, because no person writes such files. The recording keeps the text in memory, and stores it
+in the logdir."""
 
 
 class SourceText(Sequence[str]):

@@ -32,7 +32,7 @@ AUTOGRAPH_FILE = "__autograph_generated_file"
 _CALLBACK_FILE = os.path.join("tensorflow", "python", "framework", "op_callbacks.py")
 """TensorFlow's frame between an op and our callback, which is not part of the program."""
 _FIRST_TRACEBACK_ID = 1 << 40
-"""Far above the ids that a recorder assigns to the stacks that it observes itself."""
+"""The first ID for a stack of add_traceback(), far above the IDs of the stacks that the recorder observes."""
 _FRAMEWORK_PACKAGES = ("tensorflow", "keras", "tf_keras", "tensorflow_core")
 _INSTALLED = re.compile(r".*/(?:site|dist)-packages/")
 """Directories in which packages are installed, including those of a base interpreter or environment."""
@@ -75,7 +75,7 @@ class FrameOwners:
 
 
 def lineno_of(code: CodeType, instruction: int) -> int:
-    """Returns the line number, from 1, of the instruction at a byte offset; without one, the line of its function."""
+    """Returns the line number, from 1, of the instruction at a byte offset; if it has no line, that of its function."""
     for start, end, lineno in code.co_lines():
         if start <= instruction < end and lineno:  # a module's first instruction has line 0
             return lineno
@@ -148,7 +148,7 @@ class StackTable:
         """The text of each file when it was first seen, because a file can change while the program runs."""
 
     def add(self, stack_id: int, codes: Sequence[CodeType], instructions: Sequence[int], /) -> int:
-        """Writes the rows of a stack unless a stack with the same frames is written; returns the written stack's id.
+        """Writes the rows of a stack unless one with the same frames was written; returns the ID of the written stack.
 
         Args:
             stack_id: The id of a new stack.
@@ -235,7 +235,10 @@ class StackTable:
         return frame_ids
 
     def _location(self, code: CodeType, instruction: int) -> tuple[Location | None, Columns, tuple[str, int] | None]:
-        """Returns an instruction's location (None for our own code), columns, and the statement of generated code."""
+        """Returns an instruction's location, its columns and, for generated code, the statement that it was made from.
+
+        All three are None for our own code.
+        """
         path = code.co_filename
         if path.startswith(PACKAGE_DIRECTORY) or path.endswith(_CALLBACK_FILE):
             return None, None, None

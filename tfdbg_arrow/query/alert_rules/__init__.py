@@ -2,6 +2,5 @@
 
 `answer` runs all rules and groups their findings.
 
-For large runs, digests show in which op outputs a rule can find anything (`candidates/`), and `scan` reads only these
-outputs.
+For large runs, digests show which op outputs a rule can find (`candidates/`). `scan` then reads only these outputs.
 """

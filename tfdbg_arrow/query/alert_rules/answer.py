@@ -21,7 +21,7 @@ from tfdbg_arrow.query.stacks import Frame
 
 DEFAULT_LIMIT = 100
 MAX_ROLLED_UP = 5_000
-"""Maximum number of alerts of each rule from which findings are made. It bounds the memory."""
+"""Findings are made from at most this many alerts of each rule. This bounds the memory."""
 ORIGIN_RULE = "nonfinite_origin"
 """The rule whose alerts are about origins of bad values."""
 _BAD_RULE = "nonfinite"
@@ -118,7 +118,7 @@ class RuleSummary(Displayed):
         kind: The rule.
         severity: `error`, `warning` or `info`.
         num_alerts: Number of alerts.
-        num_places: Number of places: layers and lines of the user's code, each counted in each run.
+        num_places: Number of findings. A finding is about one layer and one line of the user's code in one run.
         first_step: The first training step in which one of the alerts begins; None if no step is known.
         last_step: The last training step in which one of the alerts ends; None if no step is known.
     """
@@ -139,7 +139,7 @@ class Alerts(Displayed):
         findings: The alerts grouped by rule, run, layer and line, using the first MAX_ROLLED_UP alerts of each rule.
         alerts: The single alerts, ordered by severity, then rule, then first event. The culprits that
             `first_nonfinite` names in the runs come first.
-        num_found: Total number of alerts, by rule, for each rule that was run.
+        num_found: For each rule that was run, the total number of alerts.
         num_cut: Number of alerts that are not in `alerts` because of the limit.
         not_run: The rules that the memory limit stopped, with the error message.
     """
@@ -275,7 +275,7 @@ def _judged(logdir: Engine, alerts: list[Alert], culprits: Mapping[str, NonFinit
 
 
 def _of_bad_tensor(alert: Alert, culprit: NonFinite | None) -> Alert:
-    """Returns an alert about a bad tensor with the severity `info` if no bad value of its run did harm."""
+    """Returns an alert about a bad tensor; the severity becomes `info` if no bad value of the run did harm."""
     if alert.kind != _BAD_RULE or culprit is None or not culprit.is_expected:
         return alert
     message = f"{alert.message} No bad value of this run did harm."
@@ -294,7 +294,7 @@ def _of_origin(alert: Alert, origin: NonFinite) -> Alert:
 def _with_culprits(
     logdir: Engine, rule: Rule, given_alerts: list[Alert], culprits: Mapping[str, NonFinite | None]
 ) -> list[Alert]:
-    """Returns the alerts, beginning with one about the culprit of each run in which a bad value did harm.
+    """Returns the alerts. Alerts about culprits come first: one for each run in which a bad value did harm.
 
     The rule does not find an op that creates a NaN from the infinities of a mask, or a bad value whose origin was not
     recorded. `first_nonfinite` follows the data and finds both. If the first bad value of the culprit's op did no harm,

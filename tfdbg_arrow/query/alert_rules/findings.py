@@ -14,7 +14,7 @@ from tfdbg_arrow.query.stacks import GRADIENT_FUNCS, Frame
 ORDER = (
     "f.run_id, f.first_event_index NULLS LAST, f.graph_id NULLS LAST, f.op_name NULLS LAST, f.output_slot NULLS LAST"
 )
-"""The order of the findings of a rule, with the alias `f`."""
+"""The ORDER BY of the findings of a rule; `f` is their alias."""
 _MAX_ASKED = 200
 """Maximum number of findings whose lines one statement reads, so that statements stay short."""
 
@@ -106,9 +106,9 @@ class FindingPlace:
 def read_places(logdir: Engine, rows: Sequence[Row]) -> list[FindingPlace]:
     """Returns the place of each finding.
 
-    A finding about a gradient op gets the line of the forward op, as in all other answers. The line of a gradient op
-    only calls the gradient, or only calls `fit`. If the program wrote the gradient itself, for example with
-    `tf.custom_gradient`, the finding keeps the line in the gradient.
+    A finding about a gradient op gets the line of the forward op, as in all other answers. The source line of a
+    gradient op is only the call that computes the gradient, or the call of `fit`. If the program wrote the gradient
+    itself, for example with `tf.custom_gradient`, the finding keeps the line in the gradient.
     """
     places: list[FindingPlace] = []
     for start in range(0, len(rows), _MAX_ASKED):
@@ -137,7 +137,7 @@ def _read_places(logdir: Engine, rows: Sequence[Row]) -> list[FindingPlace]:
         "AND p.op_name = o.forward_op_name "
         "LEFT JOIN execution AS e ON e.run_id = f.run_id AND e.execution_index = f.execution_index "
         "LEFT JOIN execution AS x ON x.run_id = f.run_id AND x.execution_index = e.forward_execution_index), "
-        # The innermost frame of the user, and the frame in which TensorFlow calls a gradient, of each stack.
+        # For each stack, the innermost frame of the user, and the frame in which TensorFlow calls a gradient.
         "framed AS (SELECT t.run_id, t.stack_trace_id, min(t.depth) FILTER (WHERE f.owner = 'user') AS depth, "
         "min_by(t.stack_frame_id, t.depth) FILTER (WHERE f.owner = 'user') AS stack_frame_id, "
         "max(t.depth) FILTER (WHERE f.owner = 'framework' AND f.func IN (?, ?)) AS gradient_depth "

@@ -70,11 +70,11 @@ class Rule:
     """One rule.
 
     Attributes:
-        kind: Its name, the kind of its alerts.
+        kind: The name of the rule, which is also the kind of its alerts.
         severity: `error`, `warning` or `info`.
         message: The message of an alert, a format string for `value` and the parameters.
         doc: The meaning of one row.
-        parameters: Its parameters.
+        parameters: The parameters of the rule.
         select: The SELECT, with {name} for each parameter.
         candidates: The op outputs that the rule can find; None if unknown.
     """

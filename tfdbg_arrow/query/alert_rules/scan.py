@@ -1,6 +1,6 @@
-"""Runs built-in rules over runs with many tensors, and reads only the op outputs in which they can find something.
+"""Runs built-in rules over runs with many tensors, and reads only the op outputs that the rules can find.
 
-A rule about bad tensors only runs over the runs with bad tensors. These runs are found quickly.
+A rule about bad tensors is run only over the runs that have bad tensors. These runs are found quickly.
 
 For the other rules, digests show which op outputs a rule can find. These outputs are the candidates of the rule
 (OpDigests, candidates/*.sql). The tensors of the candidates of all rules are read once, some runs at a time, and the
@@ -29,7 +29,7 @@ from tfdbg_arrow.query.recorded import KINDS
 from tfdbg_arrow.schema.tables import table
 
 _LARGE_BYTES = 8_000_000
-"""The size in bytes of the parts of tensor_health from which it is faster to determine the candidates first.
+"""If the parts of tensor_health have at least this many bytes, it is faster to determine the candidates first.
 
 This size corresponds to half a million rows or fewer.
 """
@@ -117,7 +117,7 @@ def _scan_candidates(
 
 
 def _batches(logdir: OpenLogdir) -> list[tuple[tuple[str, ...], list[str]]]:
-    """Returns batches (rules, runs). In the runs of a batch, exactly its rules have candidates.
+    """Returns batches (rules, runs). In the runs of a batch, exactly the rules of that batch have candidates.
 
     Grouping the runs by rules avoids reading columns that only other rules need.
     """
@@ -158,7 +158,7 @@ def _num_bytes(parts: Iterable[str]) -> int:
 
 
 def _place(row: Row) -> tuple[object, ...]:
-    """Returns the sort key of a finding, equal to ORDER of the rows of a rule."""
+    """Returns the sort key of a finding, which sorts findings in the same way as ORDER."""
     values = (
         row[COLUMNS.index(name)] for name in ("run_id", "first_event_index", "graph_id", "op_name", "output_slot")
     )
@@ -225,7 +225,8 @@ SELECT DISTINCT
     t.rate_op_name AS f_name, t.rate_output_slot AS f_slot, t.read_op_name AS v_name
 FROM trained_variable AS t
 JOIN derived.op_extremes AS r ON r.run_id = t.run_id AND r.graph_id = t.graph_id AND r.op_name = t.read_op_name"""
-"""One row is a recorded read of a variable (v). The graph adds the product of a value (u) and a scalar (f) to it."""
+"""One row is a recorded read of a variable (v). The graph adds the product of a value (u) and a scalar (f) to the
+variable."""
 _DERIVED = ("op_extremes", "weight_update")
 _BATCH = 100
 _BATCH_BYTES = 64_000_000

@@ -57,8 +57,8 @@ class Exported:
     Attributes:
         format: The format.
         path: The file or directory.
-        tables: The tables and views in it.
-        left_out: The large views that are not in it because no table was named.
+        tables: The tables and views of the export.
+        left_out: The large views that the export lacks because no table was named.
         size_bytes: The size of the export in bytes.
     """
 

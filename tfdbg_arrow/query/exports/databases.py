@@ -157,7 +157,10 @@ class SQLiteExport(TableWriter):
 
 
 def _columns_with_nan(relation: Relation, rows: Rows) -> list[str]:
-    """Returns the columns that have a NaN. For a view, which takes long to compute, columns that may have a NaN."""
+    """Returns the columns of a table that have a NaN, or the columns of a view that may have a NaN.
+
+    To find out which columns of a view have a NaN would take long, because the view has to be computed.
+    """
     names = [name for name, type_ in rows.types.items() if type_ == "DOUBLE"]
     if not names or relation.table is None:
         return names

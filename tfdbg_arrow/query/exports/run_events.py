@@ -82,7 +82,7 @@ class RunExport:
         self._tags = Tags()
         self._axis: str | None = None
         self._next: int | None = None  # the first position that is not yet written; None at the start
-        self._seen_last: int | None = None  # the last position at the previous look
+        self._seen_last: int | None = None  # the last position at the previous write()
         self._is_complete = False
         self._answer: tuple[int, int, Any] | None = None  # position, time and text of first_nonfinite
         self._has_answer = False
@@ -98,8 +98,8 @@ class RunExport:
             root: The directory of the export.
             run: The run.
             is_ended: Whether the recording of the run has ended. If not, a position is complete when a later position
-                was already recorded at the previous call, because the tables do not get the rows of a step at the same
-                time.
+                was already recorded at the previous call, because the rows of a step do not reach all tables at the
+                same time.
             progress: Called for each window of positions.
 
         Raises:

@@ -57,8 +57,8 @@ class Rows:
         """Returns the SELECT of the converted rows.
 
         Args:
-            conversions: By type or name of a column, the expression to write instead of the column. In the expression,
-                `{}` stands for the column.
+            conversions: The expression to write instead of a column, keyed by the type or the name of the column. In
+                the expression, `{}` stands for the column.
             with_timestamps: Whether to add a TIMESTAMP column for each column of nanoseconds that has no TIMESTAMP
                 column.
         """
@@ -78,8 +78,8 @@ class Rows:
 
     def copy(self, select: str, path: Path, options: str) -> int:
         """Writes the rows of a SELECT to a file with DuckDB's COPY, and returns the number of rows."""
-        # Without a fixed order, a row group of Parquet can end at a number of bytes. Each thread holds BLOBs in memory,
-        # so only one thread is used.
+        # Without a fixed order, a row group of Parquet can end once it has a certain number of bytes. Each thread holds
+        # BLOBs in memory, so only one thread is used.
         statement = f"COPY ({select}) TO $path ({options}, PRESERVE_ORDER {not self.has_blobs})"
         if self.has_blobs:
             self.connection.execute("SET threads = 1")

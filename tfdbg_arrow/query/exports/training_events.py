@@ -58,9 +58,9 @@ def export_tensorboard(
         run_id: Only this run, given by its ID or its name; None means all runs.
         overwrite: Whether to replace an existing export.
         follow: Whether to append the steps of recordings in progress, until all have ended or until a
-            KeyboardInterrupt. A step is written when a later step was already recorded at the previous look. Data that
-            a program adds to a step afterwards is not written. A run without steps is written when it has ended.
-        interval_s: With `follow`, the minimum wait between two looks, in seconds.
+            KeyboardInterrupt. A step is written once the previous reading of the logdir found a later step. Data that a
+            program adds to a step afterwards is not written. A run without steps is written when it has ended.
+        interval_s: With `follow`, the minimum wait between two readings of the logdir, in seconds.
         storage_options: Options passed to fsspec for a URL.
         progress: Called for each window of positions.
 
@@ -95,7 +95,7 @@ def export_tensorboard(
 
 
 class _Export:
-    """The runs of an export. With `follow`, each look adds to them."""
+    """The runs of an export. With `follow`, each call of look() adds to the runs."""
 
     def __init__(self, logdir: OpenLogdir, run_id: str | None, *, follow: bool, progress: Progress) -> None:
         self._logdir, self._run_id, self._follow, self._progress = logdir, run_id, follow, progress
@@ -103,7 +103,7 @@ class _Export:
         self.has_looked = False
 
     def look(self, root: Path) -> bool:
-        """Writes the data that was recorded since the last look. Returns whether a recording is still in progress.
+        """Writes the data that was recorded since the last call. Returns whether a recording is still in progress.
 
         Args:
             root: The directory of the export.

@@ -42,7 +42,7 @@ class BrokenPart:
 
 
 class BrokenParts:
-    """Compares the size and the SHA-256 of each part with the manifest, once and again if the file of the part changed.
+    """Compares the size and the SHA-256 of each part with the manifest, once, and again if the file changed.
 
     Args:
         logdir: The logdir; None if it is at a URL. Parts from a URL are checked when they are fetched.
@@ -151,7 +151,9 @@ def error_text(error: Exception) -> str:
 def broken_part_error(
     error: Exception, parts: Iterable[str], *, check: Check, cure: str
 ) -> BrokenPartError | QueryError:
-    """Returns the exception to raise for an error that a part may have caused. If a part is broken, it names the part.
+    """Returns the exception for an error that a part may have caused.
+
+    If a part is broken, the exception names the part.
 
     Args:
         error: DuckDB's error.

@@ -37,7 +37,7 @@ def damage_told(*logdirs: Engine) -> Iterator[None]:
         *logdirs: The logdirs that the block reads.
 
     Raises:
-        LogdirError: The block failed, and a logdir has rows that the format excludes.
+        LogdirError: The block failed, and a logdir has rows that the format does not allow.
         BrokenPartError: The block failed, and a part cannot be read.
     """
     try:

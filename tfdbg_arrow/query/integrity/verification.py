@@ -100,8 +100,8 @@ def verify(logdir: str | Path, *, progress: Callable[[int, int], None] = lambda 
     """Finds every changed, missing and extra byte of data in a local logdir, without changing the logdir.
 
     It reads every live part and compares its size, SHA-256, rows, event indexes and columns with the manifest and the
-    format. It compares the manifests, the marker and the journals that wait for recovery with their checksums, and the
-    existing files with the files that the manifests name. Files that a killed process left are not damage.
+    format. It compares the manifests, the marker and the journals that wait for recovery with their checksums. It also
+    compares the existing files with the files that the manifests name. Files that a killed process left are not damage.
 
     It cannot find deliberate changes that also adapt the manifest and the checksums. If a run was killed and is not yet
     recovered, it cannot find lost lines at the end of the manifest. In the spool of such a run, it cannot find changes
@@ -249,7 +249,7 @@ class _RunCheck:
         is_waiting = self._is_waiting(paths, deviations)
         with contextlib.ExitStack() as stack:
             is_recording = is_waiting and not stack.enter_context(
-                # A journal with a damaged head does not name its machine. The texts about leftovers fit in both cases.
+                # A journal with a damaged head does not name its machine. The texts about leftovers fit any machine.
                 held_if_dead(paths.journal, to_change=False, other_machines=True)
             )
             if self._text is None or self._damage is not None:
@@ -321,8 +321,8 @@ class _RunCheck:
         assert self._text is not None
         last = self._text[self._text.removesuffix("\n").rfind("\n") + 1 :]
         if last and is_cut_off(last):
-            # A line with a newline was written completely. If it is incomplete, the power failed or the line was
-            # changed later.
+            # A line that ends in a newline was written as a whole. If its content is incomplete, the power failed or
+            # the line was changed later.
             kind = "changed" if is_over or last.endswith("\n") else "leftover"
             deviations.add(kind, self._manifest, "ends in an incomplete line", run_id=self._run_id)
         elif last and not last.endswith("\n"):

@@ -35,8 +35,8 @@ class LazyRelation:
 
     Args:
         errors: The logdir.
-        make: Makes DuckDB's relation. It is called again after an error that can be cured, because parts were replaced
-            or a broken part is left out.
+        make: Makes DuckDB's relation. It is called again after an error that a new relation avoids, because parts were
+            replaced or a broken part is now left out.
         relation: The relation, if it is already made.
     """
 
@@ -66,7 +66,7 @@ class LazyRelation:
         return self._told_later(result)
 
     def _told_later(self, result: Any) -> Any:
-        """Returns a result. If the result is read later, errors become this package's exceptions too."""
+        """Returns a result. Errors that occur when it is read later also become this package's exceptions."""
         if callable(result):
 
             @functools.wraps(result)
@@ -105,7 +105,7 @@ class LazyRelation:
         return str(self._use(repr))
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        # The reader raises the errors of batches that are read later.
+        # This reader also converts errors in batches that are read later.
         return self.to_arrow_reader().__arrow_c_stream__(requested_schema)
 
 

@@ -22,10 +22,10 @@ _TABLES = {table.name: table for table in TABLES}
 _ASKS_THE_CATALOG = re.compile(
     r"\b(show|describe|summarize|pragma|information_schema|duckdb_\w+|pg_\w+|sqlite_master|query|query_table|export)\b"
 )
-"""Matches words of statements that may depend on unnamed views."""
+"""Matches words of statements that may read views without naming them."""
 _WORD = re.compile(r"\w+")
 _MAX_LOADED_ROWS = 500_000
-"""Maximum number of rows of a table that is read into memory for one run."""
+"""A table of one run is read into memory only if it has at most this many rows."""
 _PERCENT_OF_LIMIT = 75
 """DuckDB's share of the memory limit; the rest is for the rows that Python holds."""
 
@@ -274,7 +274,7 @@ def mentioned(query: str) -> tuple[tuple[str, ...], tuple[View, ...]]:
 
 @lru_cache(maxsize=128)
 def _words_of(view: View) -> frozenset[str]:
-    """Returns the words of a view's SELECT, or the tables from which it is computed."""
+    """Returns the words of a view's SELECT or, for a computed view, the tables that it is computed from."""
     return COMPUTED.get(view.name) or frozenset(_WORD.findall(view.select.lower()))
 
 

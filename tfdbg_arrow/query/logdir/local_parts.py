@@ -175,7 +175,10 @@ class _RecoveredParts:
         self._shown = shown
 
     def parts(self) -> dict[str, tuple[str, ...]] | None:
-        """Returns the paths by table, or None if a manifest changed since. Its parts may then hold the same rows."""
+        """Returns the paths by table.
+
+        Returns None if a manifest changed since, because its parts may hold the same rows.
+        """
         paths_of_table: dict[str, tuple[str, ...]] = {}
         for run_id, shown in self._shown.items():
             if _read_manifest(self._logdir, run_id) != shown.manifest:

@@ -156,10 +156,10 @@ class OpenLogdir(Statements, Engine):
 
     @contextlib.contextmanager
     def joining_as_written(self) -> Iterator[None]:
-        """Makes DuckDB join tables in the order in which the queries in the block name them.
+        """Makes DuckDB join tables in the order in which the queries of the block list the tables.
 
         Use it to read whole views over all tensors. Otherwise DuckDB may first join all pairs of tensors of a call, and
-        only then join the edges between them, which takes quadratic time.
+        only then join the edges between them. That takes quadratic time.
         """
         self.rows("SET disabled_optimizers = 'join_order'")
         try:
@@ -454,7 +454,7 @@ class SubLogdir(OpenLogdir):
         return self if self._run_ids == (run_id,) else self._whole.of_run(run_id)
 
     def kept(self, key: Hashable, make: Callable[[], _Result]) -> _Result:
-        """Returns a cached value computed from the rows. All restrictions of a logdir share one cache."""
+        """Returns a cached value computed from the rows. A logdir and its SubLogdirs share one cache."""
         return self._whole.kept((self._run_ids, key), make)
 
     def forget(self) -> None:

@@ -33,8 +33,8 @@ class View:
     """One public view.
 
     Attributes:
-        name: Its name.
-        text: The content of its file: comments that describe a row and each column, then one SELECT.
+        name: The name of the view.
+        text: The content of the view's file: comments that describe a row and each column, then one SELECT.
     """
 
     name: str
@@ -78,7 +78,7 @@ def public_views() -> tuple[View, ...]:
 
 
 def _filled(text: str) -> str:
-    """Returns the text of a view with its lists of op types and columns filled in, and with its repeated parts."""
+    """Fills in the text of a view: inserts the lists of op types and columns, and repeats parts of the text."""
     if "{" not in text:
         return text
     adding = " UNION ALL ".join(
@@ -110,7 +110,7 @@ _REPEATED = re.compile(r"\{repeat (\d+)\}\n(.*?)\{end\}\n", re.DOTALL)
 
 
 def _repeat(part: re.Match[str]) -> str:
-    """Returns a part of a view once for each n from 1. Spark has no recursive query that removes duplicates."""
+    """Repeats a part of a view, once for each n from 1. Spark has no recursive query that removes duplicates."""
     return "".join(part[2].replace("{n}", str(n)).replace("{n-1}", str(n - 1)) for n in range(1, int(part[1]) + 1))
 
 

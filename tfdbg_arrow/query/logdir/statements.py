@@ -55,7 +55,7 @@ _USER_ERRORS = (
 )
 """DuckDB's errors that no file can cause. Every other error may come from a broken file."""
 _NO_TEXT = "nanobind::str()"
-"""Part of the RuntimeError for a name that is not UTF-8 in a broken file.
+"""Part of the message of the RuntimeError that DuckDB raises if a broken file has a name that is not UTF-8.
 
 Every other RuntimeError comes from a statement or parameters that cannot be bound.
 """
@@ -92,9 +92,9 @@ class Statements(ABC):
             parameters: Values for `?` or `$1` (a sequence) or for `$name` (a dict).
 
         Returns:
-            A relation with the methods of a `duckdb.DuckDBPyRelation`, which runs when you read it (`.fetchall()`,
-            `.pl()`, `.arrow()` …), or None for a statement that returns no rows. Its methods raise the exceptions
-            below. The attribute `relation` is DuckDB's own object.
+            A relation with the methods of a `duckdb.DuckDBPyRelation`; None for a statement that returns no rows. The
+            query runs when you read the relation (`.fetchall()`, `.pl()`, `.arrow()` …). The methods raise the
+            exceptions below. The attribute `relation` is DuckDB's own object.
 
         Raises:
             QueryError: DuckDB refuses the statement or a parameter.
@@ -276,7 +276,7 @@ def _refuse_changes(query: str) -> None:
 
 
 class TimeLimit:
-    """The time until which the queries of a logdir may run. Only one thread at a time may set it."""
+    """The time limit for the queries of a logdir. Only one thread at a time may set the limit."""
 
     def __init__(self) -> None:
         self._end: float | None = None
@@ -307,7 +307,7 @@ class TimeLimit:
         is_done = threading.Event()
 
         def watch() -> None:
-            # Many queries may follow each other, and an interrupt ends only the running query.
+            # Interrupt repeatedly, because an interrupt ends only the running query, and other queries may follow.
             wait_s = seconds
             while not is_done.wait(wait_s):
                 interrupt()

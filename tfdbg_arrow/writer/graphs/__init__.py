@@ -1,1 +1,1 @@
-"""Describes graphs as rows, and adds the ops that make them record."""
+"""Describes graphs as rows, and adds the ops that record their tensors."""

@@ -135,7 +135,7 @@ class CompiledFunctions:
         self._is_needed = True
 
     def name_of(self, function_name: bytes) -> bytes:
-        """Returns the name of the copy of a function; its own name if nothing in it is compiled."""
+        """Returns the name of the copy of a function; the function's own name if it compiles nothing."""
         if not self._is_needed:
             return function_name
         copy_name = self._to_run.get(function_name)
@@ -228,7 +228,7 @@ class CompiledFunctions:
         )
 
     def _copy_of_plain(self, function_name: str) -> str:
-        """Returns the name of the copy of an uncompiled function; its own name if it calls no compiled function."""
+        """Returns the name of the copy of an uncompiled function; the function's own name if it needs no copy."""
         earlier_copy = self._plain_copies.get(function_name)
         if earlier_copy is not None:
             return earlier_copy
@@ -273,8 +273,8 @@ class CompiledFunctions:
             edit: The function.
             rows: Descriptions of the rows of the matrix.
             matrix: How nodes refer to the matrix.
-            arguments: The covered arguments, by which a call of the function is recognized; None if another function
-                calls this function.
+            arguments: The covered arguments. They identify a call of the function. None if another function calls this
+                function.
         """
         call_sites = list(dict.fromkeys(row.call_site for row in rows))
         loops = list(dict.fromkeys(row.loops for row in rows if row.loops))
@@ -301,6 +301,6 @@ class CompiledFunctions:
         return FunctionEdit(self._definition(function_name), self._own_name)
 
     def _own_name(self, what: str) -> str:
-        """Returns a name for a node of ours that is not a prefix or suffix of another name."""
+        """Returns a name for one of our nodes. This name is not a prefix or suffix of another name."""
         self._num_names += 1
         return f"{OWN_NAME_PREFIX}inside_{what}_{self._num_names}_"

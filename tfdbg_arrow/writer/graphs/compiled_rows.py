@@ -83,7 +83,7 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True)
 class Row:
-    """A row of a matrix: the tensor, and its call and loops in the function that returns the matrix."""
+    """A row of a matrix: the tensor, and its call site and loops in the function that returns the matrix."""
 
     key: Key
     call_site: str = ""
@@ -359,7 +359,7 @@ def call_with_rows(edit: FunctionEdit, node: Any, copy: Copy) -> str:
 def has_dynamic_shapes(function_name: str, *, read: Callable[[str], Any]) -> bool:
     """Returns True if a shape in a function, or in a function that it calls, may depend on computed values.
 
-    XLA refuses calls of the native core with a tensor of such a shape.
+    XLA rejects a call of the native core if a tensor of the call has such a shape.
 
     Args:
         function_name: The name of the function.

@@ -89,8 +89,8 @@ class GraphDescriber:
         intern_stack: Returns the ID of the calling thread's Python stack; -1 for none.
         intern_traceback: Returns the ID of a stack that TensorFlow kept, with the innermost frame first.
         current_scope: Returns the scope of the calling thread's ops.
-        on_unknown_callee: `(graph, function_name)`: called for each function that a graph calls, if the function was
-            created before the recording, or in a way that is not recorded.
+        on_unknown_callee: `(graph, function_name)`: called for each called function that was created before the
+            recording, or in a way that is not recorded.
         on_names: `(graph, state, function_name, names)`: called with the names that the ops of a graph, except for its
             arguments, have in a runtime function.
 
@@ -149,7 +149,7 @@ class GraphDescriber:
             self.state(op.graph).taped[id(attrs)] = (attrs, op.name)
 
     def op_of_attrs(self, attrs: object, graph: Any) -> Any:
-        """Returns the op of a graph or its outer graphs that passed these attributes to a tape; None if unknown."""
+        """Returns the op that passed these attributes to a tape, from a graph or its outer graphs; None if unknown."""
         while graph is not None:
             state = self._states.get(graph)
             taped = None if state is None else state.taped.get(id(attrs))
@@ -216,7 +216,7 @@ class GraphDescriber:
         num_outputs: list[int] = []
         all_ops = graph.get_operations()  # before serializing: another thread may add ops meanwhile
         state.taped.clear()  # tapes end before the function is created
-        # A gradient may give a described loop or call another callee, and more inputs and outputs.
+        # A gradient may replace the callee of a loop or call that is already described, and add inputs and outputs.
         known_inputs = {name: number for name, (number, _) in state.edges.items()}
         ops, inputs, described, functions = self._rows.describe(
             state.creations, serialized_graph(graph), all_ops, state.num_described, known_inputs

@@ -36,7 +36,7 @@ from tfdbg_arrow.writer.rows import AppendColumns, Columns
 _MAX_PARTS = 32
 """At most this many parts of a name, between slashes or underscores, are compared with names of ops."""
 _MAX_USERS = 1_000
-"""At most this many nodes are searched for an op that is computed from a node."""
+"""To find an op that is computed from a node, at most this many nodes are searched."""
 
 NamedOp = tuple[str, str, str, tuple[int, ...], bool]
 """Node name, op name, op type, key of each output or -1, and whether the elements are kept."""

@@ -4,9 +4,9 @@ PlainFunctions makes copies of functions without our ops. The copies run in step
 that returns at once still has a cost: TensorFlow schedules it, cannot fuse across its input tensor, and cannot reuse
 that tensor's memory.
 
-A copy has its own kernels. That would change the program if a kernel keeps a state, as TensorFlow's stateful random ops
-do. So functions with such ops are not copied. The copies stay when the recording ends, because another thread may be
-about to call a copy.
+A copy has its own kernels. A second kernel would change the program if the kernel keeps a state, as TensorFlow's
+stateful random ops do. So functions with such ops are not copied. The copies stay when the recording ends, because
+another thread may be about to call a copy.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ class FunctionEdit:
 
 
 def replace_function(node: Any, old: str, new: str, attribute: str | None = None, index: int = 0) -> None:
-    """Replaces a function in a node; `attribute` and `index` select one of several places."""
+    """Replaces a function in a node; `attribute` and `index` select one of several references."""
     for key, position, function in function_values(node):
         if function.name == old and (attribute is None or (key, position) == (attribute, index)):
             function.name = new
@@ -214,7 +214,7 @@ class PlainFunctions:
         self._copies: set[str] = set()
 
     def name_of(self, function_name: bytes) -> bytes:
-        """Returns the name of the copy of a function; its own name if it cannot be copied."""
+        """Returns the name of the copy of a function; the function's own name if no copy can be made."""
         copy_name = self._plain.get(function_name)
         if copy_name is None:
             with self._lock:

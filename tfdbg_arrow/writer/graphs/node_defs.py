@@ -24,7 +24,7 @@ MARK = "_tfdbg_arrow_graph"
 
 NEEDS, FEEDS = "_tfdbg_arrow_needs", "_tfdbg_arrow_feeds"
 """Attributes of the op that stands for a run of a session: the tensors and ops that the run needs, and the tensors that
-it is fed, one per line."""
+are fed to the run, one per line."""
 
 
 _own_names = itertools.count(1)
@@ -66,7 +66,7 @@ class TensorBatch:
 
 
 def runs_inline(op_type: str) -> bool:
-    """Returns True if the functions in attributes of ops of this type run within the op's own step.
+    """Returns True if an op of this type runs the functions in its attributes within its own step.
 
     Datasets run their functions in separate steps.
     """
@@ -114,8 +114,8 @@ def attribute_json(value: Any) -> str:
 def _attribute_value(value: Any) -> object:
     """Converts an AttrValue to an object for JSON.
 
-    A tensor becomes its dtype, its shape, whether it is bad, and the elements of a few integers: they are axes, sizes
-    and positions.
+    A tensor becomes its dtype, its shape and whether it is bad. A small tensor of integers also keeps its elements,
+    because they are axes, sizes or positions.
     """
     kind = value.WhichOneof("value")
     if kind is None:
@@ -138,11 +138,11 @@ _NUMPY_TYPES: dict[int, Any] = {1: np.float32, 2: np.float64, 8: np.complex64, 1
 
 _INTEGER_TYPES: dict[int, Any] = {3: np.int32, 9: np.int64}
 _MAX_INTEGERS = 8
-"""Maximum number of elements of integer tensors that are recorded: enough for an axis or the sizes of each axis."""
+"""The elements of an integer tensor are recorded if it has at most this many: enough for the size of each axis."""
 
 
 def _integers(tensor: Any) -> list[int] | None:
-    """Returns the elements of a TensorProto with a few integers; None for another one."""
+    """Returns the elements of a TensorProto with a few integers; None for any other TensorProto."""
     dtype = _INTEGER_TYPES.get(tensor.dtype)
     size = math.prod(dim.size for dim in tensor.tensor_shape.dim)
     if dtype is None or not 0 < size <= _MAX_INTEGERS:

@@ -18,7 +18,7 @@ class GraphState:
         layers: The layer of each op that was created in a layer while recording.
         taped: Attributes and name of each op that a gradient tape keeps, by the `id()` of the attributes.
         callees: The called graph of each call that has a row, by op name, attribute and branch index.
-        edges: How many inputs and outputs have rows, for each op with callees. A gradient may add some later.
+        edges: How many inputs and outputs have rows, for each op with callees. A gradient may add more later.
     """
 
     graph_id: int

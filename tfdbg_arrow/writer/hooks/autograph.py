@@ -25,9 +25,9 @@ from tfdbg_arrow.writer.source_parts import Span
 from tfdbg_arrow.writer.stacks import AUTOGRAPH_FILE, Location
 
 _maps: dict[str, dict[int, Location]] = {}
-"""For each generated file, the user's lines by generated line."""
+"""For each generated file, a map from generated lines to the user's lines."""
 _spans: dict[str, dict[Span, Span]] = {}
-"""For each generated file, the spans of the user's expressions by the spans of the generated expressions."""
+"""For each generated file, a map from the spans of generated expressions to the spans of the user's expressions."""
 
 _NOTING = "noting where the expressions of a function were written"
 
@@ -39,7 +39,7 @@ def hook_autograph(observation: Observation, patches: Patches) -> None:
 
 
 class _Place(origin_info.Location):  # type: ignore[misc]
-    """AutoGraph's location of a part of a function, with the whole span of the part, which is right in all cases."""
+    """AutoGraph's location of a part of a function, with a span that is complete and right in all cases."""
 
     span: Span
 
@@ -60,9 +60,9 @@ def _make_resolve_entity(original: Any, observation: Observation) -> Any:
 
 
 _Text = dict[int, list[tuple[int, int, int]]]
-"""For each line that AutoGraph parsed, the lines of the function in its file that the line was made from.
+"""For each line that AutoGraph parsed, the lines of the function's file from which the line was made.
 
-Each entry has the number of the function's line, from 0, the first byte that is used from this line, and the position
+Each entry has the number of the function's line (from 0), the first byte that is used from this line, and the position
 of this byte in the parsed line. The bytes before it are indentation that AutoGraph removed. AutoGraph also joins lines
 at backslashes.
 """
@@ -120,7 +120,7 @@ def _note_span(node: Any, text: _Text, first_lineno: int) -> None:
 
 
 def _place(text: _Text, lineno: int, column: int) -> tuple[int, int]:
-    """Returns the place of a byte of a parsed line: the function's line, from 0, and the byte in this line."""
+    """Returns where a byte of a parsed line is in the function: the number of the line (from 0), and the byte in it."""
     number, first, start = next(part for part in reversed(text[lineno]) if part[2] <= column)
     return number, first + column - start
 
@@ -147,9 +147,9 @@ def _matched_spans(nodes: Any, code: str) -> Iterator[tuple[Span, Span]]:
 
 
 def original_span(file_path: str, span: Span) -> Span | None:
-    """Returns where the user wrote a generated expression; None for other files, and if the place is unknown.
+    """Returns the span of the user's expression behind a generated one; None for other files, and if it is unknown.
 
-    The place is unknown for code that AutoGraph added, and for functions that AutoGraph converted before the hooks were
+    The span is unknown for code that AutoGraph added, and for functions that AutoGraph converted before the hooks were
     installed.
     """
     return _spans.get(file_path, {}).get(span)

@@ -118,7 +118,8 @@ def _try_to_optimize(
     The call is cancelled before it begins. So TensorFlow optimizes the function and does not start it.
 
     Returns:
-        None. If TensorFlow ran the function all the same, its outputs, because it must not run a second time.
+        The outputs of the function if TensorFlow ran it despite the cancellation, because it must not run a second
+        time. Otherwise None.
     """
     cancellation_manager = cancellation.CancellationManager()
     cancellation_manager.start_cancel()

@@ -58,9 +58,9 @@ def keep_exports_clean() -> None:
 
 
 def _as_registered(context: Any, function_def: Any) -> Any:
-    """Returns the recorded definition of a function that was stripped of our ops, or else the given definition.
+    """Returns the recorded definition of a function that was stripped of our ops; for other functions, the given one.
 
-    TensorFlow refuses a second definition of a function that differs from the first. When a program wraps a graph as a
+    If a function is defined a second time, TensorFlow refuses a different definition. When a program wraps a graph as a
     function, TensorFlow adds the called functions of the graph once more, and takes them from the stripped GraphDef.
     """
     name = function_def.signature.name

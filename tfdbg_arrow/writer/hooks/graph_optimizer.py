@@ -19,7 +19,8 @@ from tfdbg_arrow.errors import RecordingError
 from tfdbg_arrow.writer.graphs.node_defs import MARK
 
 MIN_GRAPH_NODES = 4
-"""TensorFlow does not optimize smaller graphs. Source: `min_graph_nodes` in its rewriter_config.proto."""
+"""The smallest number of nodes for which TensorFlow optimizes a graph. Source: `min_graph_nodes` in its
+rewriter_config.proto."""
 _RewriterConfig = rewriter_config_pb2.RewriterConfig
 _INLINING = "function_optimization"
 _CHOOSING = ("implementation_selector", "auto_mixed_precision", "auto_mixed_precision_cpu", "auto_mixed_precision_mkl")
@@ -32,8 +33,8 @@ _loaded_for: list[str] = []
 def load_optimizer(path: str, device_types: Sequence[str]) -> None:
     """Makes TensorFlow call the optimizer of a library until the process ends.
 
-    TensorFlow calls the optimizer for each graph that has a node on a device of one of these types. Each time
-    TensorFlow loads the library, the library names the next type: first `CPU`, then `GPU`.
+    TensorFlow calls the optimizer for each graph that has a node on a device of one of these types. TensorFlow loads
+    the library once for each type. At each load, the library registers for the next type: first `CPU`, then `GPU`.
 
     Args:
         path: The path of the native core.
@@ -166,5 +167,8 @@ def mark_ops(graph: Any, mark: int) -> None:
 
 
 def is_used_by_graph(graph: Any) -> bool:
-    """Returns True if another graph uses the results of a graph, and not eager code or a loop's next iteration."""
+    """Returns True if another graph uses the results of a graph.
+
+    Eager code and the next iteration of a loop do not count.
+    """
     return hasattr(graph.outer_graph, "control_outputs") and not isinstance(graph, WhileBodyFuncGraph)

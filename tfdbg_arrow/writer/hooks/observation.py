@@ -5,7 +5,7 @@
 | op callback of each thread | every eager op |
 | `ops.Graph._create_op_helper` | every op that is created in a graph |
 | `threading.Thread._bootstrap_inner`, `FuncRegistry.__call__` | new threads, and TensorFlow's threads that run Python |
-| `op_callbacks.should_invoke_op_callbacks` | avoids calls of our callback for ops of graphs, which it ignores |
+| `op_callbacks.should_invoke_op_callbacks` | avoids calls of our callback for ops of graphs, because it ignores them |
 | `op_callbacks.remove_op_callback` | keeps our callback when another one is removed |
 """
 
@@ -89,7 +89,7 @@ def hook_op_callbacks(observation: Observation, patches: Patches) -> None:
     def make_should_invoke(original: Any) -> Any:
         def should_invoke_op_callbacks() -> bool:
             # TensorFlow calls this only for ops of graphs, and prepares costly arguments if the result is True.
-            # It calls this for every op, so this is a loop rather than any().
+            # The function runs for every such op, so it uses a loop, which is faster than any().
             for other in eager_context.context().op_callbacks:
                 if other is not callback:
                     return bool(original())

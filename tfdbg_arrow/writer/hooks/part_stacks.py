@@ -37,7 +37,8 @@ class PartStacks:
         self._intern_stack = intern_stack
         self._owner = functools.cache(FrameOwners().owner)
         self._stack_ids: dict[int, tuple[weakref.ref[Any], int | None]] = {}
-        """By id() of the part, which must not be hashed. None: the part was made late, while another part ran."""
+        """Keyed by the id() of the part, because a part must not be hashed. None means a part that was made late, while
+        another part ran."""
 
     def note(self, part: Any) -> None:
         """Notes where a part is made; call it in a constructor of the part."""
@@ -74,7 +75,7 @@ def _forget(stack_ids: dict[int, tuple[weakref.ref[Any], int | None]], key: int,
 
 
 def _maker(part: Any) -> tuple[int, FrameType | None]:
-    """Returns the number of frames from our caller to a part's outermost constructor, and the frame that calls it.
+    """Returns the number of frames from our caller to a part's outermost constructor, and the constructor's caller.
 
     The first of these frames is the caller's own, and the second is that of the hook around the base constructor. The
     call of the outermost constructor makes the part.

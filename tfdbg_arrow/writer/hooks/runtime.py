@@ -44,7 +44,7 @@ def accelerator_types() -> set[str]:
 
 
 def refuses_counting_on_accelerators() -> bool:
-    """Returns True if there is an accelerator, and TensorFlow's op that counts fails there (DenseBincount)."""
+    """Returns True if there is an accelerator, and TensorFlow's counting op (DenseBincount) fails there."""
     return is_op_determinism_enabled() and has_accelerator()
 
 

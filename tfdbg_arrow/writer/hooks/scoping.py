@@ -8,7 +8,7 @@
 | `FuncRegistry.insert`, `__call__` | a Python function that an op calls has the scope of the op |
 | `Optimizer.__init__`, `apply_gradients` of `tf.compat.v1.train` | the optimizer, and the stack that made it |
 | `backprop._gradient_function`, by TFE_Py_RegisterGradientFunction | notes that a tape runs an op's gradient function |
-| `execute.record_gradient` | notes that a tape keeps an op of a graph, which the attributes object later identifies |
+| `execute.record_gradient` | notes that a tape keeps an op of a graph; the attributes object later identifies the op |
 | `record.record_operation` | wraps the gradient function of a call or `tf.custom_gradient` that a tape keeps |
 | `gradients_util._MaybeCompile`, `_AggregatedGrads` | the same in graphs: backward functions, loops, `tf.gradients` |
 | `imperative_grad.imperative_grad`, `gradients_util._GradientsHelper`, jacobians | other ops of a gradient |
@@ -122,7 +122,7 @@ def _of_data_set_function(
 
 
 class _ModuleScope(framework_ops.name_scope_v2):  # type: ignore[misc]
-    """A module's name scope that also enters the module's scope as a layer."""
+    """A module's name scope. Entering it also enters the module as a layer."""
 
     __slots__ = ("_module", "_observation", "_outer")
 
@@ -157,7 +157,8 @@ class _ModuleScope(framework_ops.name_scope_v2):  # type: ignore[misc]
 def _make_name_scope(observation: Observation, original: Any) -> Any:
     def name_scope(module: tf.Module) -> Any:
         scope = original.fget(module)
-        # The type differs in graph mode without TensorFlow 2's behavior, and if a subclass overrides name_scope.
+        # The scope has another type in graph mode without TensorFlow 2's behavior, and if a subclass overrides
+        # name_scope.
         if not observation.is_active or type(scope) is not framework_ops.name_scope_v2:
             return scope
         return _ModuleScope(scope.name, module=module, observation=observation)
@@ -276,7 +277,7 @@ def _make_record_operation(observation: Observation, original: Any) -> Any:
 
 
 def _in_gradient_of(observation: Observation, outputs: Any, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps a function that computes the gradient of the op that made `outputs`, so that it runs in the op's scope."""
+    """Wraps the gradient function of the op that made `outputs`, so that the function runs in the scope of that op."""
     observer = observation.observer
     try:
         scope = observer.scopes.of_results(outputs)

@@ -7,8 +7,8 @@
 | `BaseSession._make_callable_from_options` | the same for a run that is prepared once and called often |
 | `BaseSession.partial_run_setup` | reports that partial runs are not recorded |
 
-A session runs an op only if a fetch or target needs it, so our ops become further targets of the run. They take none of
-the program's tensors, so the edges of the program's graph stay the same.
+A session runs an op only if a fetch or target needs it, so our ops become further targets of the run. Our ops take none
+of the program's tensors, so the edges of the program's graph stay the same.
 """
 
 from __future__ import annotations
@@ -285,7 +285,7 @@ def add_token(graph: Any, node: int, *, generation: int) -> tuple[Any, Any]:
 
 
 def create_run_op(graph: Any, mark: int, *, needs: Sequence[str], feeds: Sequence[str], min_nodes: int) -> Any:
-    """Adds the op that stands for a run; our optimizer makes it wait for record ops that no other op needs.
+    """Adds the op that stands for a run; our optimizer makes this op wait for record ops that no other op needs.
 
     Args:
         graph: The graph; it may be finalized.

@@ -2,8 +2,8 @@
 
 | hook | purpose |
 |---|---|
-| `atomic_function.from_func_graph` | describes a graph that becomes a function, and makes it record |
-| `function_context.make_function_context` | traces functions again that were traced without recording |
+| `atomic_function.from_func_graph` | describes a graph that becomes a function, and prepares it for recording |
+| `function_context.make_function_context` | traces functions again if they were traced without recording |
 | `tracing_compilation._create_concrete_function` | marks graphs that are traced for XLA; drops old traces |
 | `ConcreteFunction._call_flat` | marks the gradient functions of a function that stays compiled |
 """
@@ -179,7 +179,7 @@ class _TraceKey(NamedTuple):
 
 
 def _drop_older_traces(cache: Any, function_type: Any, context: Any) -> None:
-    """Drops from the cache of a function the traces of earlier recordings that a new trace replaces.
+    """Drops traces of earlier recordings from the cache of a function, if a new trace replaces them.
 
     No call can find these traces any more, and each of them keeps its graph. The newest trace stays for exports after
     the recording.

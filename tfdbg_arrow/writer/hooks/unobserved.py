@@ -20,7 +20,7 @@ from tensorflow.python.eager import record as tape_record
 from tensorflow.python.framework import function as framework_function
 
 INSIDE = "inside"
-"""Stands in place of a reason for graphs that XLA compiles, and whose tensors are recorded inside XLA."""
+"""The value that replaces a reason for graphs that XLA compiles and whose tensors are recorded inside XLA."""
 
 
 _local_task = ""
@@ -54,8 +54,8 @@ def is_defun(graph: Any, function_name: str) -> bool:
     """Returns True if a function that a graph calls was made with Defun. Such functions are not recorded.
 
     A hook could describe such a function, but recording its ops would change numbers. TensorFlow does not lower a While
-    op that calls such functions. The kernel of the op runs the functions without Grappler, so our optimizer would not
-    be called, and without a frame, so a record would have no iteration. If the op were marked to be lowered, Grappler
+    op that calls such functions. The kernel of that op runs the functions without Grappler and without a frame. So our
+    optimizer would not be called, and a record would have no iteration. If the op were marked to be lowered, Grappler
     would rewrite the ops in the loop, for example log(1 + x) as log1p(x). It does not rewrite them otherwise.
     """
     return isinstance(graph._functions.get(function_name), framework_function._DefinedFunction)

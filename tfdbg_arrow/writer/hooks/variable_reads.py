@@ -1,4 +1,4 @@
-"""Makes eager ops read variables in ops of their own.
+"""Makes a separate eager op read each variable that an eager op takes.
 
 TensorFlow's core reads the variables that a program gives to an eager op, and calls no op callback for these reads. The
 recorded input of the op would then look like a tensor from outside.

@@ -1,14 +1,14 @@
 """Declares which bad values do not stop a program, and why.
 
 With `on_nonfinite`, a bad value (an infinity or a NaN) stops a program at the op that made it, unless the value is
-masked: no op has computed with it yet, or no op ever will. A masked value is recorded like any other, and reported once
-in `capture_stat`. These tables decide which values are masked:
+masked. A value is masked if no op has computed with it yet, or if no op ever will. A masked value is recorded like any
+other, and reported once in `capture_stat`. These tables decide which values are masked:
 
 * `HARMLESS_OUTPUTS`: outputs of ops that hold bad values in healthy programs.
 * `CARRYING_OPS`, `TESTING_OPS` and calls of functions: ops that do not compute with the values that they take. A bad
   value is masked if only such ops use it. The output of a carrying op is judged separately. So a value that `tf.where`
-  does not select does not stop the program, and a value that goes through a reshape stops it at the first op that
-  computes with the value.
+  does not select does not stop the program. A value that goes through a reshape stops the program at the first op that
+  computes with it.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ HARMLESS_OUTPUTS = {
 CARRYING_OPS = types_with(Trait.CARRIES)
 """Types of ops that select some of the values they take, or pass them on. Their outputs are judged separately."""
 TESTING_OPS = types_with(Trait.TESTS)
-"""Types of ops that look at values, or only at their shape. Their outputs hold none of the values. CheckNumerics is one
-of these ops, because it is TensorFlow's own way to stop."""
+"""Types of ops that test values, or read only their shape. The outputs of these ops hold none of the values.
+CheckNumerics is one of these ops, because it is TensorFlow's own way to stop."""
 _CALLS = types_with(Trait.CALLS | Trait.BRANCHES | Trait.LOOPS | Trait.RESULT)
 """Types of ops that pass values to another graph, which decides about these values."""
 

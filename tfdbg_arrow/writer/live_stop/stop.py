@@ -26,7 +26,7 @@ from tfdbg_arrow.writer.live_stop.masking import computes, harmless_reason, mask
 MAX_CALLS = 100
 """A callable is called for at most this many origins of one recording."""
 _MAX_EVENTS_ASKED = 50
-"""Maximum number of bad tensors of graphs that are looked up after one call."""
+"""After one call, at most this many bad tensors of graphs are looked up."""
 _MAX_WATCHED = 1 << 16
 """Maximum number of bad eager tensors that are watched; beyond this number, the oldest are forgotten."""
 Note = Callable[[str, str], None]
@@ -193,7 +193,7 @@ class GraphJudge:
     """Decides which tensors of graphs stop the program if they are bad.
 
     GraphJudge decides for the graphs that XLA compiles. For the graphs that TensorFlow runs, the native core decides by
-    the same rules and reports the tensors that do not stop the program, and GraphJudge keeps the reasons.
+    the same rules. The core reports the tensors that do not stop the program, and GraphJudge keeps the reasons.
 
     Args:
         is_used_by_graph: Returns True if another graph uses the results of a graph; the other graph then decides about

@@ -54,11 +54,11 @@ class HistogramSummary:
     exponent: int | None
     """The exponent of the first bucket; None if there are no buckets."""
     negative: tuple[int, ...]
-    """The negative elements of each bucket."""
+    """The number of negative elements in each bucket."""
     positive: tuple[int, ...]
-    """The positive elements of each bucket; as many buckets as `negative`.
+    """The number of positive elements in each bucket, for the same buckets as `negative`.
 
-    The first and the last bucket have an element of either sign.
+    The first bucket and the last bucket each have at least one element, negative or positive.
     """
 
 
@@ -67,9 +67,9 @@ class BadPlace:
     """Where the infinite and NaN elements of a tensor are."""
 
     first_index: int
-    """Index of the first one in row-major order."""
+    """Index of the first such element in row-major order."""
     num_slices: int | None
-    """Number of slices along the first axis that have one; None for a scalar."""
+    """Number of slices along the first axis that contain such an element; None for a scalar."""
 
 
 def summarize(array: Array) -> HealthSummary:
@@ -96,7 +96,7 @@ def summarize(array: Array) -> HealthSummary:
 
 
 def scalar_value(array: Array) -> float | None:
-    """Returns the only element, 0.0 if it is -0.0; None if there is another number of elements.
+    """Returns the value of an array with one element (0.0 instead of -0.0); None for other numbers of elements.
 
     Args:
         array: An array of any shape and dtype; bfloat16 and float8 are those of ml_dtypes. Other dtypes than those of

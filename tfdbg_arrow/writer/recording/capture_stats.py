@@ -171,7 +171,7 @@ class FunctionNotes:
 
 
 def _stacklevel() -> int:
-    """Returns the stacklevel for warn() of the innermost frame of the program, or else outside this package."""
+    """Returns the stacklevel for warn(): the innermost frame of the program or, without one, outside this package."""
     owners = FrameOwners()
     paths = [frame.f_code.co_filename for frame, _ in traceback.walk_stack(sys._getframe(2))]
     outside = [
@@ -184,7 +184,7 @@ def _stacklevel() -> int:
 
 
 def warn(message: str) -> None:
-    """Issues a warning for the line of the program that runs, or writes it to stderr if the warning raises an error.
+    """Issues a warning for the running line of the program. If the warning raises an error, writes it to stderr.
 
     A warning can raise an error if the program turns warnings into errors or shows them itself.
 

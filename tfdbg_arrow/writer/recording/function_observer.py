@@ -161,7 +161,7 @@ class FunctionObserver:
             self._notes.not_instrumented(function_name, error)
 
     def _prepare(self, function_name: str, graph: Any, unobserved_for: str | None, *, is_compiled: bool) -> None:
-        """Describes the new ops of a graph that becomes a function, and makes the graph record."""
+        """Describes the new ops of a graph that becomes a function, and prepares the graph for recording."""
 
         def reason(op: Any, op_type: str, tensor: Any) -> str | None:
             if unobserved_for is None and is_connected() and is_remote(op.device):

@@ -57,8 +57,8 @@ _generations = itertools.count(1)
 class Recording:
     """One recording, from enable() to disable().
 
-    The objects of a recording refer only weakly to this object, and to an object that they are made for. So no object
-    is in a reference cycle, and the memory of a recording is free when it ends, not when Python's garbage collector
+    The objects of a recording hold only weak references to this object and to an object that they are made for. So
+    there are no reference cycles. The memory of a recording is freed when it ends, not when Python's garbage collector
     runs.
 
     Args:
@@ -469,6 +469,6 @@ class Coverage:
         return self._settings.reason_not_recorded(op_type, dtype_number, is_chosen=is_chosen)
 
     def level_of_op(self, op_type: str | bytes) -> int:
-        """Returns what to record of the tensors of eager ops of a type: 0 nothing, 1 facts, 2 facts and elements."""
+        """Returns what to record of the tensors of an eager op type: 0 nothing, 1 facts, 2 facts and elements."""
         text = op_type.decode() if isinstance(op_type, bytes) else op_type
         return 2 if self.is_chosen(text, None) else int(self._settings.covers_op(text))

@@ -139,7 +139,7 @@ class FedArray:
 
 @dataclass
 class _Run:
-    """A run in flight."""
+    """A run that has begun and not ended."""
 
     name: str
     execution_index: int
@@ -343,7 +343,7 @@ def _histogram(tensor: Any) -> reference.HistogramSummary | None:
 
 
 def _place_bad(records: Records, tensors: Sequence[FedArray]) -> None:
-    """Stores where the bad elements of tensors are, in the records of the tensors that have bad elements."""
+    """For each tensor that has bad elements, stores in the record of the tensor where they are."""
     for index in np.flatnonzero(records["flags"] & Flag.BAD).tolist():
         bad = reference.find_bad(np.asarray(tensors[index].numpy()))
         if bad is not None:

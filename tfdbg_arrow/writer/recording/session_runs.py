@@ -297,7 +297,7 @@ class SessionRuns:
         )
 
     def _prepare(self, graph: Any, record: _GraphRecord) -> None:
-        """Describes the new ops of a graph, and makes the graph record."""
+        """Describes the new ops of a graph, and prepares the graph for recording."""
         with self._describer.describing(graph) as state:
             if record.graph_id != state.graph_id:  # the first time, or after an interruption
                 record.graph_id, record.token = state.graph_id, None
@@ -338,7 +338,7 @@ def computed_tensors(graph: Any, request: RunRequest) -> set[TensorName]:
         request: The feeds, fetches and targets of the run.
 
     Source: tensorflow/core/graph/subgraph.cc, RewriteGraphForExecution: a fed tensor replaces the output of its op for
-    data edges, and for control edges if the op is a Placeholder.
+    data edges. If the op is a Placeholder, it does so for control edges too.
     """
     fed = set(request.feeds)
     fed_ops = {name for name, _ in request.feeds}

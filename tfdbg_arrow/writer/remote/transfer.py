@@ -1,7 +1,7 @@
 """The state of a run's remote copy, and the class that updates the copy, one request at a time.
 
-The remote manifest names only parts that are complete at the URL. Each line of the local manifest is one change, which
-the remote manifest has applied completely or not at all. Rows that a reader found therefore do not vanish while their
+The remote manifest names only parts that are complete at the URL. Each line of the local manifest is one change. The
+remote manifest has applied a change completely or not at all. So rows that a reader has found do not vanish while their
 merged part is being sent. Changes of parts that were replaced before they were sent are combined, so that only live
 parts are sent.
 """
@@ -132,7 +132,7 @@ class Transfer:
 
 @dataclass(kw_only=True, eq=False)
 class _Change:
-    """Parts that together replace parts named by the remote manifest."""
+    """New parts that together replace some parts of the remote manifest."""
 
     removes: dict[str, ManifestEntry] = field(default_factory=dict)
     adds: dict[str, ManifestEntry] = field(default_factory=dict)
@@ -295,7 +295,7 @@ class RemoteRun:
                 self._is_dirty = True
 
     def _condemn(self, path: str) -> None:
-        """Schedules the removal of a file for the time after a remote manifest without the file is written."""
+        """Schedules a file for removal, once a remote manifest that does not name it is written."""
         self._tried.discard(path)
         self._condemned[path] = None
         self._is_dirty = True

@@ -78,7 +78,7 @@ def upload_logdir(
 
 
 def remove_run_if_empty(remote: RemoteDirectory, *, run_id: str) -> bool:
-    """Removes a run from a URL if no table but `run` has rows; returns whether the run was removed.
+    """Removes a run from a URL if only the table `run` has rows; returns whether the run was removed.
 
     Raises:
         LogdirError: The URL cannot be read or written.
@@ -163,7 +163,7 @@ def _check_part(local: Path, entry: ManifestEntry, *, remote: RemoteDirectory) -
 
 
 def _remove_strays(remote: RemoteDirectory, live: tuple[ManifestEntry, ...], *, run_id: str) -> None:
-    """Removes parts that the manifest does not name, which an interrupted upload left."""
+    """Removes parts that an interrupted upload left and that the manifest does not name."""
     live_paths = {entry.path for entry in live}
     for table in {entry.table for entry in live} | {table.name for table in TABLES}:
         directory = part_directory(table, run_id=run_id)
@@ -194,7 +194,7 @@ def _remove_run(local: Path, *, run_id: str) -> None:
 
 def _remove_logdir(local: Path) -> None:
     """Removes the logdir if nothing but its own empty directories and its marker is left."""
-    with contextlib.suppress(OSError):  # something else is in it
+    with contextlib.suppress(OSError):  # the directory is not empty
         for directory in [path for path in local.iterdir() if path.is_dir()]:
             directory.rmdir()
         if [path.name for path in local.iterdir()] == [MARKER_NAME]:

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 
 
 START_TIMEOUT_S = 10.0
-"""How many seconds the start of a recording waits for the store. Without an answer, it goes on and retries later."""
+"""How many seconds the start of a recording waits for the store. If the store does not answer, the recording starts,
+and the uploader retries later."""
 
 _GATHER_S = 1.0
 """How many seconds parts are collected before they are sent, so that one manifest names many of them."""
@@ -48,7 +49,8 @@ _TELL_AGAIN_S = 60.0
 LOCAL_DIR_VARIABLE = "TFDBG_ARROW_LOCAL_DIR"
 LOCAL_FLUSH_INTERVAL_S = 1.0
 REMOTE_FLUSH_INTERVAL_S = 5.0
-"""Longer than for a local logdir, because stores charge for each request, and each part takes at least one request."""
+"""This is longer than the local interval, because stores charge for each request, and each part takes at least one
+request."""
 DEFAULT_UPLOAD_TIMEOUT_S = 60.0
 DEFAULT_MAX_LOCAL_BYTES = 1 << 30
 

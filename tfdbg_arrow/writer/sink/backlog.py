@@ -25,7 +25,8 @@ from tfdbg_arrow.writer.rows import Columns
 from tfdbg_arrow.writer.sink.parts import PartWriter
 
 _COLUMN_BYTES = 2048
-"""Memory that a column takes in addition to its values, which matters because a long backlog is many small tables."""
+"""Memory that a column takes in addition to its values. It matters because a long backlog consists of many small
+tables."""
 Redact = Callable[[str, Sequence[Mapping[str, object]]], Sequence[Mapping[str, object]]]
 """A function of (table, rows) that returns the rows after redaction."""
 OnWritten = Callable[[ManifestEntry], None]
@@ -111,7 +112,7 @@ class Backlog:
         return tables
 
     def bound(self) -> None:
-        """Drops the oldest events and the oldest metadata beyond the limit, which applies to each kind separately."""
+        """Drops the oldest events and the oldest metadata beyond the limit; each of the two has this limit."""
         for is_event in (True, False):
             waiting = [item for item in self._waiting if item.is_event is is_event]
             size = sum(item.size_bytes for item in waiting)
@@ -124,7 +125,10 @@ class Backlog:
                 self._evicted[item.table] = self._evicted.get(item.table, 0) + item.data.num_rows
 
     def note_evicted(self) -> None:
-        """Reports dropped rows. Call this only when parts can be written again, or the reports fill the backlog."""
+        """Reports dropped rows.
+
+        Call this only when parts can be written again; otherwise the reports fill the backlog.
+        """
         for table, count in self._evicted.items():
             reason = "Parts could not be written, and the limit for waiting rows was reached."
             self._failures.note("dropped", f"table {table}", reason, count, reason_code="parts_unwritable")
@@ -210,7 +214,7 @@ class MetadataQueue:
 
 
 def _journal_entry(table: str, rows: Sequence[Mapping[str, object]]) -> tuple[str, str, object]:
-    """Returns the journal entry for rows: as columns, which are shorter, if all rows have the same columns."""
+    """Returns the journal entry for rows; if all rows have the same columns, it holds columns, which are shorter."""
     names = rows[0].keys()
     if len(rows) == 1 or any(row.keys() != names for row in rows):
         return "rows", table, rows
@@ -231,8 +235,8 @@ class SpoolUse:
         recorder: The recorder that owns the slots.
         rows: The journal of rows, which also stores the state that later events need from events that were freed.
         values: Frees the elements of tensors.
-        is_lazy: Whether events may stay in memory long before they are in parts, as with a circular buffer. Then as
-            many slots as possible are kept, so that the last events are in the spool if the process dies.
+        is_lazy: Whether events may stay in memory for a long time before they are in parts, as with a circular buffer.
+            Then as many slots as possible are kept, so that the last events are in the spool if the process dies.
     """
 
     def __init__(self, recorder: Backend, rows: Journal, *, values: ValueReader, is_lazy: bool) -> None:
@@ -240,7 +244,7 @@ class SpoolUse:
         self._is_lazy = is_lazy
         self._capacity = recorder.capacity()
         self._taken: deque[tuple[int, dict[str, object]]] = deque()
-        """For each batch, the event index after it and the state of the call join at that point."""
+        """For each batch, the event index at its end, and the state of the call join at that point."""
         self._newest = 0
         self._tail: tuple[int, dict[str, object]] = (0, {})
         self._has_new_tail = False

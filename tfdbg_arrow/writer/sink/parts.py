@@ -44,7 +44,8 @@ MERGE_PARTS = 64
 
 _LARGE = -1
 _LARGE_AS_WRITTEN = 32
-"""A part as first written is not merged if it has at least the target bytes of a merged part divided by this number."""
+"""A new part is not merged if it has at least this many bytes: the target bytes of a merged part, divided by this
+number."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +87,7 @@ class PartWriter:
         self._parts: dict[str, list[_Part]] = {}
         self._next_number: dict[str, int] = {}
         self._leftovers: set[str] = set()
-        """Files to remove, because the manifest does not name them, or will not name them soon."""
+        """Files to remove, because the manifest does not name them, or will soon stop naming them."""
 
     def start(self) -> None:
         """Creates the manifest.
@@ -150,7 +151,7 @@ class PartWriter:
         """
         entry = self._seal(table, [data])
         self._publish([], [entry], add_line(entry, spool_upto=spool_upto))
-        # Parts of elements are not merged, because that would write each of them to disk twice.
+        # Parts that hold tensor elements are not merged, because merging would write each element to disk twice.
         level = _LARGE if entry.bytes >= self._target_bytes // _LARGE_AS_WRITTEN else 0
         self._parts.setdefault(table, []).append(_Part(entry=entry, level=level))
         return entry
@@ -167,7 +168,7 @@ class PartWriter:
 
         Args:
             removed: Paths of live parts.
-            tables: The new rows by table name, which are read once.
+            tables: The new rows by table name. They are read once.
             spool_upto: The event index up to which the spool is then in parts; None means that it does not change.
             is_recovery: Whether this completes the recovery of a killed process's spool.
 
@@ -216,7 +217,7 @@ class PartWriter:
     def merge_small(self, table: str) -> bool:
         """Merges small parts of a table if there are too many; returns whether it merged any.
 
-        Parts are merged with parts that were merged equally often, so that no row is rewritten often.
+        A part is merged only with parts that were merged the same number of times. So no row is rewritten often.
 
         Raises:
             OSError: The merged part cannot be written; then the small parts remain live.
@@ -322,7 +323,7 @@ class PartWriter:
     def _swap(
         self, removed: Sequence[str], made: Sequence[_Part], *, spool_upto: int | None = None, is_recovery: bool = False
     ) -> None:
-        """Updates the manifest, then removes files: a process killed in between leaves extra files, but lacks none."""
+        """Updates the manifest, then removes files: a kill in between leaves extra files, but no file is missing."""
         entries = [part.entry for part in made]
         line = replace_line(removed, added=entries, spool_upto=spool_upto, is_recovery=is_recovery)
         self._publish(removed, entries, line)
@@ -361,7 +362,7 @@ class PartWriter:
             self._on_change(removed, entries)
 
     def _discard(self, entries: Iterable[ManifestEntry]) -> None:
-        """Removes parts that the manifest never named, because readers by path alone would read their rows twice."""
+        """Removes parts that the manifest never named, because readers without a manifest would read rows twice."""
         self._remove(entry.path for entry in entries)
 
     def _remove(self, paths: Iterable[str]) -> None:

@@ -65,8 +65,7 @@ class Sink:
         retention: Which events a circular buffer keeps; None means that all events are kept.
         max_bytes: Maximum disk space of the parts of events; None means no limit.
         flush_interval_s: Seconds after which waiting events are written.
-        flush_rows: Number of waiting records at which they are written earlier; None means as many as fit into
-            `memory`.
+        flush_rows: If this many records wait, they are written earlier; None means as many as fit into `memory`.
         memory: The limits on memory.
         on_failure: Called once for each kind of failure, with a sentence.
         uploader: Copies the parts to a URL; None if the logdir is local.
@@ -390,7 +389,7 @@ class Sink:
 
 
 def _insist(attempt: Callable[[], bool]) -> bool:
-    """Makes an attempt a few times until it succeeds, because nobody retries after the end.
+    """Repeats an attempt a few times until it succeeds, because nobody retries after the end.
 
     Returns whether it succeeded.
     """
@@ -452,7 +451,7 @@ class SpoolLosses:
         self._note_unwritten()
 
     def _note_unwritten(self) -> None:
-        """Reports names and rows that exist only in the memory of this process, after it retried to write the names."""
+        """Writes the names again, then reports names and rows that exist only in the memory of this process."""
         names, rows = self._files.names, self._files.rows
         names.write_kept()
         unwritten = names.num_unwritten + rows.num_unwritten + self._recorder.write_names()
@@ -473,7 +472,7 @@ class Pace:
         stop: Set when the sink is closed.
         flush_interval_s: Seconds after which waiting events are written. The interval grows up to
             _MAX_FLUSH_INTERVAL_S, because each write makes a part of each table, and the parts are merged later.
-        flush_rows: Number of waiting records at which they are written earlier.
+        flush_rows: If this many records wait, they are written earlier.
     """
 
     def __init__(self, recorder: Backend, *, stop: threading.Event, flush_interval_s: float, flush_rows: int) -> None:

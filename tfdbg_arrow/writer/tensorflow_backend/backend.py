@@ -30,8 +30,8 @@ class TensorFlowBackend(Backend):
         """
         optimizer = super().load_optimizer(records_others=records_others)
         counting = sorted(runtime.accelerator_types()) or ["CPU"]
-        # TensorFlow's op that counts does not run on a GPU if the program asks for deterministic ops. Tensors are then
-        # copied to the host.
+        # TensorFlow's counting op (DenseBincount) does not run on a GPU if the program asks for deterministic ops.
+        # Tensors are then copied to the host.
         if not runtime.refuses_counting_on_accelerators():
             settings = self.settings
             graphs = device_graphs(

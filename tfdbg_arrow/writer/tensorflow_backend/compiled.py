@@ -49,8 +49,8 @@ class CompiledSummaries(RuntimeFunctions):
     Args:
         mode: The mode to measure in.
         host_calls: The names of the native core's calls, for functions that are compiled for the CPU: the call that
-            summarizes a tensor, and the call that concatenates matrices. None means that ops of XLA do both, which
-            takes longer to compile but runs on all devices.
+            summarizes a tensor, and the call that concatenates matrices. None means that XLA's own ops do this work.
+            They take longer to compile, but run on all devices.
     """
 
     def __init__(self, mode: TensorDebugMode, *, host_calls: tuple[str, str] | None) -> None:
@@ -86,8 +86,8 @@ class CompiledSummaries(RuntimeFunctions):
 
         The row has the shape [1, NUM_COMPILED_COLUMNS].
 
-        The node is a NodeDef without name and inputs. The inputs of a call are the tensor. The inputs of another op are
-        the tensor and its shape as int64. If the first operand has another dtype than the tensor, the shape replaces
+        The node is a NodeDef without name and inputs. A PartitionedCall takes the tensor. Any other op takes the tensor
+        and its shape as int64. If the first operand of that op has another dtype than the tensor, the shape replaces
         the tensor.
         """
         dtype = tf.as_dtype(dtype_number)
@@ -146,7 +146,7 @@ class CompiledSummaries(RuntimeFunctions):
         return self._function("next", _next_iteration, _INDEX, _ROWS, _ROWS, _ROWS, _FLAG, _INDEX)
 
     def last_condition_function(self) -> str:
-        """Returns the function that labels the rows of a loop's last condition with its iteration."""
+        """Returns the function that labels the rows of the last check of a loop's condition with the iteration."""
         return self._function("last", _labelled, _ROWS, _INDEX)
 
     def end_loop_function(self) -> str:

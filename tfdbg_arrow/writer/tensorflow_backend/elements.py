@@ -143,7 +143,7 @@ def _exact_float64(tensor: Any) -> Any:
 
 
 def magnitudes(tensor: Any, measured: Any) -> Any:
-    """Returns num_subnormal, min, max, mean, stddev, max_abs of the finite elements, of shape [6]; 0 if undefined."""
+    """Returns num_subnormal, min, max, mean, stddev, max_abs of the finite elements, in shape [6]; 0 if undefined."""
     if tensor.dtype.is_complex:
         numbers = _complex_magnitudes(tf.math.real(tensor), tf.math.imag(tensor))
     elif tensor.dtype == tf.float64:
@@ -159,7 +159,7 @@ def _smallest_normal(dtype: Any) -> float:
 
 
 def _exact_magnitudes(values: Any, smallest_normal: float) -> list[Any]:
-    """Returns the magnitudes of float64 values without subnormals, whose squares are not subnormal either."""
+    """Returns the magnitudes of float64 values, if neither the values nor their squares are subnormal."""
     finite = tf.math.is_finite(values)
     is_small = tf.less(tf.abs(values), tf.constant(smallest_normal, tf.float64))
     least = tf.reduce_min(tf.where(finite, values, _float64(np.inf)))
@@ -200,7 +200,7 @@ def _moments(values: Any, finite: Any) -> tuple[Any, Any]:
     return mean, tf.sqrt(tf.reduce_sum(distance * distance) / count)
 
 
-# float64 is measured as bits, or as multiples of 2**exponent, which is near the largest magnitude. So no square
+# float64 is measured as bits, or as multiples of 2**exponent, a power of two near the largest magnitude. So no square
 # overflows, and a value that underflows is negligible against the largest value.
 
 
@@ -320,7 +320,7 @@ def classes(tensor: Any, *, is_exact: bool = False, name: str | None = None) -> 
     """Returns how many elements are in each class, as int32 of shape [1, num_classes(dtype)].
 
     The classes of positive numbers come first, by exponent. The last two classes of a sign are infinities and NaN. A
-    NaN whose first bit of the mantissa is not set, which no computation makes, counts as an infinity.
+    NaN counts as an infinity if the first bit of its mantissa is not set; no computation makes such a NaN.
 
     Args:
         tensor: A tensor of shape [1, n]. TensorFlow counts a matrix in the shared memory of a GPU's processors. It
@@ -350,7 +350,7 @@ def _class_bits(dtype: Any) -> int:
 
 
 def readable(tensor: Any) -> Any:
-    """Returns numbers of the same kinds as float32 or float64."""
+    """Returns numbers of the same kinds, in float32 or float64."""
     if tensor.dtype.is_complex:
         return representatives(tensor)
     return tensor if tensor.dtype in (tf.float32, tf.float64) else tf.cast(tensor, tf.float32)

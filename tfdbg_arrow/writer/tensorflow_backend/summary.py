@@ -4,10 +4,10 @@
 graphs after TensorFlow has optimized them (`native/device_summaries.h`). `count_on_device` counts a large eager tensor.
 `elements.py` counts and measures.
 
-`graphs/summary_columns.py` has the columns of a summary row. `measure_array` makes the row of an array in the native
-core, and `fill_records` turns rows into spool records. `native/reference.py` defines the counts.
-tests/writer/magnitudes.py defines the other numbers; mean and stddev are within its tolerance, and the modulus of a
-complex element is within one unit in the last place.
+`graphs/summary_columns.py` has the columns of a summary row. `measure_array` uses the native core to make the summary
+row of an array, and `fill_records` turns such rows into spool records. `native/reference.py` defines the counts.
+tests/writer/magnitudes.py defines the other numbers. Here, mean and stddev are within the tolerance of that file, and
+the modulus of a complex element is within one unit in the last place.
 
 TensorFlow cannot compute with three of the float8 dtypes (`can_measure`).
 """
@@ -166,7 +166,7 @@ def device_graphs(
         mode: The mode to count for.
         dtype_mask: Bit i stands for the dtype with number i.
         device_types: The types of the devices, such as `GPU`.
-        is_exact: Whether subnormal numbers do not count as zeros. FULL_NUMERICS always counts them exactly.
+        is_exact: Whether to count subnormal numbers exactly, not as zeros. FULL_NUMERICS always counts them exactly.
 
     Returns:
         For each dtype, the number of classes, and a serialized GraphDef that computes the node `part` from the node
