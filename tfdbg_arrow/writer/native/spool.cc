@@ -11,6 +11,7 @@
 #include <new>
 #include <system_error>
 #include <thread>
+#include <type_traits>
 
 namespace tfdbg_arrow {
 namespace {
@@ -22,6 +23,19 @@ uint64_t round_up_to_power_of_two(uint64_t n) {
   uint64_t power = 1024;
   while (power < n) power <<= 1;
   return power;
+}
+
+// Returns the field `commit` of a record as an atomic. The field is not declared as std::atomic, because records are
+// copied as bytes and must stay trivially copyable. std::atomic_ref is made for this, but it needs C++20, and the core is
+// built as C++17 (CMakeLists.txt). The cast works because, on the platforms that the assertions allow, an atomic consists
+// only of its value.
+std::atomic<uint64_t>& commit_of(Record* record) {
+  using Commit = std::atomic<uint64_t>;
+  static_assert(sizeof(Commit) == sizeof(record->commit), "an atomic has no other members");
+  static_assert(alignof(Commit) == alignof(Record), "the first field of a record is aligned like an atomic");
+  static_assert(Commit::is_always_lock_free, "a lock would be in the memory of one process");
+  static_assert(std::is_trivially_copyable_v<Record>, "records are copied as bytes");
+  return reinterpret_cast<Commit&>(record->commit);
 }
 
 [[noreturn]] void throw_errno(int error, const std::string& what) {
@@ -97,7 +111,7 @@ bool Spool::wait_for_room(uint64_t count) {
 
 void Spool::commit(uint64_t sequence) {
   std::atomic_thread_fence(std::memory_order_release);
-  reinterpret_cast<std::atomic<uint64_t>*>(&slot(sequence)->commit)->store(sequence + 1, std::memory_order_release);
+  commit_of(slot(sequence)).store(sequence + 1, std::memory_order_release);
   if (sequence == wake_at_.load(std::memory_order_relaxed)) wake_.notify_one();
 }
 
@@ -126,8 +140,7 @@ uint64_t Spool::drain(Record* out, uint64_t count) {
   uint64_t drained = 0;
   while (drained < count) {
     Record* record = slot(first + drained);
-    auto* commit = reinterpret_cast<std::atomic<uint64_t>*>(&record->commit);
-    if (commit->load(std::memory_order_acquire) != first + drained + 1) break;
+    if (commit_of(record).load(std::memory_order_acquire) != first + drained + 1) break;
     std::memcpy(&out[drained], record, sizeof(Record));
     ++drained;
   }
