@@ -46,12 +46,12 @@ if TYPE_CHECKING:
     from tfdbg_arrow.query.integrity.run_findings import Finding
     from tfdbg_arrow.query.integrity.verification import Deviation, Verification, verify
     from tfdbg_arrow.query.logdir.public_views import View, public_views, views_sql
-    from tfdbg_arrow.query.model_health import (
+    from tfdbg_arrow.query.model_health import layer_health, training_curves
+    from tfdbg_arrow.query.model_health.answers import (
         Cell,
         Column,
         ColumnCalls,
         Curve,
-        Distributions,
         LayerDifferences,
         LayerHealth,
         LayerMap,
@@ -59,11 +59,9 @@ if TYPE_CHECKING:
         Measure,
         Parting,
         TrainingCurves,
-        distributions,
-        layer_differences,
-        layer_health,
-        training_curves,
     )
+    from tfdbg_arrow.query.model_health.differences import layer_differences
+    from tfdbg_arrow.query.model_health.histograms import Distributions, distributions
     from tfdbg_arrow.query.nonfinite_search import first_nan, first_nonfinite, nonfinite
     from tfdbg_arrow.query.nonfinite_tensor import FunctionCall, InputTensor, NonFinite, Producer
     from tfdbg_arrow.query.recorded import TensorHealth
@@ -108,12 +106,12 @@ _NAMES_OF = {
     "tfdbg_arrow.query.integrity.verification": ["Deviation", "Verification", "verify"],
     "tfdbg_arrow.query.answers": ["Logdir", "open_logdir"],
     "tfdbg_arrow.query.logdir.public_views": ["View", "public_views", "views_sql"],
-    "tfdbg_arrow.query.model_health": [
+    "tfdbg_arrow.query.model_health": ["layer_health", "training_curves"],
+    "tfdbg_arrow.query.model_health.answers": [
         "Cell",
         "Column",
         "ColumnCalls",
         "Curve",
-        "Distributions",
         "LayerDifferences",
         "LayerHealth",
         "LayerMap",
@@ -121,11 +119,9 @@ _NAMES_OF = {
         "Measure",
         "Parting",
         "TrainingCurves",
-        "distributions",
-        "layer_differences",
-        "layer_health",
-        "training_curves",
     ],
+    "tfdbg_arrow.query.model_health.differences": ["layer_differences"],
+    "tfdbg_arrow.query.model_health.histograms": ["Distributions", "distributions"],
     "tfdbg_arrow.query.nonfinite_search": ["first_nan", "first_nonfinite", "nonfinite"],
     "tfdbg_arrow.query.recorded": ["TensorHealth"],
     "tfdbg_arrow.query.results": ["to_arrow", "to_pandas", "to_polars"],
