@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 import tfdbg_arrow
-from tfdbg_arrow.query.model_health import TrainingCurves
+from tfdbg_arrow.query.model_health.answers import TrainingCurves
 
 X = np.random.default_rng(0).normal(size=(24, 3)).astype("float32")
 Y = (X.sum(axis=1) > 0).astype("float32")

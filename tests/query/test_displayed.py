@@ -16,7 +16,8 @@ import pytest
 import tfdbg_arrow.query as query
 from tfdbg_arrow.query import HistoryRow, Logdir, open_logdir, read_reasons
 from tfdbg_arrow.query.displayed import Displayed, Rows
-from tfdbg_arrow.query.model_health import distributions, layer_health, training_curves
+from tfdbg_arrow.query.model_health import layer_health, training_curves
+from tfdbg_arrow.query.model_health.histograms import distributions
 from tfdbg_arrow.query.present.html import MAX_BYTES, MAX_DRAWING_BYTES
 
 from .builder import CLEAN, RunBuilder, counts

@@ -69,22 +69,22 @@ if TYPE_CHECKING:
     from tfdbg_arrow.query.logdir.public_views import View as View
     from tfdbg_arrow.query.logdir.public_views import public_views as public_views
     from tfdbg_arrow.query.logdir.public_views import views_sql as views_sql
-    from tfdbg_arrow.query.model_health import Cell as Cell
-    from tfdbg_arrow.query.model_health import Column as Column
-    from tfdbg_arrow.query.model_health import ColumnCalls as ColumnCalls
-    from tfdbg_arrow.query.model_health import Curve as Curve
-    from tfdbg_arrow.query.model_health import Distributions as Distributions
-    from tfdbg_arrow.query.model_health import LayerDifferences as LayerDifferences
-    from tfdbg_arrow.query.model_health import LayerHealth as LayerHealth
-    from tfdbg_arrow.query.model_health import LayerMap as LayerMap
-    from tfdbg_arrow.query.model_health import LayerRow as LayerRow
-    from tfdbg_arrow.query.model_health import Measure as Measure
-    from tfdbg_arrow.query.model_health import Parting as Parting
-    from tfdbg_arrow.query.model_health import TrainingCurves as TrainingCurves
-    from tfdbg_arrow.query.model_health import distributions as distributions
-    from tfdbg_arrow.query.model_health import layer_differences as layer_differences
     from tfdbg_arrow.query.model_health import layer_health as layer_health
     from tfdbg_arrow.query.model_health import training_curves as training_curves
+    from tfdbg_arrow.query.model_health.answers import Cell as Cell
+    from tfdbg_arrow.query.model_health.answers import Column as Column
+    from tfdbg_arrow.query.model_health.answers import ColumnCalls as ColumnCalls
+    from tfdbg_arrow.query.model_health.answers import Curve as Curve
+    from tfdbg_arrow.query.model_health.answers import LayerDifferences as LayerDifferences
+    from tfdbg_arrow.query.model_health.answers import LayerHealth as LayerHealth
+    from tfdbg_arrow.query.model_health.answers import LayerMap as LayerMap
+    from tfdbg_arrow.query.model_health.answers import LayerRow as LayerRow
+    from tfdbg_arrow.query.model_health.answers import Measure as Measure
+    from tfdbg_arrow.query.model_health.answers import Parting as Parting
+    from tfdbg_arrow.query.model_health.answers import TrainingCurves as TrainingCurves
+    from tfdbg_arrow.query.model_health.differences import layer_differences as layer_differences
+    from tfdbg_arrow.query.model_health.histograms import Distributions as Distributions
+    from tfdbg_arrow.query.model_health.histograms import distributions as distributions
     from tfdbg_arrow.query.nonfinite_search import first_nan as first_nan
     from tfdbg_arrow.query.nonfinite_search import first_nonfinite as first_nonfinite
     from tfdbg_arrow.query.nonfinite_search import nonfinite as nonfinite

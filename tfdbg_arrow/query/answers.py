@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from tfdbg_arrow.query.coverage import Coverage
     from tfdbg_arrow.query.info import LogdirInfo, Run
     from tfdbg_arrow.query.integrity.verification import Verification
-    from tfdbg_arrow.query.model_health import Distributions, LayerDifferences, LayerHealth, TrainingCurves
+    from tfdbg_arrow.query.model_health.answers import LayerDifferences, LayerHealth, TrainingCurves
+    from tfdbg_arrow.query.model_health.histograms import Distributions
     from tfdbg_arrow.query.nonfinite_tensor import NonFinite
     from tfdbg_arrow.query.run_diff.answer import Diff
     from tfdbg_arrow.query.tensor_history import HistoryRow
@@ -135,7 +136,7 @@ class Answers(Engine, Protocol):
         max_buckets: int = 300,
     ) -> Distributions | None:
         """Returns how the elements of tensors are distributed; see `tfdbg_arrow.query.distributions`."""
-        from tfdbg_arrow.query.model_health import distributions
+        from tfdbg_arrow.query.model_health.histograms import distributions
 
         return distributions(
             self,
@@ -162,7 +163,7 @@ class Answers(Engine, Protocol):
 
         See `tfdbg_arrow.query.layer_differences`.
         """
-        from tfdbg_arrow.query.model_health import layer_differences
+        from tfdbg_arrow.query.model_health.differences import layer_differences
 
         return layer_differences(
             self, other, run_a=run_a, run_b=run_b, positions=positions, max_columns=max_columns, rtol=rtol

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from markupsafe import Markup
 
-from tfdbg_arrow.query.model_health import Distributions
+from tfdbg_arrow.query.model_health.histograms import Distributions
 from tfdbg_arrow.safe_text import number_of
 from tfdbg_arrow.viewer.colours import BAD, colour_class, paint
 from tfdbg_arrow.viewer.svg import (

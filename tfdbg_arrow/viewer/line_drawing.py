@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from tfdbg_arrow.query.model_health import Curve, TrainingCurves
+from tfdbg_arrow.query.model_health.answers import Curve, TrainingCurves
 from tfdbg_arrow.viewer.colours import DARK
 from tfdbg_arrow.viewer.svg import (
     Columns,

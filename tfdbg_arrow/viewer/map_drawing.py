@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from markupsafe import Markup
 
-from tfdbg_arrow.query.model_health import LayerDifferences, LayerMap, Measure
+from tfdbg_arrow.query.model_health.answers import LayerDifferences, LayerMap, Measure
 from tfdbg_arrow.safe_text import number_of, printable_line
 from tfdbg_arrow.viewer.colours import BAD, ZERO, colour_class, paint
 from tfdbg_arrow.viewer.map_rows import MapRow, map_rows, mark_numbers

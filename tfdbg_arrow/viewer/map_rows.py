@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tfdbg_arrow.query.model_health import LayerMap
+from tfdbg_arrow.query.model_health.answers import LayerMap
 
 MAX_SHOWN = 40
 """If a map has more rows than this, deep rows are folded."""

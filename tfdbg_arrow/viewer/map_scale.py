@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from tfdbg_arrow.query.model_health import LayerMap, Measure
+from tfdbg_arrow.query.model_health.answers import LayerMap, Measure
 from tfdbg_arrow.viewer.svg import number_text
 
 _MEASURES = ("difference", "max_abs", "norm", "bad_share")

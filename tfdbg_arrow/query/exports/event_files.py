@@ -25,7 +25,7 @@ import numpy as np
 
 from tfdbg_arrow.errors import MissingDependencyError, install_command
 from tfdbg_arrow.query.info import Run
-from tfdbg_arrow.query.model_health import Distributions
+from tfdbg_arrow.query.model_health.histograms import Distributions
 from tfdbg_arrow.safe_text import printable
 from tfdbg_arrow.storage.disk import write_whole
 

@@ -16,7 +16,8 @@ from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.exports.event_files import EventFile, Tags, histogram, scalar, text
 from tfdbg_arrow.query.info import Run
 from tfdbg_arrow.query.logdir.open_logdir import OpenLogdir
-from tfdbg_arrow.query.model_health import Column, LayerRow, layers_and_curves_on
+from tfdbg_arrow.query.model_health import layers_and_curves_on
+from tfdbg_arrow.query.model_health.answers import Column, LayerRow
 from tfdbg_arrow.query.model_health.cells import row_condition
 from tfdbg_arrow.query.model_health.columns import Axis, Selection, of_run, read_axis, read_position
 from tfdbg_arrow.query.model_health.histograms import distributions_on, no_distribution_sentence

@@ -24,23 +24,8 @@ import numpy as np
 
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.logdir.opening import opened
-from tfdbg_arrow.query.model_health.answers import (
-    MEASURES,
-    Cell,
-    Column,
-    ColumnCalls,
-    Curve,
-    LayerDifferences,
-    LayerHealth,
-    LayerMap,
-    LayerRow,
-    Measure,
-    Parting,
-    TrainingCurves,
-)
+from tfdbg_arrow.query.model_health.answers import MEASURES, Cell, Curve, LayerHealth, TrainingCurves
 from tfdbg_arrow.query.model_health.columns import Axis, of_run, read_axis, read_columns
-from tfdbg_arrow.query.model_health.differences import layer_differences
-from tfdbg_arrow.query.model_health.histograms import MAX_BUCKETS, Distributions, distributions
 from tfdbg_arrow.query.model_health.layer_rows import bad_numbers, make_nodes, measured
 from tfdbg_arrow.query.model_health.origin import read_origin
 from tfdbg_arrow.query.model_health.reading import MAX_COLUMNS, Recorded, read_on_axis, read_recorded
@@ -48,31 +33,6 @@ from tfdbg_arrow.query.model_health.sentences import bad_sentence, healthy_sente
 from tfdbg_arrow.query.model_health.series import KERAS_LOGS, MAX_LABELS, read_loss, read_saturated, read_series
 from tfdbg_arrow.query.model_health.sums import Sums, numbers, root, share
 from tfdbg_arrow.safe_text import number_of, printable
-
-__all__ = [
-    "MAX_BUCKETS",
-    "MAX_COLUMNS",
-    "MEASURES",
-    "Cell",
-    "Column",
-    "ColumnCalls",
-    "Curve",
-    "Distributions",
-    "LayerDifferences",
-    "LayerHealth",
-    "LayerMap",
-    "LayerRow",
-    "Measure",
-    "Parting",
-    "TrainingCurves",
-    "distributions",
-    "last_loss",
-    "layer_differences",
-    "layer_health",
-    "layers_and_curves",
-    "layers_and_curves_on",
-    "training_curves",
-]
 
 _CURVES = {
     "loss": ("Loss", "signed"),
@@ -183,20 +143,13 @@ def training_curves(
         return None if recorded is None else _training_curves(recorded)
 
 
-def layers_and_curves(
-    logdir: Engine | str | Path,
-    *,
-    run_id: str | None = None,
-    positions: tuple[int | None, int | None] = (None, None),
-    max_columns: int = MAX_COLUMNS,
-) -> tuple[LayerHealth, TrainingCurves] | None:
+def layers_and_curves(logdir: Engine, *, run_id: str) -> tuple[LayerHealth, TrainingCurves] | None:
     """Returns layer_health and training_curves, in less time than both calls; None if the run has no tensors.
 
     The arguments and errors are the same as for layer_health.
     """
-    with opened(logdir) as open_:
-        recorded = read_recorded(open_, run_id=run_id, positions=positions, max_columns=max_columns)
-        return None if recorded is None else (_layer_health(recorded), _training_curves(recorded))
+    recorded = read_recorded(logdir, run_id=run_id, positions=(None, None), max_columns=MAX_COLUMNS)
+    return None if recorded is None else (_layer_health(recorded), _training_curves(recorded))
 
 
 def layers_and_curves_on(

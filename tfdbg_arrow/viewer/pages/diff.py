@@ -12,7 +12,7 @@ from typing import Any
 from tfdbg_arrow.errors import QueryError
 from tfdbg_arrow.query import Diff, LayerDifferences, Logdir, Measure
 from tfdbg_arrow.query.asked_runs import ALL_RUNS
-from tfdbg_arrow.query.model_health import MEASURES
+from tfdbg_arrow.query.model_health.answers import MEASURES
 from tfdbg_arrow.query.model_health.differences import LARGEST_DIFFERENCE
 from tfdbg_arrow.query.present.runs import outcome_text
 from tfdbg_arrow.query.run_diff import check_pattern

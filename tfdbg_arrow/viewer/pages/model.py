@@ -6,7 +6,9 @@ import math
 from dataclasses import dataclass
 
 from tfdbg_arrow.query import Logdir
-from tfdbg_arrow.query.model_health import MAX_COLUMNS, MEASURES, LayerHealth, Measure, layer_health
+from tfdbg_arrow.query.model_health import layer_health
+from tfdbg_arrow.query.model_health.answers import MEASURES, LayerHealth, Measure
+from tfdbg_arrow.query.model_health.reading import MAX_COLUMNS
 from tfdbg_arrow.viewer.map_rows import MapRow, map_rows, mark_numbers
 from tfdbg_arrow.viewer.map_scale import shown_measure
 from tfdbg_arrow.viewer.page import PageKind, Parameters, chosen_run

@@ -10,7 +10,8 @@ from typing import Any
 
 from tfdbg_arrow.errors import BrokenPartError
 from tfdbg_arrow.query import AboutRuns, BrokenPart, Coverage, Growth, Hop, Logdir, NonFinite, Run
-from tfdbg_arrow.query.model_health import TrainingCurves, layers_and_curves
+from tfdbg_arrow.query.model_health import layers_and_curves
+from tfdbg_arrow.query.model_health.answers import TrainingCurves
 from tfdbg_arrow.viewer.background import Answers
 from tfdbg_arrow.viewer.page import PageKind, Parameters, chosen_run
 from tfdbg_arrow.viewer.pages.alerts import AlertsView, RuleSummary, rule_results, wanted_rules
