@@ -1,4 +1,4 @@
-"""link: turns a recorded run into its data flow, which shows the tensors that each tensor was computed from.
+"""link: turns a recorded run into its data flow: the tensors from which each tensor was computed.
 
 `linked_run.LinkedRun` reads the tables of a run, and gives the inputs of any set of tensors. ARCHITECTURE.md explains
 how.

@@ -31,7 +31,7 @@ def grouped(owner: Ints, size: int) -> tuple[Ints, Ints]:
         size: The number of owners.
 
     Returns:
-        The order of the rows by owner, and where each group starts in this order (`size` + 1 numbers).
+        The order of the rows by owner, and the start of each group in this order (`size` + 1 numbers).
     """
     order = np.argsort(owner, kind="stable")
     return order, np.searchsorted(owner[order], np.arange(size + 1))
@@ -51,7 +51,7 @@ def distinct(values: Ints) -> Ints:
 
 
 def place_of(keys: Ints, sorted_keys: Ints) -> Ints:
-    """Returns the index of each key among sorted keys, -1 for a key that is not among them."""
+    """Returns the index of each key among sorted keys, -1 for a key that is missing there."""
     if not len(sorted_keys):
         return np.full(len(keys), -1)
     candidate = np.minimum(np.searchsorted(sorted_keys, keys), len(sorted_keys) - 1)

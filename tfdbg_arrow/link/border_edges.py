@@ -1,7 +1,7 @@
 """Edges over borders: they connect the arguments and results of calls, branches and loops with the calling ops.
 
-The edges follow the tables in "Data flow", and "Functions of one graph" and "Frames and iterations" in the
-specification.
+The edges follow the tables in "Data flow" of the specification, and the rules "Functions of one graph" and "Frames and
+iterations" there.
 """
 
 from __future__ import annotations
@@ -94,15 +94,16 @@ class BorderEdges:
         sites: The call sites.
         ops: The ops.
         call_inputs: (calling op, input index) -> tensor.
-        has_inputs: Which ops have an input in the program.
+        has_inputs: The ops that have an input in the program.
 
     Attributes:
         of_ops, of_tensors: The edges, as in `ProgramEdges`.
-        is_argument: By op, whether it holds an argument of its graph.
-        is_fed: By tensor, whether it was fed to runs of a session.
-        is_border: By op, whether it hands on the tensor of another op instead of computing a tensor.
-        results: (function, output index) -> tensor in the site of the outermost graph.
-        calling_ops: (site, op name) -> (number of the op, its first tensor), also of arguments and results.
+        is_argument: For each op, whether the op holds an argument of its graph.
+        is_fed: For each tensor, whether the tensor was fed to runs of a session.
+        is_border: For each op, whether the op hands on the tensor of another op instead of computing a tensor.
+        results: (function, output index) -> tensor at the site of the outermost graph.
+        calling_ops: (site, op name) -> (number of the op, first tensor of the op). Includes the ops of arguments and
+            results.
         silent_sites: Sites of branches that may have run without a row.
     """
 

@@ -2,7 +2,8 @@
 
 TensorFlow names an op of an inlined function `<calling op>/<op>`. For control flow, TensorFlow adds components of its
 own: `while/body/_9/…`, `cond/then/_174/…`, `indexed_case/branch1/_74/…`. A call site is this path without the name of
-the op. Names of ops may contain slashes, so the text alone does not show where one name ends. The recorded calls do.
+the op. Names of ops may contain slashes, so the text alone does not show where one name ends. The recorded calls show
+it.
 
 Source: tensorflow/core/common_runtime/{inline_function_utils,lower_while_op,lower_if_op,lower_case_op}.cc.
 """
@@ -30,15 +31,15 @@ _MAX_TEXT = 20_000
 
 
 class CallingOp(Protocol):
-    """An op that calls a graph: the columns of `graph_call` that a call site depends on."""
+    """An op that calls a graph: the columns of `graph_call` on which a call site depends."""
 
     @property
     def graph_id(self) -> int:
-        """Its graph."""
+        """The graph of the op."""
 
     @property
     def op_name(self) -> str:
-        """Its name."""
+        """The name of the op."""
 
     @property
     def attribute(self) -> str:
@@ -54,7 +55,7 @@ C = TypeVar("C", bound=CallingOp)
 
 @dataclass(frozen=True)
 class Level(Generic[C]):
-    """One call of a chain.
+    """One call in a chain of calls.
 
     Attributes:
         call: The calling op and the called graph.
@@ -72,7 +73,7 @@ class Level(Generic[C]):
         return self.call.attribute in LOOP
 
     def is_of(self, other: Level[C]) -> bool:
-        """Returns whether the same op makes both calls at the same call site, to any of its functions."""
+        """Returns whether the same op makes both calls at the same call site. The called functions may differ."""
         one = (self.call.graph_id, self.call.op_name, self.site)
         return one == (other.call.graph_id, other.call.op_name, other.site)
 
@@ -88,11 +89,11 @@ class _Caller(NamedTuple, Generic[C]):
 class CallChains(Generic[C]):
     """Finds the chains of calls of one run.
 
-    `while_1` may be an op of this name, or the renamed op `while`. The call sites inside fit both. `levels` returns the
-    chain with the fewest renamed ops.
+    `while_1` may be an op of this name, or the renamed op `while`. The call sites inside such a loop fit both. `levels`
+    returns the chain with the fewest renamed ops.
 
     Args:
-        callers: Returns the calls of a graph.
+        callers: Returns the calls that lead to a graph.
     """
 
     def __init__(self, callers: Callable[[int], Iterable[C]]) -> None:

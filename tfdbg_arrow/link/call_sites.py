@@ -1,6 +1,6 @@
 """CallSites: the tree of calls through which graphs ran, read from the texts in `tensor_health.call_site`.
 
-A call site is a graph at a place of an outermost graph: a function that is called twice has two call sites. See
+A call site is a graph at one place of an outermost graph. A function that is called twice has two call sites. See
 "Callers" in the specification.
 """
 
@@ -14,7 +14,7 @@ from tfdbg_arrow.link.call_chains import LOOP, CallChains, call_suffix, join_sit
 from tfdbg_arrow.link.sessions import Sessions
 
 _MAX_SITES = 200_000
-"""Maximum number of call sites. Then, call sites without rows are left out. Only a hostile logdir has more."""
+"""Maximum number of call sites. Beyond it, call sites without rows are left out. Only a hostile logdir has more."""
 
 
 class Call(NamedTuple):
@@ -45,21 +45,21 @@ class Place(NamedTuple):
 
 
 class CallSites:
-    """The call sites of a run as dense numbers.
+    """The call sites of a run, numbered from 0.
 
     Args:
         calls: The calls of the run.
         sessions: The runs of sessions.
 
     Attributes:
-        sessions: As given.
-        places: The graph and the text of each site.
+        sessions: The runs of sessions.
+        places: The root, the graph and the `call_site` text of each site.
         calls: The call that led to each site; None for an outermost graph, or if the call is unknown.
-        parents: The site of the calling op, -1 for none.
+        parents: The site of the op that called each site, -1 for none.
         depths: The number of calls around each site.
         loops: The number of the innermost loop around each site, -1 for none.
-        loop_ops: (site, op) of each loop.
-        children: The sites that the op of a site called: (site, op) -> sites.
+        loop_ops: (site, op) of each loop -> number of the loop.
+        children: (site, op) -> sites that the op called.
         by_place: The number of each place.
     """
 

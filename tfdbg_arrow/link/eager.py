@@ -30,9 +30,9 @@ class Eager:
     """The executions of a run.
 
     Attributes:
-        index, event, graph, type: Of each execution: `execution_index`, `event_index`, `graph_id` (-1 for an op) and
-            the place of its type in `types`.
-        is_writer, is_replacing, is_iterator, is_unlinked: As in `Ops`.
+        index, event, graph, type: Columns with one value for each execution: `execution_index`, `event_index`,
+            `graph_id` (-1 for an op), and the index of the op type in `types`.
+        is_writer, is_replacing, is_iterator, is_unlinked: The same for each execution as in `Ops` for each op.
         types: The types of ops, and the names of functions.
     """
 
@@ -63,7 +63,7 @@ class Eager:
         )
 
     def place_of(self, execution_index: Ints) -> Ints:
-        """Returns the places of executions, -1 for executions without a row."""
+        """Returns the place of each execution in the columns, -1 for executions without a row."""
         return place_of(execution_index, self.index)
 
     def inputs(self, places: Ints) -> tuple[Ints, Ints, Ints]:
@@ -81,7 +81,7 @@ class Eager:
         return arguments
 
     def maker(self, tensor_ids: Ints) -> tuple[Ints, Ints]:
-        """Returns the place of the execution and the output slot that made each tensor, -1 for tensors from outside."""
+        """Returns (place of the execution, output slot) that made each tensor, -1 for tensors from outside."""
         at = place_of(tensor_ids, self._made_tensor)
         if not len(self._made_tensor):
             return np.full(len(tensor_ids), -1), np.full(len(tensor_ids), -1)

@@ -1,4 +1,4 @@
-"""Edges: the tensors that a tensor can come from, and the way from its pass to the pass of each of them."""
+"""Edges: the tensors from which a tensor can come, and the way from the tensor's pass to the pass of each source."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tfdbg_arrow.link.arrays import Ints, ints, joined
 
 
 class Way(IntEnum):
-    """How an edge leads from the pass of a tensor to the pass of its source. `detail` is the edge's last number."""
+    """How an edge leads from the pass of a tensor to the pass of its source. `detail` is the last field of the edge."""
 
     SAME = 0
     """The same pass, in the optimized graph `detail` (-1: in every optimized graph)."""
@@ -46,7 +46,7 @@ class Way(IntEnum):
     LAST = 14
     """The last pass of the loop `detail` that was entered here."""
     MERGED = 15
-    """The same pass, if the source has a row there."""
+    """The same pass, if the source has a row in it."""
 
 
 class Edge(NamedTuple):

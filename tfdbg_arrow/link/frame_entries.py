@@ -1,9 +1,10 @@
-"""Finds where the frames of a nested loop were entered.
+"""Finds the entry of each frame of a nested loop: the outer frame and the outer iteration that entered the frame.
 
-TensorFlow computes the id of a frame by hashing the id of the outer frame, the outer iteration in which the loop is
-entered, and the loop's name. The hash of the name is the same for all frames of one loop. Each pair of a frame and a
-place where it may have been entered determines the hash of the name. Sources:
-tensorflow/core/common_runtime/propagator_state.cc, FindOrCreateChildFrame; tensorflow/core/lib/hash/hash.h,
+TensorFlow computes the ID of a frame by hashing three values: the ID of the outer frame, the outer iteration in which
+the loop is entered, and the name of the loop. The hash of the name is the same for all frames of one loop. Each pair of
+a frame and a possible entry determines the hash of the name.
+
+Sources: tensorflow/core/common_runtime/propagator_state.cc, FindOrCreateChildFrame; tensorflow/core/lib/hash/hash.h,
 Hash64Combine.
 """
 
@@ -19,12 +20,12 @@ _SALT = np.uint64(0x9E3779B97F4A7800)
 
 
 def find_entries(frame_ids: Ints, outer_ids: Ints, iterations: Ints) -> Ints:
-    """Returns the entry where each frame of a loop was entered, -1 where that is unknown.
+    """Returns the index of the entry of each frame of a loop, -1 for an unknown entry.
 
     Args:
         frame_ids: The frames in one step, in the order in which they began.
-        outer_ids: The outer frame of each place where the loop can have been entered.
-        iterations: The outer iteration of each of these places.
+        outer_ids: The outer frame of each possible entry.
+        iterations: The outer iteration of each possible entry.
     """
     in_order = np.arange(len(frame_ids))
     is_paired = len(frame_ids) == len(outer_ids)
@@ -42,7 +43,8 @@ def find_entries(frame_ids: Ints, outer_ids: Ints, iterations: Ints) -> Ints:
         entry = order[np.minimum(np.searchsorted(computed_frames[order], frames), len(computed_frames) - 1)]
         if (computed_frames[entry] == frames).all():
             return entry
-    # These may be ids of another runtime. If there are as many frames as places, the frames most likely began in order.
+    # The IDs may come from another runtime. If there are as many frames as entries, the frames most likely began in the
+    # order of the entries.
     return in_order if is_paired else np.full(len(frame_ids), -1)
 
 
@@ -53,7 +55,7 @@ def _combined(first: _Hashes, second: _Hashes) -> _Hashes:
 
 
 def _names(frames: _Hashes, outer: _Hashes, iteration: _Hashes) -> _Hashes:
-    """Returns the hash that the name of the loop must have if each frame was entered at the given place."""
+    """Returns the hash that the name of the loop must have if each frame was entered by the given entry."""
     names: _Hashes = np.broadcast_to(frames, outer.shape)
     with np.errstate(over="ignore"):
         for first in (outer, iteration):

@@ -1,6 +1,6 @@
-"""GraphLoops: the loops and branches of TensorFlow 1, whose ops are ops of the graph itself.
+"""GraphLoops: the loops and branches of TensorFlow 1. Their ops are ops of the graph itself.
 
-A loop is a part of its graph that Enter ops lead into and Exit ops lead out of. Its ops run in frames of their own.
+Enter ops lead into a loop, and Exit ops lead out of the loop. The ops of a loop run in frames of their own.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ GROUP BY f.frame, o.op"""
 
 
 class GraphLoops:
-    """The loops of TensorFlow 1 of a run.
+    """The TensorFlow 1 loops of a run.
 
     Args:
         tables: The tables of the run, with the temporary tables of `Passes` and `Ops`.
@@ -44,7 +44,7 @@ class GraphLoops:
         loop_of_site: The innermost loop of `CallSites` around each call site, -1 for none.
 
     Attributes:
-        loop: The number of the loop around each op, -1 for none. An Enter is inside, an Exit outside.
+        loop: The number of the loop around each op, -1 for none. An Enter is inside its loop, and an Exit is outside.
         entry: The pass in which each frame of these loops was entered, -1 for other frames, or if the pass is unknown.
         is_enter: Whether each op hands a tensor into a loop.
         is_border: Whether each op is at a border of a loop or joins branches.
@@ -62,7 +62,7 @@ class GraphLoops:
         self._ops, self._passes, self._loop_of_site = ops, passes, loop_of_site
         self._loop_of_frame: Ints = np.full(len(passes.start), -1)
         self._last: Ints = np.full(len(passes.start), -1)
-        """The last iteration of each frame in which a loop variable has a row. The iteration in which the loop ended
+        """For each frame, the last iteration in which a loop variable has a row. The iteration in which the loop ended
         counts, too."""
         self._is_loop_merge: Bools = np.zeros(len(ops), bool)
         self._parents: list[int] = []
@@ -77,7 +77,7 @@ class GraphLoops:
         self._entered, self._frame = keys[by_key], order[by_key]
 
     def with_ways(self, columns: list[Column]) -> list[Column]:
-        """Returns edges of ops, in which the edges of loops and branches have their own ways.
+        """Returns edges of ops. The edges of loops and branches get their own ways.
 
         For ops at borders, the edges of optimized graphs are left out: these ops have the edges of the program.
         """
@@ -109,7 +109,7 @@ class GraphLoops:
         return max(len(self._parents), 1)
 
     def has_run(self, passes: Ints, op: Ints) -> Bools:
-        """Returns which ops can have run in passes of their graphs: the ops of a loop run only in its frames."""
+        """Returns which ops can have run in passes of their graphs. The ops of a loop run only in the loop's frames."""
         frame = self._passes.frame_of(passes)
         is_outside = (self.loop[op] < 0) & (self._loop_of_site[self._ops.site[op]] < 0)
         has_run: Bools = (self.loop[op] == self._loop_of_frame[frame]) & (
@@ -118,7 +118,7 @@ class GraphLoops:
         return has_run
 
     def last_pass(self, passes: Ints, loops: Ints) -> Ints:
-        """Returns the last pass of loops that were entered in passes, -1 if it is unknown.
+        """Returns the last pass of loops that were entered in passes, -1 if the last pass is unknown.
 
         This is the pass in which the condition ended the loop.
         """
@@ -145,7 +145,7 @@ class GraphLoops:
         self._parents = [numbers.get(outer[number], -1) for number in range(len(numbers))]
 
     def _enter(self, tables: Tables, enters: str, outer_pass: Ints) -> None:
-        """Finds the loop of each frame and the pass that entered the frame, for outer loops first."""
+        """Finds the loop of each frame, and the pass that entered the frame. Outer loops come first."""
         seen = tables.columns(_FRAMES.format(graphs="o." + _GRAPHS.format(enters=enters)))
         in_loop = self.loop[seen["op"]] >= 0
         self._loop_of_frame[seen["frame"][in_loop]] = self.loop[seen["op"][in_loop]]
@@ -182,7 +182,7 @@ def _flags(places: Ints, size: int) -> Bools:
 
 
 def _read_parts(tables: Tables, enters: str) -> dict[int, dict[str, tuple[int, int, bool]]]:
-    """Returns (part, enclosing part or -1, whether it merges a loop variable) of each op in a loop, by graph and name.
+    """Returns (part, outer part or -1, whether the op merges a loop variable) of each op in a loop, by graph and name.
 
     Ops that are connected without passing an Enter or an Exit run in the same frames. Together, they are a part of the
     graph.

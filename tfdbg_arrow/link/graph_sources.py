@@ -25,13 +25,13 @@ _KIND_OF_WAY = ints([TENSOR, TENSOR, *[ARGUMENT] * 4, *[RESULT] * 4, *[TENSOR] *
 
 
 class Sources(NamedTuple):
-    """The sources that tensors were computed from: one row is one source of one tensor.
+    """The sources from which tensors were computed. One row is one source of one tensor.
 
     Attributes:
-        item: The place of the tensor among the requested tensors.
-        input_index: Which input of the tensor's op the source is, -1 if it is unknown.
+        item: The index of the tensor among the requested tensors.
+        input_index: The index of the source among the inputs of the tensor's op, -1 if it is unknown.
         key: The source, -1 if it is not recorded.
-        kind: The place in KINDS.
+        kind: The index in KINDS.
     """
 
     item: Ints
@@ -40,7 +40,7 @@ class Sources(NamedTuple):
     kind: Ints
 
     def where(self, wanted: Bools) -> Sources:
-        """Returns some of the rows."""
+        """Returns the wanted rows."""
         return Sources(*(column[wanted] for column in self))
 
 
@@ -80,7 +80,7 @@ class GraphSources:
 
         Args:
             keys: Tensors of graphs.
-            of_op_only: Whether to return only the inputs of the op, even if its output comes from a callee.
+            of_op_only: Whether to return only the inputs of the op, even if the output of the op comes from a callee.
         """
         passes, tensor = np.divmod(keys, self.ops.num_tensors)
         parts = []
@@ -130,11 +130,11 @@ class GraphSources:
         return self._in_loops(source_pass, passes, source, way, detail) if self.loops.is_border.any() else source_pass
 
     def _in_loops(self, source_pass: Ints, passes: Ints, source: Ints, way: Ints, detail: Ints) -> Ints:
-        """Returns the passes of sources, changed by the ways of the loops and branches of TensorFlow 1."""
+        """Returns the passes of sources after applying the ways of the loops and branches of TensorFlow 1."""
         frame = self.passes.frame_of(passes)
         start = self.passes.start[frame]
         made_by = self.ops.of_tensor[source]
-        # A tensor that enters a loop and does not change in it has a row only in iteration 0.
+        # A tensor that enters a loop and does not change there has a row only in iteration 0.
         is_invariant = self.loops.is_enter[made_by] & ((way == Way.SAME) | (way == Way.PROGRAM)) & (source_pass >= 0)
         source_pass = np.where(is_invariant, start, source_pass)
         source_pass = np.where(way == Way.ENTRY, self.loops.entry[frame], source_pass)

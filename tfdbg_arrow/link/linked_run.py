@@ -21,10 +21,10 @@ from tfdbg_arrow.link.variables import Variables
 from tfdbg_arrow.link.visits import Visits, read_call_sites
 
 WINDOW_ROWS = 200_000
-"""Number of rows that are followed at a time. With the tensors without a row between these rows, they take about 200
-MB."""
+"""Number of rows that are followed at a time. With the tensors between these rows that have no row of their own, they
+take about 200 MB."""
 _MAX_BETWEEN = 4_000_000
-"""Maximum number of tensors without a row that are followed in a window. Beyond it, inputs count as not recorded."""
+"""In a window, at most this many tensors without a row are followed. Further inputs count as not recorded."""
 
 _GRAPH_ROWS = """
 SELECT h.event_index, f.start + h.iteration AS pass, o.base + h.output_slot AS tensor
@@ -90,16 +90,20 @@ class LinkedRun:
         ]
 
     def tensor_inputs(self, condition: str = "true") -> Iterator[Columns]:
-        """Yields the inputs of tensors, and of the tensors without a row between them.
+        """Yields the inputs of tensors, and the inputs of the tensors without a row between these tensors.
 
         Args:
             condition: An SQL condition on the rows `h` of tensor_health.
 
         Yields:
-            Columns of the same length: `node_id` (the row's `event_index`, or a negative number), `input_index` (-1 if
-            unknown), `source_node_id` (-1 if the input is not recorded; no node has this id), `kind` (in KINDS), and
-            the columns of the source: `op` (in `linked_op`), `type` (in `linked_type`) and `slot`, each -1 if the
-            source has none.
+            Columns of the same length:
+
+            - `node_id`: The row's `event_index`, or a negative number for a tensor without a row.
+            - `input_index`: The index of the input, -1 if it is unknown.
+            - `source_node_id`: The `node_id` of the source, -1 if the input is not recorded. No node has the ID -1.
+            - `kind`: The index in KINDS.
+            - `op`, `type`, `slot`: The columns of the source in `linked_op` and `linked_type`, and its output slot.
+              Each is -1 if the source has none.
         """
         keys, events = (self._keys, self._events) if condition == "true" else self._read_rows(condition)
         by_event = np.argsort(events, kind="stable")
@@ -174,7 +178,7 @@ class LinkedRun:
         return np.where((tensor >= 0) & (outer >= 0), outer * self._ops.num_tensors + tensor, -1)
 
     def _unlinked(self, condition: str, events: Ints) -> tuple[Ints, Sources]:
-        """Returns the events of rows whose place in the program is unknown, each with an input that is not recorded."""
+        """Returns the events of rows whose place in the program is unknown, and one unrecorded input for each event."""
         rows = self._tables.columns(
             f"SELECT event_index FROM tensor_health AS h WHERE event_index >= 0 AND {condition}"
         )
@@ -252,7 +256,7 @@ def _with_contents(sources: Sources, at: Ints, content: Ints) -> Sources:
 
 
 def _with_unknown(sources: Sources, is_unknown: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Sources:
-    """Adds an input that is not recorded to some tensors."""
+    """Adds an unrecorded input to some tensors."""
     at = np.nonzero(is_unknown)[0]
     added = Sources(at, np.full(len(at), -1), np.full(len(at), -1), np.full(len(at), NOT_RECORDED))
     return Sources(*(np.concatenate(pair) for pair in zip(sources, added, strict=True)))

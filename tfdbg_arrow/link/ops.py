@@ -1,6 +1,6 @@
-"""Ops: every op of every graph at every call site, and its outputs as dense numbers.
+"""Ops: a number for each op of each graph at each call site, and a number for each output of these ops.
 
-Nodes that TensorFlow's optimizer made count as ops of the graph in which they ran, except those at borders.
+Nodes that TensorFlow's optimizer made count as ops of the graph in which they ran. Nodes at borders do not count.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ WRITER = op_traits.WRITER.pattern
 "Following values" in the specification."""
 REPLACING = f"{tuple(sorted(op_traits.REPLACING))}"
 REFERENCE_WRITER = op_traits.REFERENCE_WRITER.pattern
-"""Matches the types of ops that write to a variable of TensorFlow 1 by its reference, their first input."""
+"""Matches the types of ops that write to a variable of TensorFlow 1 through a reference, their first input."""
 REFERENCES = f"{tuple(sorted(op_traits.types_with(op_traits.Trait.HOLDS_REFERENCE)))}"
 _ENTERING = f"{tuple(sorted(op_traits.types_with(op_traits.Trait.ENTERS | op_traits.Trait.SWITCHES)))}"
 NEVER_BAD = r"bool|string|q?u?int\d+"
@@ -109,15 +109,16 @@ class Ops:
 
     Attributes:
         site, base, num_outputs, position: Columns with one value for each op. The position is the `op_index` of the op,
-            the `op_index` of the op that it was made for, or the place in the order of a session's run.
+            or of the op for which the optimizer made the op. In a session's run, it is the place of the op in the order
+            of the run.
         is_made: Whether the optimizer made the op.
-        is_writer, is_reference_writer, is_replacing, is_iterator: Whether it writes to a resource, and how.
-        is_unlinked: Whether no row says where its outputs come from.
-        is_passing: Whether it hands on a resource or a reference: Identity, or a border of a loop or branch.
-        is_handle: Whether it makes the handle of a variable or its reference.
+        is_writer, is_reference_writer, is_replacing, is_iterator: Whether and how the op writes to a resource.
+        is_unlinked: Whether no row links the outputs of the op to their sources.
+        is_passing: Whether the op hands on a resource or a reference: Identity, or a border of a loop or branch.
+        is_handle: Whether the op makes the handle or the reference of a variable.
         of_tensor: The op of each tensor.
-        is_resource: By tensor: whether it is a resource or the reference of a variable.
-        is_never_bad: By tensor: whether its dtype cannot hold a bad value.
+        is_resource: For each tensor, whether it is a resource or the reference of a variable.
+        is_never_bad: For each tensor, whether its dtype cannot hold a bad value.
 
     Raises:
         MemoryLimitError: The graphs have too many ops.

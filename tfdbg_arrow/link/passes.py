@@ -1,4 +1,4 @@
-"""Passes: each iteration of each frame of each step as a dense number.
+"""Passes: a number for each iteration of each frame of each step.
 
 A pass is a context, as defined in the specification, without the call site. Iteration i of a frame is the pass
 `start[frame] + i`.
@@ -68,14 +68,14 @@ WINDOW place AS (ORDER BY started, first, step_id, frame_id)"""
 class Passes:
     """The passes of a run.
 
-    The class also creates the temporary table `linked_frame`: the frames with their first passes. It needs the
+    The class also creates the temporary table `linked_frame`: the frames with their first passes. The class needs the
     temporary tables of `Sessions`.
 
     Attributes:
         start: The first pass of each frame. Frames are in the order in which they began.
         num_passes: The number of passes of each frame.
-        step: The step of each frame as a dense number.
-        frame_id: 0 outside loops.
+        step: The rank of each frame's step among all steps, from 0.
+        frame_id: The `frame_id` of each frame, 0 outside loops.
         root: The outermost graph, or the `root` of a session's function; -1 if no execution is known.
         started: `event_index` of the execution, or the smallest `event_index` of the step.
         execution: `execution_index`, -1 if it is unknown.
@@ -96,7 +96,7 @@ class Passes:
         return int(self.start[-1] + self.num_passes[-1]) if len(self.start) else 0
 
     def add_frame(self, like: int, num_passes: int) -> int:
-        """Adds a frame without rows in the step of another frame, and returns its number."""
+        """Adds a frame without rows to the step of an existing frame, and returns the number of the new frame."""
         self.start = np.append(self.start, len(self))
         self.num_passes = np.append(self.num_passes, num_passes)
         self.frame_id = np.append(self.frame_id, -1)

@@ -1,7 +1,7 @@
-"""Edges within a graph: edges of the program, and edges that ran after TensorFlow's optimizer changed the graph.
+"""Edges within a graph: the edges of the program, and the edges of the optimized graphs that ran.
 
 If all inputs of a node are known, the edges of the node replace the edges of the program. Otherwise, the node is at a
-border of a call, a branch or a loop. The edges of the program, which lead over the border, are then added.
+border of a call, a branch or a loop. Then the edges of the program, which lead over the border, are added.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ class ProgramEdges:
         of_ops: Edges of ops, which apply to all outputs of an op.
         of_tensors: Edges of single tensors.
         call_inputs: (calling op, input index) -> tensor.
-        has_inputs: Which ops have an input in the program.
-        executed_graphs: The ids of the optimized graphs. The `detail` of an edge is a place in this array.
+        has_inputs: The ops that have an input in the program.
+        executed_graphs: The IDs of the optimized graphs. The `detail` of an edge is an index in this array.
         replaced: Sorted numbers `op * len(executed_graphs) + executed graph`, for ops whose edges in that graph replace
             the edges of the program.
     """

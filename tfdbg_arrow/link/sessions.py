@@ -1,4 +1,4 @@
-"""Sessions: the runs of sessions of TensorFlow 1, as calls of functions that run a part of their graph.
+"""Sessions: the runs of TensorFlow 1 sessions. Each run counts as a call of a function that runs a part of a graph.
 
 See "Runs of a session" in the specification.
 """
@@ -42,12 +42,12 @@ class SessionFunction:
     """All runs of a session with the same feeds, fetches and targets.
 
     Attributes:
-        root: The number that stands for its outermost graph.
-        name: Its name in `execution.op_type`.
+        root: The number that stands for the outermost graph of the function.
+        name: The name of the function in `execution.op_type`.
         graph_id: The graph of the session.
         session_index: The session.
-        positions: The ops that the function runs, each with its place in a possible order of execution. An op that
-            writes to a variable comes after the ops that need not wait for the write.
+        positions: The ops that the function runs, each with its place in a possible order of execution. A write to a
+            variable comes after all ops that do not have to wait for the write.
         feeds: (op, output) that is fed -> index of the feed.
     """
 
@@ -98,7 +98,7 @@ class Sessions:
         )
 
     def graph_of(self, root: int) -> int | None:
-        """Returns the outermost graph that a root stands for, None if it is unknown."""
+        """Returns the outermost graph that a root stands for, None if that graph is unknown."""
         if root in self.functions:
             return self.functions[root].graph_id
         return root if root >= 0 else None
@@ -109,7 +109,7 @@ class Sessions:
         return next(roots, graph_id)
 
     def has_run(self, root: int, graph_id: int, text: str, op_name: str) -> bool:
-        """Returns whether an op ran where its graph ran. A session runs only some of the ops of its own graph."""
+        """Returns whether an op ran when its graph ran. A session runs only some of the ops of its own graph."""
         function = self.functions.get(root)
         is_outermost = function is not None and not text and function.graph_id == graph_id
         return not is_outermost or op_name in self.functions[root].positions

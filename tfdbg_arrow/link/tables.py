@@ -1,4 +1,4 @@
-"""The queries that the package needs from the tables of a run. They return rows as arrays."""
+"""The interface through which this package queries the tables of a run. Queries return rows as arrays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Variables: the writes to each resource in the order of the program, and its content at a point of the program.
+"""Variables: the writes to each resource in program order, and the content of a resource at a point of the program.
 
 See "Resources" and "Order of writes" in the specification. The content after a write has a key of its own. So a chain
 of writes that each depend on the previous content needs only one key for each write.
@@ -17,7 +17,7 @@ from tfdbg_arrow.link.ops import Ops
 from tfdbg_arrow.link.tables import Tables
 
 _MAX_PATH = 10_000
-"""Maximum number of borders that a handle is followed over."""
+"""A handle is followed over at most this many borders."""
 _UNKNOWN = -1
 _OF_SESSIONS = """
 SELECT o.base, min(o.base) OVER (PARTITION BY s.session_index, o.graph_id, o.op_name) AS first
@@ -71,11 +71,11 @@ class Variables:
         return content
 
     def is_written(self, tensor_ids: Ints) -> Bools:
-        """Returns which eager tensors are handles of resources that an op wrote to."""
+        """Returns which eager tensors are handles of resources to which an op wrote."""
         return has(tensor_ids, self._handles)
 
     def sources(self, keys: Ints) -> Sources:
-        """Returns what the contents of variables were made from: the values of the write, and the previous content."""
+        """Returns the sources of the contents of variables: the values of the write, and the previous content."""
         write = keys - CONTENT
         parts = [self._values(write)]
         before = write - 1
@@ -90,7 +90,7 @@ class Variables:
         return Sources(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
     def with_earlier(self, keys: Ints) -> Ints:
-        """Returns contents, and the earlier contents that they depend on because writes added to the old content."""
+        """Returns contents, and the earlier contents on which they depend because a write added to the old content."""
         write = distinct(keys - CONTENT)
         first = self._chain_start[write]
         is_last = np.ones(len(write), bool)
@@ -137,7 +137,7 @@ class Variables:
         return resources
 
     def order_of_eager(self, events: Ints) -> Ints:
-        """Returns rows of numbers that order executions among all ops, given by their `event_index`."""
+        """Given the `event_index` of executions, returns rows of numbers that order the executions among all ops."""
         columns = np.zeros((len(events), self._width), np.int64)
         columns[:, 0] = events + 1
         return columns
@@ -145,8 +145,7 @@ class Variables:
     def order_of_graph(self, keys: Ints) -> tuple[Ints, Bools]:
         """Returns rows of numbers that order ops of graphs: (op_index, iteration) from the outermost graph on.
 
-        The second array tells which rows are known. A row is known if it is known where each loop around the op was
-        entered.
+        The second array tells which rows are known. A row is known if the entry of each loop around the op is known.
         """
         passes, tensor = np.divmod(keys, self._ops.num_tensors)
         op = self._ops.of_tensor[tensor]

@@ -1,4 +1,4 @@
-"""Visits: which call sites ran in which passes, and in which pass each frame of a loop was entered."""
+"""Visits: the passes in which each call site ran, and the pass in which each frame of a loop was entered."""
 
 from __future__ import annotations
 
@@ -48,18 +48,18 @@ def read_call_sites(tables: Tables, sessions: Sessions, *, max_ops: int) -> Call
 
 
 class Visits:
-    """Which sites ran in which passes.
+    """The passes in which each site ran.
 
     Args:
         tables: The tables of the run, with the temporary tables of `Passes` and `Ops`.
         sites: The call sites.
         passes: The passes.
-        skips_iterations: Whether loops have rows only for some iterations, so that it is unknown whether an iteration
+        skips_iterations: Whether loops have rows only for some iterations. Then it is unknown whether an iteration
             without rows ran.
 
     Attributes:
         keys: Sorted `pass * number of sites + site`.
-        entry: The pass in which each frame was entered, -1 if it is unknown, or outside loops.
+        entry: The pass in which each frame was entered, -1 outside loops, or if the pass is unknown.
         outer_pass: The outermost pass of each step.
     """
 
@@ -86,7 +86,7 @@ class Visits:
         self._entered, self._entered_frame = keys[order], entered[order]
 
     def has(self, passes: Ints, sites: Ints) -> Bools:
-        """Returns which sites ran in which passes."""
+        """Returns, for each pair of a pass and a site, whether the site ran in the pass."""
         return has(passes * self._num_sites + sites, self.keys)
 
     def of_sites(self, sites: Ints) -> tuple[Ints, Ints]:
@@ -105,7 +105,7 @@ class Visits:
         return np.where((entered_index >= 0) & (loops >= 0) & (last >= 0), self._passes.start[frame] + last, -1)
 
     def has_known_entries(self, passes: Ints, loops: Ints) -> Bools:
-        """Returns whether it is known where all frames of a loop were entered in the step of a pass."""
+        """Returns whether the entries of all frames of a loop are known, in the step of a pass."""
         step = self._passes.step[self._passes.frame_of(passes)]
         return ~has(step * self._num_loops + np.maximum(loops, 0), self._unknown_entries) | (loops < 0)
 
@@ -156,7 +156,7 @@ class Visits:
         return distinct(keys)
 
     def _enter_loops(self) -> None:
-        """Finds the entries of all frames, for outer loops first."""
+        """Finds the entries of all frames. Outer loops come first."""
         parents = ints([parent for parent, _ in self._sites.loop_ops])
         outer_loop = self._loop[parents] if len(parents) else parents
         simple = np.nonzero(self._frame_loop >= 0)[0]
@@ -194,7 +194,7 @@ class Visits:
                 self.entry[here] = self._add_frame(here, outer)
 
     def _add_frame(self, inner: Ints, loop: int) -> Ints:
-        """Adds a frame for a loop without rows, and returns its passes: one for each frame of the inner loop."""
+        """Adds a frame for a loop without rows. Returns its passes, one for each frame of the inner loop."""
         frame = self._passes.add_frame(int(inner[0]), len(inner))
         (parent, _) = list(self._sites.loop_ops)[loop]
         is_outermost = self._loop[parent] < 0
@@ -205,9 +205,9 @@ class Visits:
         return np.arange(first, first + len(inner))
 
     def _closed(self, keys: Ints) -> Ints:
-        """Returns visits, and the visits that follow from them.
+        """Returns the given visits, and the visits that follow from them.
 
-        These are the visits of their callers, of all iterations of a body, and of functions without rows.
+        The callers, all iterations of a body, and functions without rows must also have been visited.
         """
         keys = self._with_callers(keys)
         passes, site = np.divmod(keys, self._num_sites)
@@ -248,7 +248,7 @@ def _by_step(passes: Passes, ran: Ints) -> dict[int, Ints]:
 
 
 class _PassesOfSites:
-    """Visits by site, to which visits can be added."""
+    """The visits by site. More visits can be added."""
 
     def __init__(self, keys: Ints, num_sites: int) -> None:
         self._num_sites = num_sites

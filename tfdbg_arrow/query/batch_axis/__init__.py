@@ -37,8 +37,8 @@ _MAX_TENSORS = 1_000
 _REORDERED = -1
 """Stands in for the sources of a tensor whose slices are not computed from the slices of the same index."""
 _FIRST_REDUCED = -2
-"""The key of a component is `_FIRST_REDUCED` minus the event_index of its values. A mean takes two sums over the same
-rows. Both sums have this key, so that they count as one source."""
+"""For a reduced component, the key of the source is `_FIRST_REDUCED` minus the event_index of the component's values. A
+mean takes two sums over the same rows. Both sums have the same key, so that they count as one source."""
 OUTSIDE = "a tensor from outside"
 """The name of a source that eager code took."""
 
@@ -49,11 +49,13 @@ class BatchSource(NamedTuple):
     Attributes:
         row: An input of the step, or the first recorded tensor that was computed from an input.
         taken_in: The execution that took the batch from a data set; None for an argument of a function.
-        argument: What the tensor is in the program, such as `the argument x of step`; None if it is known to be a
-            batch.
-        call: The execution that took this argument; None if it is an input of the batch's own execution.
-        component: The component of the data set's element that the samples come from; None for an argument.
-        is_reduced: Whether the samples are the rows of a ragged or sparse component, of which `row` has the values.
+        argument: If the tensor is an argument that may be a batch, the name of this argument, such as `the argument x
+            of step`; None if the tensor is known to be a batch.
+        call: The execution that took the tensor as an argument; None if the tensor is an input of the batch's own
+            execution.
+        component: The component of the data set's element from which the samples come; None for an argument.
+        is_reduced: Whether the samples are the rows of a ragged or sparse component. Then `row` holds the values of
+            this component.
     """
 
     row: TensorEvent
@@ -119,7 +121,7 @@ class BatchAxis:
         return [source for source in sources if source.row.event_index != event.event_index]  # a call took it later
 
     def _sources_behind(self, row: TensorEvent, carriers: list[Carrier]) -> frozenset[int]:
-        """Returns the sources of a tensor's carriers; without any, the tensor itself if it is an argument.
+        """Returns the sources of a tensor's carriers. An argument without such sources is its own source.
 
         The result is `_REORDERED` if a slice may be computed from two samples. Examples are the sum of a batch and the
         same batch after a Roll, and the sum of a batch and a variable that holds an earlier batch.
@@ -160,7 +162,7 @@ class BatchAxis:
         return bool(to_follow)
 
     def _takes_mask(self, row: TensorEvent) -> bool:
-        """Returns whether the op of a tensor takes booleans, or casts booleans or integers, that are no constant."""
+        """Returns whether the op of a tensor takes booleans, or casts booleans or integers. Constants do not count."""
         place = row.graph_tensor
         op = None if place is None else self._flow.graphs.op(place.graph_id, place.op_name)
         if place is None or op is None:
@@ -173,9 +175,9 @@ class BatchAxis:
     def _as_argument(self, row: TensorEvent) -> BatchSource | None:
         """Returns an eager tensor as an argument of the first call that took it.
 
-        If the call is a step of Keras, or a training step with several such arguments, they are the batch. A tensor
-        from outside that no call took is a source only if its elements were kept: the answer then shows the row, which
-        is often a record of an array that eager code slices. For other tensors, the result is None.
+        If the call is a step of Keras, or a training step with several such arguments, these arguments are the batch. A
+        tensor from outside that no call took is a source only if its elements were kept. The answer then shows the row,
+        which is often a record of an array that eager code slices. For other tensors, the result is None.
         """
         uses = () if row.scope == "graph" or row.tensor_id is None else self._flow.events.uses(row.tensor_id)
         for use in uses:

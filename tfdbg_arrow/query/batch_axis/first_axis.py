@@ -1,4 +1,4 @@
-"""FirstAxis: finds the inputs of an op whose first axis the output keeps."""
+"""FirstAxis: finds those inputs of an op whose first axis is kept in the output."""
 
 from __future__ import annotations
 
@@ -34,9 +34,10 @@ _AXES_OF: dict[str, tuple[int, int]] = {
     "Tile": (1, _MULTIPLES),
     "Transpose": (1, _PERMUTATION),
 }
-"""By type of op: the input that says along which axes the op combines or picks elements, and what it holds."""
+"""By type of op: the index of the input that names the axes along which the op combines or picks elements, and what
+this input holds."""
 _STACKS = frozenset({"Pack", "Unpack"})
-"""Types of ops that add an axis or remove one. Their attribute `axis` says which."""
+"""Types of ops that add an axis or remove one. Their attribute `axis` is the index of this axis."""
 _SPLITS = frozenset({"Split", "SplitV"})
 LOOKUPS = frozenset({"Gather", "GatherV2", "ResourceGather"})
 """Types of ops that take slices of a table by number, such as the table of an embedding."""
@@ -51,7 +52,7 @@ class Carrier(NamedTuple):
         row: The tensor.
         is_certain: Whether slice i of the other tensor is certainly computed from slice i of this tensor. If False,
             only the equal sizes of the axes suggest this, which is enough for a batch.
-        is_reordered: Whether slice i of the other tensor may be another slice of this tensor.
+        is_reordered: Whether slice i of the other tensor may come from another slice of this tensor.
     """
 
     row: TensorEvent
@@ -71,7 +72,7 @@ class FirstAxis:
         self._unrecorded = unrecorded
 
     def carriers(self, row: TensorEvent) -> list[Carrier]:
-        """Returns the inputs of a tensor's op that its first axis may come from; empty if that is not certain."""
+        """Returns the inputs of an op from which its output's first axis may come; empty if that is not certain."""
         axes = self._axes(row)
         if row.op_type in LOOKUPS and (axes is None or 0 in axes):
             indices = self._unrecorded.indices(row)
@@ -186,7 +187,8 @@ class FirstAxis:
     def _may_skip_or_reverse(self, row: TensorEvent) -> bool:
         """Returns whether a StridedSlice may take the slices along the first axis in steps other than 1.
 
-        The strides of an eager op are not recorded. If the shape stays the same, they are the only reason for the op.
+        The strides of an eager op are not recorded. If the shape stays the same, the strides are the only reason for
+        the op.
         """
         graph_tensor = row.graph_tensor
         if graph_tensor is None:

@@ -1,4 +1,4 @@
-"""ReducedRows: recognizes tensors that reduce the rows of a ragged or sparse component of a batch, as a mean does."""
+"""ReducedRows: recognizes tensors that reduce the rows of a ragged or sparse component of a batch, such as a mean."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ REDUCES_ROWS = frozenset({
 ROW_OF_EACH_VALUE = "RaggedSplitsToSegmentIds"
 """The scope of the ops with which TensorFlow computes the row of each value from the limits of the rows."""
 _REDUCES_SPARSE = frozenset({"SparseReduceMax", "SparseReduceSum"})
-"""Types of ops that reduce a sparse tensor, whose indices are input 0, along the axes in input 3."""
+"""Types of ops that reduce a sparse tensor. Input 0 has the indices of the tensor, and input 3 has the axes."""
 _MULTIPLIES_SPARSE = "SparseTensorDenseMatMul"
-"""The type of op that multiplies a sparse matrix, whose indices are input 0, by a dense matrix."""
+"""The type of op that multiplies a sparse matrix by a dense matrix. Input 0 has the indices of the sparse matrix."""
 _MAX_OPS = 200
 """Maximum number of ops that are examined. TensorFlow uses about 60."""
 
@@ -59,7 +59,7 @@ class ReducedRows:
         return events.eager(outputs[1][0]).event if is_of_batch else None
 
     def _rows(self, reduced: TensorEvent, place: GraphTensor) -> GraphTensor | None:
-        """Returns the tensor that tells the row of each value, if the op reduces along other axes than the rows."""
+        """Returns the tensor with the row of each value, if the op reduces along other axes than the rows."""
         graph = self._flow.graphs.graph(place.graph_id)
         op = graph.ops.get(place.op_name)
         if op is None or op.op_type != reduced.op_type or not op.inputs:

@@ -1,7 +1,8 @@
 """SplitTexts: follows ragged tensors of words back to the texts that `tf.strings.split` split.
 
-TensorFlow keeps a ragged tensor as its values and the limits of its rows. It computes both with many integer ops, which
-only together keep the rows in order. So these ops are recognized by the scopes in which TensorFlow creates them.
+TensorFlow keeps a ragged tensor as its values and the limits of its rows. TensorFlow computes the values and the limits
+with many integer ops. Only the ops together keep the rows in order. So they are recognized by the scopes in which
+TensorFlow creates them.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class SplitTexts:
         self._facts = facts
 
     def of(self, tensor: GraphTensor | None) -> GraphTensor | None:
-        """Returns the vector of texts, of which text i was split into the words in slice i of a tensor.
+        """Returns a vector of texts. Slice i of the given tensor was computed from the words of text i.
 
         The result is None if the slices are not certainly computed from the words of texts.
         """

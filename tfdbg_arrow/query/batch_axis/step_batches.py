@@ -38,7 +38,7 @@ class StepBatches:
         self._first_sizes_of_arguments = lru_cache(maxsize=100)(self._find_first_sizes_of_arguments)
 
     def is_batch_input(self, row: TensorEvent) -> bool:
-        """Returns whether a tensor is an input of the step whose first axis is the batch axis."""
+        """Returns whether a tensor is an input of the step, and its first axis is the batch axis."""
         size = (row.shape or (0,))[0]
         user = row.execution_index
         if row.graph_id is not None and self._flow.loop_bodies.is_component(row.graph_tensor):

@@ -20,7 +20,7 @@ RESHAPING = types_with(Trait.RESHAPED) - {"Transpose"}
 _REDUCTIONS = frozenset({"All", "Any", "ArgMax", "ArgMin", "Max", "Min", "Prod", "Sum"})
 """Types of ops that reduce masks and numbers, along some axes."""
 _MAX_UNRECORDED = 20
-"""Maximum number of tensors without a row that are followed back from one op."""
+"""From one op, at most this many tensors without a row are followed back."""
 
 
 class UnrecordedTensor(NamedTuple):
@@ -72,9 +72,9 @@ class UnrecordedInputs:
         return next((source for source in sources if not isinstance(source, TensorEvent)), None)
 
     def indices(self, row: TensorEvent) -> UnrecordedTensor | None:
-        """Returns the indices for which an op looks up rows of a table; None if its output may lack their first axis.
+        """Returns the indices with which an op looks up rows of a table; None if the first axis may not come from them.
 
-        The first axis certainly comes from the indices if the table has a different number of rows.
+        The first axis certainly comes from the indices if the table has a different number of rows than the output.
         """
         graph_tensor = row.graph_tensor
         op = None if graph_tensor is None else self._flow.graphs.op(graph_tensor.graph_id, graph_tensor.op_name)
@@ -88,7 +88,7 @@ class UnrecordedInputs:
         return UnrecordedTensor(graph_tensor.of_op(*op.inputs[1]), len(indices))
 
     def split_texts(self, row: TensorEvent) -> UnrecordedTensor | None:
-        """Returns the texts of whose words the slices of a tensor are computed; None if that is not certain."""
+        """Returns the texts if the slices of a tensor are certainly computed from their words; otherwise None."""
         texts = self._split_texts.of(row.graph_tensor) if row.op_type in ROWS_OF_WORDS else None
         return None if texts is None else UnrecordedTensor(texts, 1)
 
@@ -101,7 +101,8 @@ class UnrecordedInputs:
 
         Args:
             row: The output of the op.
-            start: The output or an input of the op. From it, the search goes back through ops that keep the first axis.
+            start: The output or an input of the op. The search goes back from this tensor through ops that keep the
+                first axis.
             num_axes: Number of axes of `start`.
         """
         own_shape = row.shape if start == row.graph_tensor else None
@@ -154,9 +155,9 @@ class UnrecordedInputs:
                     to_follow.append((sources[0], len(source_shape), source_shape))
 
     def _op_as_written(self, tensor: Place) -> Op | None:
-        """Returns the program's op that computes a tensor from others, whether or not TensorFlow ran it, or None.
+        """Returns the program's op that computes a tensor from others, even if TensorFlow did not run this op, or None.
 
-        The op's inputs in the program have static shapes. Nodes that the optimizer put in their place have none.
+        The inputs of this op in the program have static shapes. The nodes that the optimizer made instead have none.
         """
         if not isinstance(tensor, GraphTensor):
             return None

@@ -1,4 +1,4 @@
-"""Why an op made an infinity or a NaN, how to fix it, and whether its inputs grew in the steps before.
+"""Why an op made an infinity or a NaN, how to fix it, and whether the op's inputs grew in the steps before.
 
 * `computed.py`: an explanation, and the facts about an op from which rules derive it.
 * `kinds.py`, `linear.py`, `outside.py` and `optimizers.py`: the kinds of rule.
@@ -57,8 +57,8 @@ _STATE = (
 )
 _STATE_IN_TRAINING = "If it grew only after some steps of training, lower the learning rate or clip the gradients."
 _LARGE_LOSS = 1e6
-"""A loss of at least this magnitude before training shows that the data are large. If the numbers are near 1, a mean
-loss is near 1, and the sum of a loss over a batch is smaller than this constant."""
+"""A loss of at least this magnitude before training shows that the data are large. If the numbers in the data are near
+1, a mean loss is near 1, and the sum of a loss over a batch is smaller than this constant."""
 _REJECTED = (
     "Change nothing if the program rejects such a result, as a search that tries values does: the last result of the "
     "line is finite. Otherwise:"
@@ -70,7 +70,7 @@ _IS_DATA = (
     "out."
 )
 _EXTREME_EXPONENT = 0.75
-"""If the first loss is at least the largest number of the dtype to this power, some numbers are near the largest."""
+"""If the first loss is at least the largest number of the dtype to this power, some numbers are near that number."""
 _MAX_SHARE_OF_OUTLIERS = 0.1
 """The largest share of bad samples for which the fix says to look at these samples first."""
 
@@ -82,8 +82,8 @@ class Reasons(Displayed):
     Attributes:
         explanation: The reason why the op made the bad value; None if the counts prove nothing, or if the bad elements
             came from an input.
-        growth: The tensor that grew from step to step until then; None if none grew, or if magnitudes were not
-            recorded.
+        growth: The tensor that grew from step to step until the bad value; None if no tensor grew, or if magnitudes
+            were not recorded.
     """
 
     explanation: Explanation | None
@@ -223,7 +223,7 @@ def explain_event(
 
 
 def _of_overflow(sentence: str, repair: str, facts: _Facts) -> Explanation:
-    """Returns the explanation of an overflow, with the fix for its loop, for its samples, or for its step."""
+    """Returns the explanation of an overflow, with the fix for the loop, the samples or the step."""
     is_before_training = facts.is_before_training()
     growth = growth_in_loop(facts.magnitudes_before())
     if growth is not None:
@@ -252,7 +252,7 @@ def _of_overflow(sentence: str, repair: str, facts: _Facts) -> Explanation:
 
 
 def _with_data(explanation: Explanation, facts: _Facts, *, is_forward: bool) -> str:
-    """Returns the fix of an explanation, extended with what to look at if few samples are bad."""
+    """Returns the fix of an explanation. If few samples are bad, the fix says to look at these samples."""
     repair = explanation.repair or ""
     if explanation.sentence.startswith("Overflow in Exp") and repair.startswith((CLIP, SCALE_INPUTS)):
         if (outliers := _outliers(facts)) is not None:
@@ -268,7 +268,7 @@ def _with_data(explanation: Explanation, facts: _Facts, *, is_forward: bool) -> 
 
 
 def _outliers(facts: _Facts) -> tuple[str, str] | None:
-    """Returns words for the bad samples, such as (`this sample`, `its`); None unless they are few, or not known."""
+    """Returns words for the bad samples, such as (`this sample`, `its`); None if they are many, or not known."""
     samples = facts.bad_samples()
     if samples is None or not samples.num_bad or samples.num_bad / samples.num_samples > _MAX_SHARE_OF_OUTLIERS:
         return None

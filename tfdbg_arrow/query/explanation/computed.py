@@ -1,4 +1,4 @@
-"""Computed: the facts about an op that made a bad value. Rules derive an Explanation from them."""
+"""Computed: the facts about an op that made a bad value. Rules derive an Explanation from these facts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Inputs = Mapping[int, TensorEvent]
 
 _T = TypeVar("_T")
 MAX_CHAIN = 20
-"""The maximum number of ops in a chain that are followed. The ops of a damaged graph can form a cycle."""
+"""In a chain, at most this many ops are followed. The ops of a damaged graph can form a cycle."""
 _VERSION = re.compile(r"V\d$")
 _GRADIENT = re.compile(r"(?:.*/)?(?:gradient_tape|gradients(?:_\d+)?)/")
 
@@ -39,7 +39,7 @@ class Explanation(Displayed):
 
 @dataclass(frozen=True)
 class VariableWrite:
-    """The last write to a variable before it was read.
+    """The last write to a variable before a read of the variable.
 
     Attributes:
         line: The user's line of the write, such as "`scale = tf.Variable(0.0)` at train.py:9".
@@ -68,9 +68,9 @@ class Integers:
     """Integers that were cast to a tensor.
 
     Attributes:
-        dtype: Their dtype.
-        maker: Type of the op that made them. None if it is not known.
-        are_squares: Whether they are squares, or sums of squares, so that only an overflow makes them negative.
+        dtype: The dtype of the integers.
+        maker: The type of the op that made the integers; None if it is not known.
+        are_squares: Whether the integers are squares, or sums of squares. Then only an overflow makes them negative.
     """
 
     dtype: str
@@ -112,8 +112,8 @@ def _type_that_ran(event: TensorEvent) -> str | None:
 class Computed:
     """An output of one op, and its recorded inputs.
 
-    Each attribute that is not listed is a method of the same name. `BadTensorFacts`, `Surroundings`, `Uses`,
-    `ForwardPass` and `Training` have these methods and describe them. By default, they know nothing.
+    Each attribute that is not listed holds a method of the same name. The classes `BadTensorFacts`, `Surroundings`,
+    `Uses`, `ForwardPass` and `Training` have these methods and describe them. The default methods know nothing.
 
     Attributes:
         output: An output of the op.
@@ -121,16 +121,17 @@ class Computed:
         is_complete: Whether no input outside `inputs` can hold an infinity or a NaN.
         made_from: Returns the recorded inputs of the op that made a tensor.
         forward_type: For an op of a gradient, the type of the op whose gradient it computes; None if unknown.
-        program_ops: The types of the program's ops that TensorFlow ran as this op; empty if it ran the op itself.
-        makers: The types in `program_ops` of the ops that may have made the bad elements, the most likely op first.
-        later: The types in `program_ops` of the ops that may have made the NaN from the result of the most likely op.
+        program_ops: The types of the program's ops that TensorFlow ran as this op; empty if TensorFlow ran the
+            program's op.
+        makers: Of the types in `program_ops`, those that may have made the bad elements, the most likely type first.
+        later: Of the types in `program_ops`, those that may have made the NaN from the result of the most likely op.
         is_optimizer: Whether the op belongs to an optimizer.
         is_in_loss: Whether the op belongs to the loss of a library.
         is_loss: Whether the output is a scalar of the loss, and counts as an origin although an input may be infinite.
         is_literal: Returns whether all bad elements of a tensor are infinities that the program wrote itself, such as a
             mask.
-        library_functions: Returns the names of the module and the function for each library function that called the
-            op, or the op whose gradient it computes.
+        library_functions: Returns (module, function) for each library function that called the op. For an op of a
+            gradient, returns the library functions that called the forward op.
     """
 
     output: TensorEvent
@@ -193,7 +194,7 @@ class Computed:
         return counted if len(counted) == len(indexes) else None
 
     def chain(self, row: TensorEvent, op_types: Container[str | None]) -> list[TensorEvent]:
-        """Returns a tensor and its sources, the nearest first, through the first inputs of ops of some types."""
+        """Returns a tensor and its sources, nearest first. Follows the first inputs of ops of the given types."""
         return chain_of(row, lambda taker: self.made_from(taker).get(0) if self.made_by(taker) in op_types else None)
 
     @property
@@ -286,7 +287,7 @@ def bad_text(event: TensorEvent) -> str:
 
 
 def in_sentence(repair: str | None) -> str:
-    """Returns a fix in the form in which it continues a sentence."""
+    """Returns a fix, written so that it can continue a sentence."""
     text = repair or ""
     return text[:1].lower() + text[1:]
 

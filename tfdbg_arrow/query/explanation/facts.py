@@ -11,7 +11,7 @@ from tfdbg_arrow.query.recorded import TensorEvent
 from tfdbg_arrow.query.stacks import Frame
 
 MAX_BEHIND = 300
-"""The maximum number of tensors that are examined in the search back from an op."""
+"""The search back from an op examines at most this many tensors."""
 _MAX_UNSCALING = 3
 """The maximum number of ops between a gradient and its norm, such as a division by the scale of the loss."""
 
@@ -45,7 +45,7 @@ class BadTensorFacts:
         return None if op is None else op.op_type
 
     def is_of_gradient(self, row: TensorEvent, *, depth: int = 0) -> bool:
-        """Returns whether an op of a gradient made a tensor, perhaps a few ops before."""
+        """Returns whether an op of a gradient made a tensor, directly or through a few later ops."""
         if self.flow.labels.of(row).role == "gradient":
             return True
         return depth < _MAX_UNSCALING and any(
@@ -65,7 +65,7 @@ class BadTensorFacts:
         return self.key_of(self.event)
 
     def key_of(self, row: TensorEvent) -> str | int:
-        """Returns the key of a tensor's op: its name in the graph, or the eager tensor."""
+        """Returns the key of a tensor's op: the name of the op in its graph, or the ID of the eager tensor."""
         if row.scope != "graph":
             return -1 if row.tensor_id is None else row.tensor_id
         op = None if row.graph_id is None else self.flow.graphs.op(row.graph_id, row.op_name or "")

@@ -1,4 +1,4 @@
-"""Where a bad tensor goes in the forward pass, which ops replace, hide or mask it, and if its gradient is bad."""
+"""Where a bad tensor goes in the forward pass, which ops replace, hide or mask it, and whether its gradient is bad."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class ForwardPass(BadTensorFacts):
         return bool(results) and all(map(sinks.skipped_uses.may_be_rejected, results))
 
     def _did_no_harm(self) -> bool:
-        """Returns whether the tensor certainly did no harm, so that it is no sign of a bug."""
+        """Returns whether the tensor certainly did no harm. Such a tensor is no sign of a bug."""
         reader = BadTensorReader(self.logdir, run_id=self.run_id, kinds=KINDS)
         return reader.own_effect(self.event).expected_reason is not None
 
@@ -93,7 +93,7 @@ class ForwardPass(BadTensorFacts):
 
     @cached_property
     def _forward_walk(self) -> _ForwardWalk:
-        """The walk from the tensor, as far as the recording shows where it goes."""
+        """The walk from the tensor, as far as the recording shows where the tensor goes."""
         walk = _ForwardWalk(self.flow, Sinks(self.logdir, self.flow, run_id=self.run_id, kinds=KINDS))
         with suppress(CannotTellError, OutOfSightError, UnrecordedEndError):
             walk.follow_event(self.flow.computed(self._first_use()))

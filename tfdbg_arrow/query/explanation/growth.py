@@ -21,11 +21,11 @@ _MIN_RATIO = 1.2
 _MIN_RATIOS = 3
 """The minimum number of consecutive calls or iterations for which a growth must last."""
 _MIN_ITERATIONS = 2
-"""The minimum number of finite iterations of a loop before an overflow. With one, the data may be too large."""
+"""The minimum number of finite iterations before an overflow. With only one, the data may be too large."""
 _MIN_GROWTH = 100.0
-"""The smallest total growth over all these calls."""
+"""The minimum total growth over the calls in which the tensor grew."""
 _MAX_SPREAD = 4.0
-"""The largest allowed ratio of the greatest to the smallest growth factor for a growth to count as steady."""
+"""A growth counts as steady if its greatest growth factor is at most this many times its smallest growth factor."""
 _MIN_LAST = 1000.0
 """The minimum last value. A variable that starts at 0 also grows many times over at first, but its values stay
 small."""
@@ -45,7 +45,7 @@ class Growth(Displayed):
         graph_name: The graph of the tensor's op.
         op_name: The op.
         layer: The layer that made the op; None outside layers, or if the layer is not known.
-        output_slot: Which output of the op.
+        output_slot: The index of the output of the op.
         is_variable: Whether the op reads a variable.
         first_step: The training step in which the growth began; None if the program marked no steps.
         last_step: The training step of the bad value.
@@ -71,7 +71,7 @@ class Growth(Displayed):
 
 
 def find_growth(logdir: Engine, flow: DataFlow, event: TensorEvent, *, run_id: str) -> Growth | None:
-    """Returns an input or a variable that a bad tensor was computed from, and that grew in every call until then.
+    """Of the inputs and variables behind a bad tensor, returns one that grew in every call until the bad tensor.
 
     Only considers tensors in graphs for which magnitudes were recorded (FULL_NUMERICS). Prefers variables over
     other tensors, and then the tensor that grew most. Returns None if no tensor grew.
@@ -132,7 +132,7 @@ class _Point:
 
 
 def _candidates(flow: DataFlow, event: TensorEvent) -> dict[_Key, TensorEvent]:
-    """Returns the inputs of the op, and the reads of variables before it in the same call."""
+    """Returns the inputs of the op, and the reads of variables before the op in the same call."""
     direct = [row for _, _, row in flow.taken_by(event)]
     candidates = {key: row for row in direct if (key := _key(row)) is not None}
 
@@ -188,7 +188,7 @@ def _ratios(points: Sequence[_Point]) -> list[float]:
 
 
 def _steady(ratios: list[float]) -> list[float]:
-    """Returns the last calls' ratios that are about equal; all ratios if these are too few or their growth is small."""
+    """Returns the ratios of the last calls that are about equal. If these are too few or small, returns all ratios."""
     steady = list(takewhile(lambda ratio: max(ratio, ratios[0]) <= min(ratio, ratios[0]) * _MAX_SPREAD**0.5, ratios))
     is_enough = len(steady) >= _MIN_RATIOS and prod(steady) >= _MIN_GROWTH
     return steady if is_enough else ratios

@@ -1,4 +1,4 @@
-"""The names in keras.ops of the functions that a fix names, for a program that does not import TensorFlow."""
+"""Replaces TensorFlow's functions in fixes by functions of keras.ops, for programs that do not import TensorFlow."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def name_of_keras_ops(module: ast.Module) -> str | None:
 
 
 def _imports(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """Yields each module and function that a source file imports, and the file's name for it."""
+    """Yields (imported module or function, name in the file) for each import of a source file."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from ((alias.name, alias.asname or alias.name) for alias in node.names)

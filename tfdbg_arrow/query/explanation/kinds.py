@@ -141,7 +141,7 @@ MATRIX_PRODUCTS = types_with(Trait.MULTIPLIES_MATRICES)
 RESHAPES = ("ExpandDims", "Identity", "Reshape", "Squeeze")
 """Types of ops that return the elements of their input in another shape."""
 _MAX_STEPS = 20
-"""The maximum number of tensors examined in the search for the source of a divisor's zeros."""
+"""The search for the source of a divisor's zeros examines at most this many tensors."""
 
 
 def first_of(*rules: Rule) -> Rule:
@@ -154,10 +154,10 @@ class Domain:
     """An elementwise function that returns a NaN, or an infinity, only for an element outside a range.
 
     Attributes:
-        of: A description of such an element, such as `a negative number`.
-        where: The range of such elements, such as `below 0`.
+        of: A description of an element outside the range, such as `a negative number`.
+        where: A description of where such an element is, such as `below 0`.
         repair: The fix.
-        kind: The kind of output that only such an element causes: `nan`, `inf` or `neg_inf`.
+        kind: The kind of bad output that only an element outside the range causes: `nan`, `inf` or `neg_inf`.
     """
 
     of: str
@@ -184,7 +184,7 @@ class Domain:
 
 
 def _with_overflow_of_integer(explanation: Explanation, computed: Computed) -> Explanation:
-    """Returns an explanation, extended if the argument is a negative integer, which may have overflowed."""
+    """Extends an explanation if the argument is a negative integer, because the integer may have overflowed."""
     (x,) = computed.inputs.values() if len(computed.inputs) == 1 else (None,)
     integers = computed.integers_behind(x, "num_neg_finite") if x is not None and x.num_neg_finite else None
     if integers is None or integers.are_squares:
@@ -198,7 +198,7 @@ def _with_overflow_of_integer(explanation: Explanation, computed: Computed) -> E
 
 
 def _of_integer_0(explanation: Explanation, computed: Computed, *, index: int) -> Explanation | None:
-    """Returns the explanation of a 0 that was cast from integers that were divided or overflowed; otherwise None."""
+    """Explains a 0 that was cast from integers, if the integers were divided or overflowed; otherwise returns None."""
     x, of = computed.inputs[index], "divisor" if index else "argument"
     integers = computed.integers_behind(x, "num_zero")
     if integers is None:
@@ -337,9 +337,9 @@ def _has_removed_sum(computed: Computed) -> bool:
 def underflow(computed: Computed, zero: TensorEvent) -> str | None:
     """Returns a sentence that says which exponentials underflowed and made a tensor 0; None if this is not proven.
 
-    It is proven if all elements of the tensor are 0, all results of an exponential are 0, and only ops that return 0
-    for zeros lie between the two. For a sum of exponentials, or of their products with positive numbers, one zero in
-    the tensor is enough, because exponentials are not negative.
+    This is proven if all elements of the tensor are 0, all results of an exponential are 0, and all ops between the two
+    return 0 for zeros. For a sum of exponentials, or of their products with positive numbers, one zero in the tensor is
+    enough, because exponentials are not negative.
     """
     if zero.op_type == "Sum" and zero.num_zero:
         terms = computed.made_from(zero).get(0)
@@ -376,7 +376,7 @@ class Overflow:
 
     Attributes:
         repair: The fix.
-        without: The infinite inputs that the rule ignores because the op makes them finite: None or `neg_inf`.
+        without: The infinite inputs that the rule ignores because the op makes them finite: `neg_inf`, or None.
     """
 
     repair: str
@@ -602,7 +602,7 @@ def inf_times_zero(computed: Computed, x: TensorEvent, y: TensorEvent) -> Explan
 
 
 def within_dtype(explanation: Explanation, computed: Computed) -> Explanation:
-    """Returns the explanation, with 1e4 in place of 1e9 in its fix if 1e9 is infinite in a dtype of the infinities."""
+    """Returns the explanation. If 1e9 is infinite in a dtype of the infinities, the fix names 1e4 in place of 1e9."""
     infinite = filter(infs, computed.inputs.values())
     behind_casts = [uncast for row in infinite for uncast in computed.chain(row, ("Cast",))]
     narrowest = min([computed.output, *behind_casts], key=largest_of)
@@ -671,7 +671,7 @@ def _double_where(computed: Computed) -> str:
 
 
 def root_behind(computed: Computed) -> TensorEvent | None:
-    """Returns the result of the root that made the zeros at which an op is infinite; None if no root made them.
+    """If a root made the zeros at which an op is infinite, returns the result of the root; otherwise None.
 
     The slope of the root at 0 is infinite, too, so a `tf.where` after the root comes too late.
     """
@@ -687,7 +687,7 @@ def follow_zeros(
     *,
     are_all_zero: bool = False,
 ) -> Iterator[TensorEvent]:
-    """Yields those tensors that have zeros, and then the tensors that their zeros came from, the nearest first.
+    """Yields the given tensors that have zeros, and then the tensors from which the zeros came, nearest first.
 
     Args:
         rows: The tensors.

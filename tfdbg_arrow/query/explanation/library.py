@@ -18,7 +18,7 @@ class _Function:
     Attributes:
         module: The name of the function's file, without the suffix.
         name: The function's name, as in a stack.
-        op_type: The type of the op that makes the bad value, or whose gradient does.
+        op_type: The type of the op that makes the bad value, directly or through the gradient of the op.
         repair: The fix: usually the code to write in place of the call.
         is_negative: Whether the repair is for a negative argument of the op; None if the repair is for any argument.
     """
@@ -101,7 +101,8 @@ def repair_of_call(stack: Iterable[Frame], op_type: str | None, *, is_negative: 
     Args:
         stack: The stack that created the op, innermost frame first. For an op of a gradient, it is the stack of the op
             whose gradient it computes.
-        op_type: The type of that op. The gradient of a gradient has the type of a fused gradient, such as SqrtGrad.
+        op_type: The type of the op of this stack. The gradient of a gradient has the type of a fused gradient, such as
+            SqrtGrad.
         is_negative: Whether the op is bad because its argument is negative.
     """
     names = library_functions(stack)

@@ -422,7 +422,7 @@ def rows_of_logits(computed: Computed, logits: TensorEvent) -> Explanation | Non
 
 
 def _masked_rows(output: TensorEvent, logits: TensorEvent) -> str:
-    """Returns which logits are -Inf: how many rows hold only -Inf, if the number of NaN in the output shows it."""
+    """Returns a text about the -Inf in the logits. If the NaN in the output show it, the text counts rows of -Inf."""
     length = logits.shape[-1] if logits.shape and output.shape == logits.shape else 0
     # All elements of the result for such a row are NaN. A NaN of a cross entropy may have another cause.
     if not length or output.op_type not in ("LogSoftmax", "Softmax") or (output.num_nan or 0) % length:
@@ -499,5 +499,5 @@ def _cannot_overflow(logits: TensorEvent) -> bool:
 
 
 def says_zero_is_bad(repair: str) -> bool:
-    """Returns whether a fix says that the program makes a bad value of a quotient that is 0, too."""
+    """Returns whether a fix says that the program also makes a bad value from a quotient of 0."""
     return repair.endswith(_ALSO_DIVIDES.partition(": ")[2])

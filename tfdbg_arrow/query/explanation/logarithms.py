@@ -31,8 +31,8 @@ _WEIGHTED_LOGSUMEXP = (
 )
 _BOTH_LOGARITHMS = "Clip x before both logarithms, log(x) and log(1 - x), for example with"
 _OF_COMPLEMENT = {"bfloat16": "1e-2", "float16": "1e-3"}
-"""The distance from 0 and from 1 at which x is clipped for log(x) and log(1 - x), by the dtypes in which 1 - 1e-6 is
-1."""
+"""By dtype, the distance from 0 and from 1 at which x is clipped for log(x) and log(1 - x). In these dtypes, 1 - 1e-6
+is 1."""
 _BOUNDS_NEXT_TO_1 = {"bfloat16": ("1e-2", "1e-3"), "float16": ("1e-3", "1e-4"), "float64": ("1e-12", "1e-17")}
 """Two small numbers by dtype: 1 minus the first number is below 1, and 1 minus the second number rounds to 1."""
 _XLOGY = "Use tf.math.xlogy(p, p) in place of p * log(p): it is 0 for p = 0, and its gradient is finite."
@@ -147,7 +147,7 @@ def _of_negative(explanation: Explanation, computed: Computed) -> Explanation:
 
 
 def _terms(computed: Computed, difference: TensorEvent) -> list[TensorEvent]:
-    """Returns the terms of a difference before ops that only reshape them."""
+    """Returns the terms of a difference, as they were before ops that only reshape."""
     return [computed.chain(term, RESHAPES)[-1] for term in computed.made_from(difference).values()]
 
 
@@ -208,7 +208,7 @@ def _sums_rows_of_mask(computed: Computed, terms: TensorEvent | None) -> bool:
 
 
 def repair_of_log(computed: Computed, x: TensorEvent) -> str:
-    """Returns the fix for a logarithm of 0 or its gradient, which depends on the op that made the argument."""
+    """Returns the fix for a logarithm of 0 or its gradient. The fix depends on the op that made the argument."""
     if computed.is_p_log_p():
         return _XLOGY
     takers = frozenset() if computed.is_gradient else frozenset(types[0] for types in computed.takers())

@@ -14,7 +14,7 @@ from tfdbg_arrow.schema.op_traits import OPTIMIZERS, READER
 _OF_DIVISORS = frozenset({"Add", "AddV2", "Maximum", "Mul", "RealDiv", "Sqrt", "Sub"})
 """Types of ops between the variables of an optimizer and the divisor of its update."""
 _MAX_OPS = 5
-"""Maximum number of ops that are examined between the divisor of an update and the variables of the optimizer."""
+"""Between the divisor of an update and the optimizer's variables, at most this many ops are examined."""
 _EPSILON_OF = {
     f"{variable}{op}": index
     for variable in ("Apply", "ResourceApply")
@@ -69,8 +69,8 @@ def of_optimizer(explanation: Explanation, computed: Computed) -> Explanation:
 def _is_of_optimizer(computed: Computed, divisor: TensorEvent) -> bool:
     """Returns whether a divisor's zeros come from a variable through elementwise ops, as in an optimizer.
 
-    The user's schedules and constraints run inside the optimizer, too. Both use other ops: a schedule casts the number
-    of the step, and a constraint sums the elements of a kernel.
+    The user's schedules and constraints also run inside the optimizer, but they use other ops. A schedule casts the
+    number of the step, and a constraint sums the elements of a kernel.
     """
     to_follow = deque([divisor])
     for _ in range(_MAX_OPS):

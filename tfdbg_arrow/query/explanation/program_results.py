@@ -1,4 +1,4 @@
-"""The program's ops, their inputs and their users, for graphs and eager code alike."""
+"""The program's ops, their inputs and their users, for graphs and for eager code."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _KEEPS_ZEROS = frozenset({
 """Types of ops whose result is 0 where an input is 0. For Minimum, this holds only if the other input is not
 negative."""
 _MAX_RESULTS = 20
-"""Maximum number of results computed from a tensor that are examined."""
+"""Of the results computed from a tensor, at most this many are examined."""
 Result = tuple[int, str, int] | int
 """A result of an op in a graph (graph, name of the op, output), or an eager tensor."""
 

@@ -1,4 +1,4 @@
-"""RULES: for each type of op, the rule that explains its bad values. GRADIENTS: the fix for the gradient of an op."""
+"""RULES: for each type of op, the rule that explains bad values. GRADIENTS: the fix for the gradient of an op."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ _SELECTING = frozenset({
     "BatchMatMulV2", "DiagPart", "Einsum", "GatherNd", "GatherV2", "MatMul", "MatrixDiagPart", "MatrixDiagPartV2",
     "MatrixDiagPartV3", "RealDiv", "StridedSlice",
 })  # fmt: skip
-"""Types of ops that select or weight exponentials, whose sum then divides the result."""
+"""Types of ops that select or weight exponentials. The program then divides the result by a sum of exponentials."""
 _SIGMOID = (
     "Use tf.nn.sigmoid(x) in place of {}, and tf.math.log_sigmoid(x) in place of its logarithm: they cannot overflow."
 )
@@ -135,8 +135,7 @@ DIFFERENTIATED_ROOT = (
     "the square of a norm. An epsilon before the root has to be large, such as 1e-4: the program differentiates this "
     "gradient again, and for a norm, that derivative is 1 / sqrt(epsilon)."
 )
-"""The fix for a root with an infinite gradient that is differentiated again. It also applies inside library
-functions."""
+"""The fix for a root whose infinite gradient is differentiated again. It also applies inside library functions."""
 _TO_BASE = "Add an epsilon to the base."
 _TO_DIVISOR = "Add an epsilon to the divisor."
 _JITTER = (
@@ -159,13 +158,13 @@ _FUSED_WITH_PRODUCTS = frozenset({
     "Add", "AddV2", "BiasAdd", "Conv2D", "DepthwiseConv2dNative", "Elu", "LeakyRelu", "MatMul", "Pad", "Relu", "Relu6",
     "Sigmoid", "Tanh",
 })  # fmt: skip
-"""Types of ops that TensorFlow fuses into one op for sums of products. They add, or are finite for finite inputs."""
+"""Types of ops that TensorFlow fuses with sums of products. These ops add, or are finite for finite inputs."""
 _NO_NAME = re.compile(r"(All|An?|Division|Its?|Overflow|The)\b")
 """Words that can begin a sentence and are not the name of an op."""
 
 
 _MAX_OPS_TO_RELU = 12
-"""Maximum number of ops between a Relu and an argument that are examined."""
+"""Between a Relu and an argument, at most this many ops are examined."""
 _SQUARES = frozenset({"Mul", "Pow", "Square"})
 _SCALES = ("Mul", "RealDiv")
 """Types of ops that scale a tensor. If the other input has no zeros, the result is 0 only where the tensor is 0."""
@@ -218,7 +217,7 @@ def _is_gathered(takers: frozenset[tuple[str, ...]], total: str) -> bool:
 
 
 def _overflows_before_training(computed: Computed) -> bool:
-    """Returns whether an op of a training overflows before the first update of the weights that it depends on."""
+    """Returns whether an op of a training overflows before the op's weights are updated for the first time."""
     if not computed.is_differentiated(computed.output) or not computed.is_before_training():
         return False
     types_behind = {behind.output.op_type for behind in computed.behind()}
@@ -226,7 +225,7 @@ def _overflows_before_training(computed: Computed) -> bool:
 
 
 def _log1p(computed: Computed) -> Explanation | None:
-    """Explains log(1 + x). If the program wrote it as a logarithm, the argument to change is 1 + x."""
+    """Explains log(1 + x). If the program computes it with a logarithm, the argument to change is 1 + x."""
     explanation = _LOG1P(computed)
     if explanation is None or "Log" not in computed.program_ops:
         return explanation
@@ -278,7 +277,7 @@ def _root_of_negative(computed: Computed) -> Explanation | None:
 
 
 def _inverse_root(computed: Computed) -> Explanation | None:
-    """Explains 1 / sqrt(x) of zeros, of negative numbers, or of both, as rounding makes of a small difference."""
+    """Explains 1 / sqrt(x) of zeros, negative numbers, or both. Rounding can turn a small difference into both."""
     of_zero, of_negative = _POLE_OF_ROOT(computed), _root_of_negative(computed)
     if of_zero is None or of_negative is None:
         return of_zero or of_negative
@@ -306,7 +305,7 @@ def _differences(computed: Computed, x: TensorEvent) -> Iterator[tuple[TensorEve
 
 
 def _are_means(computed: Computed, one: TensorEvent, other: TensorEvent) -> bool:
-    """Returns whether two tensors are means: made by Mean, or as sums that were divided by a scalar of one kind."""
+    """Returns whether two tensors are means: results of Mean, or sums divided by scalars from the same type of op."""
     makers = {computed.made_by(one), computed.made_by(other)}
     if makers != {"RealDiv"}:
         return makers == {"Mean"}
@@ -316,7 +315,7 @@ def _are_means(computed: Computed, one: TensorEvent, other: TensorEvent) -> bool
 
 
 def _with_relu(rule: Rule) -> Rule:
-    """Returns a rule for a function with a pole at 0, extended with the name of the Relu that returned the zeros."""
+    """Extends the rule for a function with a pole at 0: the new rule names the Relu that returned the zeros."""
 
     def explain_zeros(computed: Computed) -> Explanation | None:
         explanation, x = rule(computed), computed.inputs.get(0)
@@ -349,7 +348,7 @@ def _relu_of_zeros(computed: Computed, x: TensorEvent) -> TensorEvent | None:
 
 
 def _singular(rule: Rule) -> Rule:
-    """Returns a rule for a matrix op, given the rule for a matrix that is not a variable with its initial value."""
+    """Extends the rule for a matrix op with the case that the matrix is a variable with its initial value."""
 
     def applied(computed: Computed) -> Explanation | None:
         explanation, matrix = rule(computed), computed.inputs.get(0)
@@ -691,7 +690,7 @@ def _explain(computed: Computed) -> Explanation | None:
 
 
 def _is_root_of_difference(computed: Computed) -> bool:
-    """Returns whether the gradient of a root is that of a root of a difference, such as sqrt(1 - x * x)."""
+    """Returns whether a gradient belongs to the root of a difference, such as sqrt(1 - x * x)."""
     root = computed.inputs.get(0)
     argument = None if root is None else computed.made_from(root).get(0)
     return argument is not None and computed.made_by(computed.chain(argument, RESHAPES)[-1]) == "Sub"
@@ -771,6 +770,6 @@ def _of_gradient(computed: Computed, explanation: Explanation) -> Explanation:
     is_large_power = forward_type == "Pow" and computed.op in ("Mul", "Square") and what.startswith("Overflow in")
     repair = OVERFLOW_OF_GRADIENT if is_large_power else GRADIENTS.get(forward_type, explanation.repair)
     if explanation.repair == _DIVISOR and forward_type in ("Log", "Log1p"):
-        # TensorFlow's gradient function divides, not the program.
+        # TensorFlow's gradient function divides here. The program does not.
         repair = repair_of_log(computed, computed.inputs[0]) if forward_type == "Log" else _ABOVE_MINUS_1
     return Explanation(sentence, repair)

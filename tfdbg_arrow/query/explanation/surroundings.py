@@ -1,4 +1,4 @@
-"""Facts from the tensors that a bad tensor was computed from, and from the tensors that were computed from it."""
+"""Facts about the sources of a bad tensor, and about the tensors that were computed from the bad tensor."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _CONSTANTS = frozenset({"Const", "Fill", "ZerosLike"})
 """Types of ops that count as constants of the program when the program writes their result to a variable."""
 _INTEGER = re.compile(r"u?int\d+")
 _MAX_OTHER_DATA = 4
-"""Maximum number of other bad tensors from outside that a text lists."""
+"""A text lists at most this many other bad tensors from outside."""
 _MAX_CODE = 1000
 """The parser reads at most this many characters of a line of code."""
 
@@ -65,7 +65,7 @@ class Surroundings(BadTensorFacts):
     """The facts about the op of a bad tensor for which tensors must be followed through the recording."""
 
     def behind(self) -> Iterator[Computed]:
-        """Yields the ops that the tensor was computed from in its call, or by eager code, the nearest first.
+        """Yields the ops behind the tensor in its call, or in eager code, nearest first.
 
         The search does not go past small tensors, or past ops whose result is small for a large input.
         """
@@ -125,7 +125,7 @@ class Surroundings(BadTensorFacts):
         return has_constant and not is_added and any(row.op_name not in names for row in taken)
 
     def adds_rounded_to_0(self, row: TensorEvent) -> bool:
-        """Returns whether the program adds a constant to a tensor, or to its root's argument, that rounds to 0.
+        """Returns whether the program adds a constant that rounds to 0, to a tensor or to the argument of its root.
 
         If the other term has no negative element, adding a constant above 0 leaves no zeros. So if the zeros are still
         there, the constant is 0. TensorFlow's optimizer removes such a sum, so that neither the sum nor the constant
@@ -154,7 +154,7 @@ class Surroundings(BadTensorFacts):
         )
 
     def _sum_of(self, ops: Mapping[str, Op], row: TensorEvent) -> Op | None:
-        """Returns the sum with a tensor that the program's op takes, if TensorFlow's op takes the tensor itself."""
+        """Returns the sum that the program's op takes, if TensorFlow's op takes a term of this sum instead."""
         own = self.own_key()
         taken = ops[own].inputs if isinstance(own, str) and own in ops else ()
         sums = (ops[name] for name, _ in taken if name in ops and ops[name].op_type in ADDS)
@@ -165,7 +165,10 @@ class Surroundings(BadTensorFacts):
         return self.inputs_of(row).get(0) if self.made_by(row) in op_types else None
 
     def constant(self, row: TensorEvent) -> str | None:
-        """Returns the code of a constant, perhaps cast; an empty text if the code is not known separately, or None."""
+        """Returns the code of a constant, perhaps cast; None for another tensor.
+
+        The result is an empty text if the code of the constant is not known separately.
+        """
         ops = {} if row.graph_id is None else self.flow.graphs.graph(row.graph_id).ops
         if not _is_constant(ops, row.op_name or ""):
             return None
@@ -317,7 +320,7 @@ class Surroundings(BadTensorFacts):
         return rows[0] if rows else None
 
     def maybe_extreme_behind(self) -> TensorEvent | None:
-        """Returns the nearest such maximum or minimum from which the tensor was computed in its call."""
+        """Returns the nearest maximum or minimum behind the tensor in its call that may hold an extreme number."""
         return next((computed.output for computed in self.behind() if may_hold_extreme(computed.output)), None)
 
     def bad_samples(self) -> BadSamples | None:
@@ -333,7 +336,7 @@ class Surroundings(BadTensorFacts):
         return data.scope == "external" or data.op_type in GETS_ELEMENT
 
     def keras_ops(self) -> str | None:
-        """Returns the name for keras.ops in the op's source file; None without Keras, or with TensorFlow."""
+        """Returns the name for keras.ops in the source file of the op, as `name_of_keras_ops` does."""
         frame = user_source(self.op_to_change()[0])
         module = None if frame is None else self.flow.stacks.module(frame.file_path)
         return None if module is None else name_of_keras_ops(module)
@@ -344,9 +347,9 @@ class Surroundings(BadTensorFacts):
         return frame is not None and "sqrt" in (frame.code or "")
 
     def unrecorded_function(self) -> tuple[str, str] | None:
-        """Returns the unrecorded function that returned an eager tensor or an input of its op, and a reason.
+        """Returns the unrecorded function that returned the eager tensor or an input of its op, and a reason.
 
-        The first text is the name of the function. The second text is the reason why the function was not recorded.
+        The first text is the name of the function. The second text says why the function was not recorded.
         """
         if self.event.execution_index is None or self.event.scope == "graph":
             return None
@@ -385,7 +388,7 @@ class Surroundings(BadTensorFacts):
         return [(name, row) for row in rows if (name := self._outside_name(row)) is not None]
 
     def place_of(self, row: TensorEvent) -> str:
-        """Returns the layer in which a tensor was computed, or its line; an empty text if neither is known."""
+        """Returns the layer or the line in which a tensor was computed; an empty text if neither is known."""
         layer = self.flow.labels.of(row).layer
         if layer is not None:
             return f"the layer {layer}"
@@ -394,7 +397,7 @@ class Surroundings(BadTensorFacts):
 
 
 def _op_behind(ops: Mapping[str, Op], name: str, op_types: tuple[str, ...]) -> Op | None:
-    """Returns an op, or, for an op of some types, the first source op of another type; None if not recorded."""
+    """Follows the first inputs of ops of the given types, and returns the first op of another type, or None."""
 
     def source_of(taker: str) -> str | None:
         op = ops.get(taker)

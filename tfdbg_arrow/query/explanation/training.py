@@ -48,10 +48,10 @@ class Training(BadTensorFacts):
         return bool(gradients)
 
     def first_loss(self) -> float | None:
-        """Returns the first recorded loss of the function, in any of its traces; None if it has no gradient.
+        """Returns the first recorded loss of the function, in any of its traces; None if the function has no gradient.
 
-        It is the last scalar that the loss computes, or else the last scalar with a gradient in the forward pass. If
-        every call was recorded, no update had changed the weights yet.
+        This is the last scalar that the loss computes. Without such a scalar, it is the last scalar with a gradient in
+        the forward pass. If every call was recorded, no update had changed the weights before this loss.
         """
         execution = self.flow.events.execution(self.event.execution_index)
         if self.event.scope != "graph" or execution is None or execution.graph_id is None:
@@ -127,9 +127,9 @@ class Training(BadTensorFacts):
         )
 
     def _is_state_computed_from_own(self, row: TensorEvent) -> bool:
-        """Returns whether a tensor is an argument of the loop's body whose next value was computed from this tensor.
+        """Returns whether a tensor is an argument of the loop's body, and the bad tensor led to its next value.
 
-        It is needed if the earlier iterations were not recorded.
+        This check is needed if the earlier iterations were not recorded.
         """
         place, graphs = row.graph_tensor, self.flow.graphs
         argument = None if place is None else graphs.argument(place.graph_id, place.op_name, function_name=None)

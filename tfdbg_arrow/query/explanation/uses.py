@@ -32,7 +32,7 @@ class Uses(BadTensorFacts):
             maker = self.flow.program_ops.maker(self.event)
             if maker is None or maker.place.graph_id != self.event.graph_id:
                 return frozenset()
-            own_key = maker.op.op_name  # TensorFlow fused several ops, and named them after another one
+            own_key = maker.op.op_name  # TensorFlow fused several ops, and named the node after another op
         for key, op_type in self._forward_users(own_key):
             own = PLUS_CONSTANT if op_type in ADDS and self._adds_constant(key) else op_type
             types |= {(own,), *((own, after) for _, after in self._forward_users(key))}
@@ -90,7 +90,7 @@ class Uses(BadTensorFacts):
         return result is not None and self._results.is_divided_by(result)
 
     def is_summed_for_division(self) -> bool:
-        """Returns whether the program divides by the sum of the tensor, a quotient, and other quotients."""
+        """Returns whether the tensor is a quotient, and the program divides by its sum with other quotients."""
         maker = self.flow.program_ops.maker(self.event)
         result = self._results.forward_result(self.event, self.own_key() if maker is None else maker.op.op_name)
         return result is not None and self._results.is_summed_for_division(result)
@@ -109,7 +109,7 @@ class Uses(BadTensorFacts):
             op_type == "Mul" and len(inputs) == 2 and inputs[0].event_index == inputs[1].event_index
         )
         is_norm = is_square and any(self.is_of_gradient(row) for row in inputs) and self._has_root_behind_sum()
-        return is_norm and not self.is_differentiated(self.event)  # else the norm is a part of the loss, as a penalty
+        return is_norm and not self.is_differentiated(self.event)  # otherwise the norm is a penalty in the loss
 
     def _has_root_behind_sum(self) -> bool:
         """Returns whether the program takes the root of a sum of the tensor's elements."""

@@ -25,7 +25,7 @@ class MovedTensors:
         """Returns whether a bad tensor came from outside, and ops have only moved its elements since then.
 
         Such a tensor does no harm when it is stored or returned: a program may fill a variable with NaN, and store
-            numbers in the variable later. Only tensors that are computed from such a tensor can do harm.
+        numbers in the variable later. Only tensors that are computed from such a tensor can do harm.
         """
         if row.event_index not in self._moved:
             self._moved[row.event_index] = self._find_whether_moved(row)

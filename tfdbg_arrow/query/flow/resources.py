@@ -257,7 +257,7 @@ class Resources:
         """Returns the op that holds a resource in the calling graph, or None.
 
         The path of the handle may not contain this op: the optimizer can replace an argument with the outermost
-            argument.
+        argument.
 
         Args:
             name: The op that holds the resource in the called graph.

@@ -73,10 +73,10 @@ class SkippedUses:
         from that tensor. The program continued if that call came later, or if an optimizer wrote to a variable
         afterwards: an optimizer that scales the loss writes the new scale when it skips a step.
 
-        Only checks may take a tensor such as the norm of all gradients. This tensor counts as skipped if a tensor from
-        which it was computed was skipped. Nothing may take a tensor such as the loss. This tensor counts as skipped
-        under the same condition, but only if the loop around its line skips bad numbers, as with `if not
-        np.isfinite(loss): continue`.
+        A tensor that only checks take, such as the norm of all gradients, counts as skipped if a tensor from which it
+        was computed was skipped. A tensor that nothing takes, such as the loss, counts as skipped under the same
+        condition, but only if the loop around its line skips bad numbers. An example is `if not np.isfinite(loss):
+        continue`.
 
         In an imported run, several ops of a line have the same stack, so it is not known which op was used.
 
@@ -98,12 +98,11 @@ class SkippedUses:
         """Returns whether the program used each finite result of a line, but no bad result, and continued.
 
         An example is a line search: it compares a new objective with the best objective so far only if the new
-            objective is finite. Ops that only test whether a result is bad do not count as uses. There must be several
-            finite results, and one of them must come later than the given result. The program may have another
-            criterion for the results that it uses. So the loop around the line must call a function such as `isfinite`.
-            If ops took none of the finite results, the program took the results as Python numbers. Then the loop must
-            use the answer of this function to skip bad numbers, and the function that returned the result must not
-            write to a variable.
+        objective is finite. Ops that only test whether a result is bad do not count as uses. There must be several
+        finite results, and one of them must come later than the given result. The program may have another criterion
+        for the results that it uses. So the loop around the line must call a function such as `isfinite`. If ops took
+        none of the finite results, the program took the results as Python numbers. Then the loop must use the answer of
+        this function to skip bad numbers, and the function that returned the result must not write to a variable.
         """
         execution = self._flow.events.execution(row.execution_index)
         # Checked first, because the other checks read all calls of the line.

@@ -173,8 +173,8 @@ class Walk:
     def _follow_verdicts(self) -> None:
         """Follows the results of checks until one of them decides which branch runs.
 
-        These results are followed only to find out why a branch did not run, because a mask of bad elements can reach
-        the whole model.
+        These results are followed only to find out why a branch did not run: a mask of bad elements can reach the whole
+        model.
         """
         seen: set[WalkedTensor] = set()
         while self._verdicts and not self._decides:
@@ -261,7 +261,7 @@ class Walk:
         yield from self._returned(tensor, frame)
 
     def _took(self, op: Op, place: GraphTensor) -> bool:
-        """Returns whether an op took a tensor or its source when it ran. The op takes the tensor in the program."""
+        """Returns whether an op took a tensor or its source when the op ran. In the program, it takes the tensor."""
         executed = self._flow.borders.executed
         user = place.of_op(op.op_name)
         if not executed.replaces_inputs(user):
