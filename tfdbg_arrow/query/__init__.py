@@ -2,22 +2,26 @@
 
 The names below are imported on first use.
 
-* `logdir`: an open logdir, as tables and views over its live parts. `answers.py` defines `Logdir`, which adds one
-  method for each question. `engine.py` defines the interface of every engine, `database.py` opens DuckDB, `spark.py` is
-  an engine that runs on Spark, and `sql_sandbox.py` runs SQL in a separate process.
+* `logdir`: an open logdir, as tables and views over its live parts.
+* `answers.py`: `Logdir`, which has one method for each question.
+* `engine.py`: the interface that all engines have. `database.py` opens DuckDB, and `spark.py` is an engine that runs on
+  Spark.
+* `sql_sandbox.py`: runs SQL in a separate process.
 * `flow`: the data flow, that is, the inputs from which each tensor was computed. `nonfinite_search.py`,
-  `trace_back.py`, `trace_forward.py` and `explanation` use it.
-* `alert_rules`, `run_diff`, `coverage.py`: anomalies in a run, differences between two runs, and tensors that were not
-  recorded.
+  `trace_back.py`, `trace_forward.py` and `explanation` use the data flow.
+* `alert_rules`: anomalies in a run.
+* `run_diff`: differences between two runs.
+* `coverage.py`: tensors that were not recorded.
 * `asked_runs.py`: the runs that a question is about.
 * `integrity`: finds damaged parts of a logdir, and reads the undamaged parts.
-* `model_health`: the health of layers in one run or two runs; curves and distributions. All of these are series over
-  steps.
+* `model_health`: series over the steps of a training: the health of layers in one run or two runs, curves, and
+  distributions.
 * `display`, `tensor_history.py`, `values.py`: graphs, rows and series for display.
 * `exports`, `results.py`: the recorded data and the answers in the formats of other tools.
-* `present`: turns answers into blocks of text and tables, and shows these blocks. `displayed.py`: how notebooks and
-  terminals display an answer.
-* `logdirs.py`: the logdirs below a directory. `following.py`: the progress of a training that is being followed.
+* `present`: turns answers into blocks of text and tables, and shows these blocks.
+* `displayed.py`: how notebooks and terminals display an answer.
+* `logdirs.py`: the logdirs below a directory.
+* `following.py`: the progress of a training that is still running.
 """
 
 from __future__ import annotations

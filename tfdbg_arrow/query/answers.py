@@ -1,7 +1,7 @@
 """The questions of the query layer, as methods of an engine or a logdir, and `open_logdir`.
 
-This module refers to the questions. Each question only refers to an `Engine`. The module of a question is imported when
-the question is asked.
+This module imports the module of a question when the question is asked. The modules of the questions do not import this
+module: they only need an `Engine`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,10 @@ class Answers(Engine, Protocol):
     """The queries that every engine answers, as methods."""
 
     def of_run(self, run_id: str) -> Engine:
-        """Returns an engine for queries about one run: this engine, unless it is faster to read only one run."""
+        """Returns an engine for queries about one run.
+
+        The default is this engine, which also reads the other runs.
+        """
         return self
 
     def runs(self) -> tuple[Run, ...]:
@@ -50,8 +53,8 @@ class Answers(Engine, Protocol):
         """Returns the runs that the answers are about, and whether the other runs have bad values.
 
         Args:
-            run_id: The run, or "all", as in the other methods. None means the newest run, with the other processes of
-                its program.
+            run_id: The run, or "all", as in the other methods. None means the newest run and the runs of the other
+                processes of its program.
         """
         from tfdbg_arrow.query.asked_runs import about_runs
 
@@ -59,7 +62,7 @@ class Answers(Engine, Protocol):
             return about_runs(self, run_id)
 
     def info(self) -> LogdirInfo:
-        """Returns a summary: runs, rows and bytes of each table, the range of time, the number of bad tensors."""
+        """Returns a summary: the runs, the size of each table, the time range, and the number of bad tensors."""
         from tfdbg_arrow.query.info import read_info
 
         with damage_told(self):
@@ -74,7 +77,7 @@ class Answers(Engine, Protocol):
     def nonfinite(
         self, *, kinds: Iterable[str] = ("nan", "inf"), run_id: str | None = None, limit: int | None = 1000
     ) -> list[NonFinite]:
-        """Returns the bad tensors in order of arrival; see `tfdbg_arrow.nonfinite`."""
+        """Returns the bad tensors in the order in which they were recorded; see `tfdbg_arrow.nonfinite`."""
         from tfdbg_arrow.query.nonfinite_search import nonfinite
 
         return nonfinite(self, kinds=kinds, run_id=run_id, limit=limit)
@@ -135,7 +138,7 @@ class Answers(Engine, Protocol):
         max_columns: int = 200,
         max_buckets: int = 300,
     ) -> Distributions | None:
-        """Returns how the elements of tensors are distributed; see `tfdbg_arrow.query.distributions`."""
+        """Returns the distributions of the elements of tensors; see `tfdbg_arrow.query.distributions`."""
         from tfdbg_arrow.query.model_health.histograms import distributions
 
         return distributions(
@@ -159,9 +162,9 @@ class Answers(Engine, Protocol):
         max_columns: int = 200,
         rtol: float | None = None,
     ) -> LayerDifferences | None:
-        """Compares the layers of a run with the layers of another run, of this or another logdir.
+        """Compares the layers of two runs; see `tfdbg_arrow.query.layer_differences`.
 
-        See `tfdbg_arrow.query.layer_differences`.
+        The second run is in this logdir or in another one.
         """
         from tfdbg_arrow.query.model_health.differences import layer_differences
 
@@ -201,22 +204,23 @@ class Answers(Engine, Protocol):
 class Logdir(OpenLogdir, Answers):
     """A logdir opened for reading.
 
-    Each table of the format is a view of the same name. The view shows exactly the parts that the manifests list as
-    live, and the rows that dead processes left in the spool. Reading these rows does not change the logdir. A recording
-    may write to the logdir while it is open: `refresh` shows the added data.
+    Each table of the format is a view of the same name. The view shows the parts that the manifests list as live, and
+    the rows that dead processes left in the spool. Reading these rows does not change the logdir. A recording may write
+    to the logdir while the logdir is open: `refresh` shows the added data.
 
     Attributes:
         path: The path of the logdir, or its location if it is at a URL.
         storage_options: The options passed to fsspec for a URL.
-        memory_limit: Number of bytes that the queries may use, for DuckDB and for the rows that Python holds together.
+        memory_limit: Number of bytes of memory that the queries may use. The limit applies to the sum of DuckDB's
+            memory and the rows that Python holds.
         questions: Records the SQL of the queries while a `noted` block is active.
     """
 
     def of_run(self, run_id: str) -> Logdir:
         """Returns the logdir restricted to one run, so that queries do not read the other runs.
 
-        The result lives as long as this logdir and follows its `refresh`. If there is no such run, its tables are
-        empty.
+        The result can be used as long as this logdir is open. A `refresh` of this logdir also refreshes the result. If
+        there is no such run, the tables of the result are empty.
         """
         return _of_run(super().of_run(run_id))
 
@@ -230,10 +234,12 @@ class Logdir(OpenLogdir, Answers):
             return None  # a notebook then shows the text
 
     def show(self, *, run_id: str | None = None, height: int = 720) -> Shown:
-        """Returns a report to display in a notebook: the first bad tensor, its cause and line, alerts and sources.
+        """Returns a report to display in a notebook.
+
+        The report shows the first bad tensor with its cause and source line, the alerts, and the recorded source files.
 
         Args:
-            run_id: The run, or "all". None means the newest run, with the other processes of its program.
+            run_id: The run, or "all". None means the newest run and the runs of the other processes of its program.
             height: Height of the frame in pixels.
 
         Raises:
@@ -261,7 +267,10 @@ class Logdir(OpenLogdir, Answers):
         last_step: int | None = None,
         limit: int = 20,
     ) -> Diff:
-        """Compares a run of this logdir with another run, of this or another logdir; see `tfdbg_arrow.diff`."""
+        """Compares a run of this logdir with another run; see `tfdbg_arrow.diff`.
+
+        The other run is in this logdir or in another one.
+        """
         from tfdbg_arrow.query.run_diff import diff
 
         return diff(
@@ -303,18 +312,18 @@ def open_logdir(
         path: The directory that a recording wrote, or its URL, such as `s3://bucket/path`. If the logdir is at a URL,
             the tables that queries need are fetched into a cache directory: TFDBG_ARROW_CACHE_DIR, or `tfdbg_arrow` in
             the user's cache directory.
-        storage_options: Options passed to fsspec for a URL. None leaves them to the configuration of fsspec and of the
-            store's client.
+        storage_options: Options passed to fsspec for a URL. None means the options from the configuration of fsspec and
+            of the store's client.
         skip_broken: Whether to leave out parts that do not match their manifest, and runs whose manifest is damaged.
             `Logdir.broken_parts` lists the parts that were left out. With this option, opening reads every part once.
         memory_limit: How much memory the queries may use: a number of bytes, or a size such as `500MB`. None means the
-            value of the environment variable TFDBG_ARROW_MEMORY_LIMIT, or 2 GiB if it is not set. Queries that need
-            more memory use temporary files. They raise MemoryLimitError if that is not enough.
+            value of the environment variable TFDBG_ARROW_MEMORY_LIMIT, or 2 GiB if the variable is not set. Queries
+            that need more memory use temporary files. A query raises MemoryLimitError if temporary files do not help.
 
     Raises:
         LogdirError: The path does not exist, is a file, is empty, or is not a logdir, or the URL cannot be read.
         FormatVersionError: The logdir has a MAJOR format version that this package does not read.
-        BrokenPartError: A part cannot be opened; the message names it.
+        BrokenPartError: A part cannot be opened. The message names the part.
         MissingDependencyError: A package that is needed to open the URL is not installed.
         QueryError: The memory limit is not a size, or it is less than 32 MB.
     """

@@ -1,6 +1,7 @@
-"""The runs that a question is about: by default the newest run, with the other processes of its program.
+"""The runs that a question is about: by default the newest run and the runs of the other processes of its program.
 
-Only this module selects these runs. A `run_id` is None (the newest run), the ID or the name of a run, or ALL_RUNS.
+Only this module selects the runs for a question. A `run_id` is the ID or the name of a run, ALL_RUNS, or None for the
+default.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ ALL_RUNS = "all"
 _MAX_NAMED = 3
 """Maximum number of runs that a sentence names."""
 _MAX_LISTED = 20
-"""Maximum number of runs with the same name that an error lists. It lists the newest ones."""
+"""If several runs have the same name, an error lists at most this many of them: the newest ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +41,7 @@ class AskedRuns:
     is_all: bool
 
     def condition(self, column: str = "run_id") -> tuple[str, list[str]]:
-        """Returns the SQL condition that selects the rows of these runs, and its parameters."""
+        """Returns the SQL condition that selects the rows of these runs, and the parameters of the condition."""
         if self.is_all:
             return "TRUE", []
         return f"{column} IN ({', '.join('?' * len(self.run_ids))})", list(self.run_ids)
@@ -52,11 +53,11 @@ class AboutRuns:
 
     Attributes:
         run_ids: The runs that the answer is about, oldest first.
-        is_newest: Whether no run was named, so that `run_ids` are the newest run and the other processes of its
-            program.
-        num_others: Number of the other runs.
-        num_bad_others: Number of the other runs that recorded a NaN or an infinity, harmful or not. None if the other
-            runs were not read, or if one of them has a broken part.
+        is_newest: Whether the question named no run. `run_ids` then has the newest run and the runs of the other
+            processes of its program.
+        num_others: Number of other runs in the logdir.
+        num_bad_others: Number of other runs that recorded a NaN or an infinity, harmful or not. None if the other
+            runs were not read, or if one of the other runs has a broken part.
     """
 
     run_ids: tuple[str, ...]
@@ -66,7 +67,7 @@ class AboutRuns:
 
     @property
     def sentence(self) -> str | None:
-        """These facts as a sentence; None if the logdir has no other runs."""
+        """A sentence that names the runs and describes the other runs; None if the logdir has no other runs."""
         if not self.num_others:
             return None
         names = ", ".join(self.run_ids[:_MAX_NAMED]) + (", …" if len(self.run_ids) > _MAX_NAMED else "")
@@ -95,7 +96,7 @@ def find_run(logdir: Engine, run: str) -> str:
 
     Args:
         logdir: The logdir.
-        run: The ID of a run, or the name that the user gave it (`run.run_name`).
+        run: The ID of a run, or the name that the user gave the run (`run.run_name`).
 
     Raises:
         QueryError: No run, or more than one run, has this name.
@@ -117,9 +118,9 @@ def asked_runs(logdir: Engine, run_id: str | None = None) -> AskedRuns:
 
     Args:
         logdir: The logdir.
-        run_id: The ID or the name of a run, or ALL_RUNS. None means the run that started last, with the runs of the
-            same program that recorded at the same time: the workers of its cluster, its child processes (forked or
-            not), and their parents.
+        run_id: The ID or the name of a run, or ALL_RUNS. None means the run that started last, and the runs of the same
+            program that recorded at the same time. These are the runs of other workers of its cluster, of child
+            processes (forked or not), and of parent processes.
 
     Raises:
         QueryError: There is no such run, or several runs have this name.
@@ -148,9 +149,9 @@ def one_asked_run(logdir: Engine, run_id: str | None = None) -> str:
 
 @contextlib.contextmanager
 def asking(logdir: Engine | str | Path, run_id: str | None = None) -> Iterator[tuple[Engine, AskedRuns]]:
-    """Yields (engine, runs): the runs that a question is about, and an engine that reads only these runs.
+    """Yields (engine, runs): an engine that reads only the runs that a question is about, and these runs.
 
-    An engine on Spark still shows the other runs, so queries also need `AskedRuns.condition`.
+    An engine on Spark also shows the other runs, so queries need `AskedRuns.condition`.
 
     Args:
         logdir: An open logdir or its path.
@@ -175,12 +176,12 @@ def about_runs(
 ) -> AboutRuns:
     """Returns the runs that an answer is about, and how many other runs have bad values.
 
-    The other runs are not searched for origins.
+    A bad value in another run counts without a search for its origin.
 
     Args:
         logdir: The logdir.
         run_id: As in `asked_runs`.
-        run_ids: The runs that the answer is about, if the caller knows them.
+        run_ids: The runs that the answer is about. None means the runs that `run_id` selects.
         reads_others: Whether to look for bad values in the other runs.
 
     Raises:
@@ -192,8 +193,8 @@ def about_runs(
     num_others = len(set(all_run_ids) - set(chosen))
     num_bad = None
     if reads_others and num_others:
-        # A broken part of an old run does not prevent an answer about the newest run. `sentence` says that the old runs
-        # could not be read.
+        # A broken part of an old run does not prevent an answer about the newest run. `AboutRuns.sentence` says that
+        # the old runs were not read.
         with contextlib.suppress(BrokenPartError):
             bad = runs_by_first_bad(logdir, KINDS, AskedRuns(run_ids=tuple(all_run_ids), is_all=True))
             num_bad = len(set(bad) - set(chosen))
@@ -202,7 +203,10 @@ def about_runs(
 
 
 def runs_by_first_bad(logdir: Engine, kinds: tuple[str, ...], asked: AskedRuns) -> list[str]:
-    """Returns the asked runs with a tensor of one of the kinds, by the time of the first such tensor, then by ID."""
+    """Returns those of the asked runs that have a tensor with bad values of these kinds.
+
+    The runs are sorted by the time of the first of these tensors, and then by ID.
+    """
     if isinstance(logdir, OpenLogdir):
         return [run_id for run_id in logdir.lasting(BadRuns).by_first(kinds) if asked.is_all or run_id in asked.run_ids]
     condition, parameters = asked.condition()
@@ -216,7 +220,7 @@ def runs_by_first_bad(logdir: Engine, kinds: tuple[str, ...], asked: AskedRuns) 
 
 @dataclass(frozen=True)
 class _Process:
-    """The facts that show which runs belong to one program. The attributes are columns of the table `run`."""
+    """The facts about a run that show which program it belongs to. The attributes are columns of the table `run`."""
 
     run_id: str
     wall_time_ns: int
@@ -240,7 +244,10 @@ class _Process:
         return is_child or self.command_line == other.command_line
 
     def shares_place(self, other: _Process) -> bool:
-        """Returns whether both processes ran in the same directory of the same host, as far as these were recorded."""
+        """Returns whether both processes ran in the same directory of the same host.
+
+        False if the host is not recorded.
+        """
         host_and_directory = (self.host_name, self.working_directory)
         return self.host_name is not None and host_and_directory == (other.host_name, other.working_directory)
 
@@ -257,7 +264,7 @@ class _Processes:
 
     @cached_property
     def newest(self) -> list[_Process]:
-        """The newest run, and the runs of its program at the same time."""
+        """The newest run, and the runs of the same program that recorded at the same time."""
         if len(self.oldest_first) < 2:
             return self.oldest_first
         *others, newest = self.oldest_first
@@ -277,21 +284,22 @@ class _Processes:
                     unmatched.append(process)
             if len(unmatched) == len(others):
                 return sorted(together, key=_order)
-            others = unmatched[::-1]  # a found parent may have children that ended before the newest run began
+            # A parent process that was found may have other children that ended before the newest run began.
+            others = unmatched[::-1]
 
     def _ends(self, newest: _Process) -> dict[str, int]:
-        """Returns the end of each run.
+        """Returns the end time of each run.
 
-        If a run did not end cleanly, or is still running, this is the time of its last event.
+        If a run did not end cleanly or is still running, its end time is the time of its last event.
 
-        Only runs that may belong to the program of the newest run are read. The other runs count as if they ended when
-        they began.
+        The last event is only read for runs that may belong to the program of the newest run. For other runs without an
+        end, the end time is the start time.
         """
         end_of = {process.run_id: process.end_wall_time_ns or process.wall_time_ns for process in self.oldest_first}
         for process in self.oldest_first:
             may_belong = process.shares_place(newest) or None not in (process.worker, newest.worker)
             if process.end_wall_time_ns is None and may_belong:
-                with contextlib.suppress(BrokenPartError):  # another answer reports it
+                with contextlib.suppress(BrokenPartError):  # another answer reports the broken part
                     end_of[process.run_id] = self._last_event_ns(process.run_id) or process.wall_time_ns
         return end_of
 

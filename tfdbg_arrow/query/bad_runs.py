@@ -6,9 +6,9 @@ from tfdbg_arrow.query.logdir.open_logdir import OpenLogdir
 from tfdbg_arrow.query.recorded import KINDS, bad_condition
 
 _MAX_READ_SINGLY = 16
-"""Maximum number of changed runs that are read one by one. If more runs changed, all runs are read in one pass."""
+"""If at most this many runs changed, they are read one by one. If more runs changed, all runs are read in one pass."""
 _FirstTimes = dict[tuple[str, ...], int]
-"""For each set of kinds: the time of the first tensor that holds one of these kinds."""
+"""The time of the first tensor that has a bad value of one of the kinds in the key."""
 _KINDS_ASKED = (KINDS, ("nan",), ("inf",))
 
 
@@ -20,12 +20,18 @@ class BadRuns:
         self._facts: dict[str, tuple[tuple[str, ...], _FirstTimes, int | None]] = {}
 
     def first_steps(self) -> dict[str, int | None]:
-        """Returns, for each run with bad tensors, the step of the first bad tensor that has a step, or None."""
+        """Returns the step of the first bad tensor of each run that has bad tensors.
+
+        Bad tensors without a step do not count. The step is None if no bad tensor of the run has a step.
+        """
         self._update()
         return {run_id: step for run_id, (_, times, step) in self._facts.items() if KINDS in times}
 
     def by_first(self, kinds: tuple[str, ...]) -> list[str]:
-        """Returns the runs with a tensor of one of the kinds, by the time of the first such tensor, then by ID."""
+        """Returns the runs that have a tensor with bad values of these kinds.
+
+        The runs are sorted by the time of the first of these tensors, and then by ID.
+        """
         self._update()
         firsts = {run_id: times[kinds] for run_id, (_, times, _) in self._facts.items() if kinds in times}
         return sorted(firsts, key=lambda run_id: (firsts[run_id], run_id))

@@ -1,4 +1,4 @@
-"""BadSamples: the samples of a batch that hold the bad elements of a tensor, and where these samples came from."""
+"""BadSamples: the samples of a batch that have bad elements in a tensor, and the records that they come from."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from tfdbg_arrow.query.source_arrays import GETS_ELEMENT, SourceArrays, SourceRo
 from tfdbg_arrow.query.step_inputs import KeptInput, SampleInput, StepInputs
 
 VALIDATION_DATA = "the validation data"
-"""The data that Keras's `fit` validates the model with."""
+"""The name of the data with which Keras's `fit` validates the model."""
 _REPLICA = re.compile(r"(?:^|/)replica_([1-9]\d{0,3})/")
-"""The scope that TensorFlow gives to the names of all ops of a replica, except the first one."""
+"""The name scope of the ops of a replica. The ops of the first replica have no such scope."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ class StepInput:
 
     Attributes:
         name: What the input is in the program, such as `the argument x of train_step`.
-        health: Its health.
+        health: The health of the input.
     """
 
     name: str
@@ -46,30 +46,30 @@ class StepInput:
 
 @dataclass(frozen=True, kw_only=True)
 class BadSamples:
-    """The samples that hold the bad elements of a tensor, or the rows of an argument from which they are computed.
+    """The samples of a batch, or the rows of an argument, from which the bad elements of a tensor were computed.
 
     Attributes:
         first: Index of the first bad sample, from 0.
-        num_bad: Number of bad samples; None if other components of the data have other bad samples.
-        numbers: Indexes of all bad samples; empty unless the recording kept the elements that show them, as with
-            `on_nonfinite='keep'`.
+        num_bad: Number of bad samples; None if the number is not known.
+        numbers: Indexes of all bad samples; empty if the recording did not keep the elements that show which samples
+            are bad. With `on_nonfinite='keep'`, it keeps them.
         num_samples: Number of all samples of the tensor.
-        whole: The name of the data that the samples belong to: `the batch`, or `the data` from which batches are taken.
-            The batch of one of several replicas in a graph is `the batch of replica 1`. In the validation of Keras's
-            `fit`, this is `the batch of the validation` or `the validation data`. For rows, this is the argument, such
-            as `the argument x of step`.
+        whole: The name of the data that the samples belong to. Examples: `the batch`; `the data`, from which batches
+            are taken; `the batch of replica 1`, if a graph has several replicas; `the batch of the validation` and `the
+            validation data`, in the validation of Keras's `fit`; `the argument x of step`, for rows of an argument.
         unit: The word for one sample: `sample`. If nothing shows that an argument is a batch, the word is `row`, or
             `element` if the argument is a vector.
         name: What the tensor is in the program, such as `the argument x of train_step` or `the second component of the
             data`; None if the tensor is computed from arguments or components.
-        inputs: The other recorded inputs of the step whose first axis is also the axis of the batch.
-        row: The first bad sample's number, from 0, among the records that the batches come from. None unless the
-            recording shows that the batches were taken in the order of the records.
+        inputs: The other recorded inputs of the step that have as many rows along their first axis as the tensor.
+        row: The number of the record that the first bad sample comes from, counted from 0. None if the recording does
+            not show that the batches were taken in the order of the records.
         is_row_of_arrays: Whether `row` is a row of the program's arrays. Otherwise, the records come from files, a
             generator or a range, or follow skipped records. False if `row` is None.
-        follows_skipped: Whether `row` is counted after records that the data set left out with `skip`.
-        first_sample: What the inputs of the step hold for the first bad sample; empty if all samples are bad, or if the
-            recording did not keep the inputs of the step, as it does with `on_nonfinite='keep'`.
+        follows_skipped: Whether the data set left out records with `skip`. `row` then counts only the records after
+            those.
+        first_sample: The elements that the inputs of the step have for the first bad sample. Empty if all samples are
+            bad, or if the recording did not keep the inputs of the step. With `on_nonfinite='keep'`, it keeps them.
     """
 
     first: int
@@ -116,7 +116,7 @@ class SampleFinder:
             return self._of_ragged(event, ragged, first_bad[0], num_bad)
         (argument,) = arguments or {None}
         if argument is not None and num_bad == event.shape[0]:
-            return None  # No row is more to blame than the others. The reason may be another argument.
+            return None  # All rows are bad, so no row of this argument explains the bad values. Another argument may.
         rows = {self._row_of(source, first_bad[0]) for source in sources}
         row = rows.pop() if len(rows) == 1 else None
         call = sources[0].call if sources and sources[0].call is not None else event.execution_index
@@ -145,7 +145,7 @@ class SampleFinder:
         )
 
     def _of_ragged(self, event: TensorEvent, batch: RaggedBatch, first_bad: int, num_bad: int) -> BadSamples:
-        """Returns the bad samples of a tensor whose first axis has the values of all samples of a ragged batch."""
+        """Returns the bad samples of a tensor whose first axis holds the values of all samples of a ragged batch."""
         bad_values = self._slices.of(event, self._row_of_inputs(event)) if num_bad > 1 else (first_bad,)
         numbers = tuple(dict.fromkeys(map(batch.sample_of, bad_values)))
         first, num_samples = batch.sample_of(first_bad), len(batch.limits) - 1
@@ -168,12 +168,12 @@ class SampleFinder:
             unit="sample",
             first_sample=(self._step_inputs.sample(batch.values, start, name=name, num_values=end - start), *others)
             if len(numbers) < num_samples
-            else (),  # if all samples are bad, the first one is no more to blame than the others
+            else (),  # if all samples are bad, the first one does not explain the bad values
             numbers=numbers if len(numbers) > 1 else (),
         )
 
     def _row_of_inputs(self, event: TensorEvent) -> int | None:
-        """Returns the row of a tensor in `step_input`; None if it is no input of a step that was kept."""
+        """Returns the `event_index` of a tensor's row in `step_input`; None if the tensor is not a kept step input."""
         input_by_number: Mapping[int, KeptInput] = {}
         number = event.output_slot or 0
         if event.tensor_id is not None:
@@ -189,12 +189,12 @@ class SampleFinder:
         return input_by_number[number].event_index if number in input_by_number else None
 
     def _first_sample(self, source: BatchSource, bad: TensorEvent, call: int | None) -> tuple[SampleInput, ...]:
-        """Returns what the kept inputs of a step hold for the first bad sample of a tensor.
+        """Returns the elements that the kept inputs of a step have for the first bad sample of a tensor.
 
-        The result is empty if all samples are bad: the first one is then no more to blame than the others.
+        The result is empty if all samples are bad, because the first one does not explain the bad values then.
 
         Args:
-            source: The input of the step that has the samples.
+            source: The step's input whose rows are the samples.
             bad: The tensor. Its first axis is the axis of the batch.
             call: The execution that took the source as an argument.
         """
@@ -209,7 +209,10 @@ class SampleFinder:
         )
 
     def _first_sample_taken(self, array: TensorEvent) -> tuple[SampleInput, ...]:
-        """Returns what the step that took the only bad row of an array held for this row; empty if it is not known."""
+        """Returns the elements that a step's inputs have for the only bad row of an array.
+
+        The step is the one that took this row. The result is empty if the step is not known.
+        """
         element = self._first_element(array)
         component = EagerValue(element.tensor_id) if element.tensor_id is not None else element.graph_tensor
         if array.tensor_id is None or array.num_bad_slices != 1 or element is array or component is None:
@@ -227,12 +230,12 @@ class SampleFinder:
     def _kept_inputs(
         self, source: BatchSource, call: int | None, *, step: int | None
     ) -> Iterator[tuple[str, KeptInput]]:
-        """Yields the kept inputs of the step that took a source, with their names, in order.
+        """Yields the name and the elements of each kept input of the step that took a source.
 
         Args:
             source: The source.
-            call: The execution that took it as an argument, if it is not a component of a data set's element.
-            step: The execution of the step. If it takes components as arguments, they have the names of the arguments.
+            call: The execution that took the source as an argument. Not used for a component of a data set's element.
+            step: The execution of the step. Components that are arguments of this execution have the arguments' names.
         """
         events = self._flow.events
         component = source.component
@@ -274,7 +277,7 @@ class SampleFinder:
             yield short_name(path, component_names) if argument is None or has_key else argument, input_
 
     def _arguments_of_step(self, step: int | None) -> dict[int, str]:
-        """Returns the names of the arguments of a call of a function, by tensor."""
+        """Returns the name of each argument of a call of a function, by the tensor ID of the argument."""
         execution = self._flow.events.execution(step)
         if execution is None:
             return {}
@@ -283,11 +286,14 @@ class SampleFinder:
         return {tensor_id: names[index] for index, tensor_id in inputs.items() if index in names}
 
     def _argument_names(self, execution: Execution) -> dict[int, str]:
-        """Returns the names of the arguments of a call, by input_index; numbers if several replicas take them."""
+        """Returns the name of each argument of a call, by input_index.
+
+        If the function has several replicas, the names are `input 0`, `input 1` and so on.
+        """
         names = self._names.arguments(execution)
         if not self._has_replicas(execution.graph_id):
             return names
-        # The names count the tensors of all replicas: batch_1 is not batch[1].
+        # With several replicas, the number in a name counts the tensors of all replicas: batch_1 is not batch[1].
         return {index: f"input {number}" for number, index in enumerate(sorted(names))}
 
     def _row_of(self, source: BatchSource, sample: int) -> SourceRow | None:
@@ -354,13 +360,13 @@ class SampleFinder:
         return component_name(path or (number,), {})
 
     def _data_name(self, event: TensorEvent) -> str | None:
-        """Returns which component of a data set consists of the rows of an array; None for other tensors."""
+        """Returns the name of the data set component that consists of the rows of an array; None for other tensors."""
         if event.scope != "external" or event.tensor_id is None:
             return None
         for op_type, _, index in self._flow.events.ways_of_use(event.tensor_id):
             if self._arrays.is_array(op_type):
                 path, element = self._arrays.array_component(event.tensor_id, index), self._first_element(event)
-                if path == () and self._num_components(element) > 1:  # a function made components of the rows
+                if path == () and self._num_components(element) > 1:  # a function split the rows into components
                     return "the elements"
                 names = self._names_of(element)
                 name = component_name(path or (index,), names)
@@ -368,9 +374,9 @@ class SampleFinder:
         return None
 
     def _first_element(self, array: TensorEvent) -> TensorEvent:
-        """Returns the first bad element that was taken after an array was given to a data set.
+        """Returns the first bad element that was taken from a data set after the data set got an array.
 
-        Without one, the array.
+        If there is no bad element, returns the array.
         """
         types = ", ".join(f"'{op_type}'" for op_type in sorted(GETS_ELEMENT))
         elements = read_events(
@@ -389,7 +395,7 @@ class SampleFinder:
         return f"the batch{of_replica}" if is_batch else "the data"
 
     def _replica(self, event: TensorEvent) -> int | None:
-        """Returns the replica that computed a tensor of a graph; None if no other replica was traced into the graph."""
+        """Returns the replica that computed a tensor of a graph; None if the graph does not have several replicas."""
         if event.graph_id is None or event.op_name is None:
             return None
         own = _REPLICA.search(event.op_name)

@@ -1,4 +1,4 @@
-"""BadSlices: finds all bad slices of a tensor along its first axis, where the recording kept enough elements."""
+"""BadSlices: finds all bad slices of a tensor along its first axis, if the recording kept enough elements."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 _MAX_BYTES = 64 * 2**20
-"""Maximum number of bytes of a tensor that is read or computed for an answer."""
+"""Larger tensors are neither read nor computed again."""
 
 
 class BadSlices:
     """Finds the bad slices of one run's tensors.
 
-    A row of `tensor_health` has the first bad slice and the number of bad slices. The elements show the others: those
-    of the tensor itself, or those of the inputs of its op, from which an elementwise op is computed again.
+    A row of `tensor_health` has the first bad slice and the number of bad slices. The kept elements of the tensor show
+    the other bad slices. If only the inputs of an elementwise op were kept, the op is computed again.
     """
 
     def __init__(self, logdir: Engine, *, run_id: str) -> None:
@@ -29,13 +29,13 @@ class BadSlices:
         self._run_id = run_id
 
     def of(self, event: TensorEvent, kept_as: int | None) -> tuple[int, ...]:
-        """Returns the indexes of the bad slices of a tensor; empty unless they are certain.
+        """Returns the indexes of the bad slices of a tensor; empty if the indexes are not certain.
 
-        They are certain if their number, and the first of them, are those that were recorded.
+        The indexes are certain if their number and the first index agree with the recorded row of the tensor.
 
         Args:
             event: The tensor.
-            kept_as: Its row in `step_input`; None if it has none.
+            kept_as: The `event_index` of the tensor's row in `step_input`; None if there is no such row.
         """
         shape, first_bad, num_bad = event.shape, event.first_bad_place, event.num_bad_slices
         if not shape or not first_bad or not num_bad or math.prod(shape) * 16 > _MAX_BYTES:
@@ -50,7 +50,7 @@ class BadSlices:
         return slices if len(slices) == num_bad and slices[0] == first_bad[0] else ()
 
     def _elements(self, event: TensorEvent, shape: tuple[int, ...], kept_as: int | None) -> npt.NDArray[Any] | None:
-        """Returns the elements of a tensor, as they were kept or computed again."""
+        """Returns the elements of a tensor: the kept elements, or elements that are computed from the kept inputs."""
         own = self._read("tensor_value", event.event_index) if kept_as is None else self._read("step_input", kept_as)
         if own:
             return own[0]
@@ -58,7 +58,7 @@ class BadSlices:
         return _computed(event.op_type or "", inputs, shape) if inputs else None
 
     def _read(self, table: str, event_index: int) -> list[npt.NDArray[Any]]:
-        """Returns the arrays that a table has for an event, in order; empty if one of them cannot be decoded."""
+        """Returns the arrays that a table has for an event, in order; empty if an array cannot be decoded."""
         order = "input_index" if table == "input_value" else "event_index"
         rows = self._logdir.rows(
             f"SELECT dtype, shape, value FROM {table} WHERE run_id = ? AND event_index = ? "
@@ -67,7 +67,7 @@ class BadSlices:
         )
         if not rows:
             return []
-        # Few answers need NumPy.
+        # NumPy is imported here because few answers need it.
         import numpy as np
 
         from tfdbg_arrow.query.values import decode
@@ -94,12 +94,12 @@ def _computed(op_type: str, inputs: Sequence[npt.NDArray[Any]], shape: tuple[int
             return None
         with np.errstate(all="ignore"):
             return np.asarray(compute(*inputs))
-    except (TypeError, ValueError):  # e.g. shapes that do not fit together, in a logdir from an untrusted source
+    except (TypeError, ValueError):  # a logdir from an untrusted source may have shapes that do not fit together
         return None
 
 
 def _functions() -> Mapping[str, tuple[int, Callable[..., Any]]]:
-    """Returns the number of inputs and the function of elementwise ops that make bad values."""
+    """Returns the number of inputs and the NumPy function of each elementwise op that makes bad values."""
     import numpy as np
 
     return {

@@ -43,15 +43,15 @@ from tfdbg_arrow.schema.op_traits import OPTIMIZERS, PIPELINE_ENDS, WITH_WEIGHTS
 _MAX_FETCHES = 3
 """Maximum number of a session's fetches that a text names."""
 _MAX_RIVALS = 20
-"""Maximum number of other origins whose lines are read. A user does not read a longer list."""
+"""Maximum number of other origins whose lines are read. A longer list would not help the user."""
 _SINGULAR = types_with(Trait.IS_SINGULAR)
 _BACKWARD = re.compile(r"__backward_(.+)_\d+", re.DOTALL)
-"""Matches the name of a function with which TensorFlow computes the gradient of another function.
+"""Matches the name of a TensorFlow function that computes the gradient of another function.
 
 Source: tensorflow/python/eager/polymorphic_function/concrete_function.py.
 """
 _SEVERAL_STEPS_OF_KERAS = "multi_step_on_iterator"
-"""The function of Keras that trains on several batches in one call."""
+"""The name of the Keras function that trains on several batches in one call."""
 
 
 class BadTensorReader:
@@ -60,8 +60,8 @@ class BadTensorReader:
     Args:
         logdir: The logdir.
         run_id: The run.
-        kinds: The kinds that count: `nan`, `inf` or both.
-        is_allowed: Returns whether an origin is allowed to be bad; None means that no origin is.
+        kinds: The kinds of bad values to look for: `nan`, `inf` or both.
+        is_allowed: Returns whether an origin is allowed to be bad. None means that no origin is allowed to be bad.
     """
 
     def __init__(
@@ -88,12 +88,12 @@ class BadTensorReader:
 
     @property
     def effects(self) -> Effects:
-        """Determines where bad values end up."""
+        """The object that determines where bad values end up."""
         return self.culprits.effects
 
     @cached_property
     def culprits(self) -> Culprits:
-        """Finds the op that caused the bad values of the run."""
+        """The object that finds the op that caused the bad values of the run."""
         return Culprits(
             self._logdir,
             self.flow,
@@ -123,7 +123,7 @@ class BadTensorReader:
 
         Args:
             event: The tensor.
-            effect: Where its bad values end up; None if this was not determined.
+            effect: Where the bad values of the tensor end up; None if this was not determined.
             rivals: Other origins that are equally responsible.
         """
         with self.flow.lock:
@@ -131,11 +131,11 @@ class BadTensorReader:
             return replace(described, also_bad=self._lines_of(rivals, beside=described))
 
     def _lines_of(self, rivals: Sequence[TensorEvent], *, beside: NonFinite) -> tuple[Frame, ...]:
-        """Returns the first lines of other origins, except lines that the answer already names.
+        """Returns the source lines of other origins, except lines that the answer already names.
 
-        `code` of each frame is the part of the line that made the origin, if that part is known. An overflow inside the
-        expression of another overflow is left out, because it needs no separate fix. For the same reason, overflows of
-        other layers are left out beside the overflow of a layer.
+        `code` of each frame is the part of the line that made the origin, if that part is known. Two kinds of overflows
+        are left out, because they need no separate fix: an overflow inside the expression of another overflow, and, if
+        the answer is an overflow of a layer, overflows of other layers.
         """
         named = [line for line in (beside.source, *beside.equal_lines) if line is not None]
         parts = {(line.line, line.colno, line.end_colno) for line in named}
@@ -144,7 +144,7 @@ class BadTensorReader:
             source = self.places.place(rival).source
             if source is None or (part := (source.line, source.colno, source.end_colno)) in parts:
                 continue
-            if {rival.op_type, beside.op_type} <= WITH_WEIGHTS:  # when weights grow, many of them overflow in one call
+            if {rival.op_type, beside.op_type} <= WITH_WEIGHTS:  # growing weights make many layers overflow in one call
                 continue
             are_overflows = not _SINGULAR & {rival.op_type, beside.op_type}
             if are_overflows and any(self._is_inside(source, line) for line in named):
@@ -171,7 +171,7 @@ class BadTensorReader:
         health = self.flow.program_ops.as_output(event, kinds=self._kinds)
         context = self.context(event)
         in_graph = self.flow.output_of_python_function(event) or event
-        # A data set reads ahead: a function makes a record in one step, and a later step uses this record.
+        # A data set reads ahead: one of its functions makes a record in one step, and a later step uses this record.
         is_record = self.flow.labels.is_in_data_set(in_graph)
         row_with_step = self._element_of(in_graph) if is_record else event
         step = None if row_with_step is None else row_with_step.step
@@ -215,14 +215,14 @@ class BadTensorReader:
         return replace(described, headline=headline)
 
     def _outer_iterations(self, event: TensorEvent) -> list[int | None]:
-        """Returns the iterations of the loops around a tensor's own loop, the outermost loop first."""
+        """Returns the iteration of each loop around a tensor's innermost loop, beginning with the outermost loop."""
         own = event.graph_tensor
         if own is None or event.loop_iteration is None:
             return []
         return [iteration for _, iteration in self.flow.sites.loops_around(own.context, own.graph_id)][:-1]
 
     def _line(self, source: Frame | None) -> str | None:
-        """Returns the text of a line with its indentation, if the part of it that ran is known."""
+        """Returns the text of a line with its indentation; None if it is not known which part of the line ran."""
         if source is None or source.colno is None:
             return None
         lines = self._texts(source.file_path) or ()
@@ -232,7 +232,7 @@ class BadTensorReader:
         return source_text(self._logdir, file_path, run_id=self._run_id)
 
     def context(self, event: TensorEvent) -> TensorContext:
-        """Returns the inputs of the op of a tensor, the stack that made or ran the op, and the op's purpose."""
+        """Returns what surrounds the op of a tensor: its source line, inputs, role and samples."""
         maker = self.flow.program_ops.maker(event)
         return TensorContext(
             **vars(self.places.place(event)),
@@ -260,9 +260,9 @@ class BadTensorReader:
         return effects[0] if roots == [event] else Effect(None, None if None in reasons else reasons[0])
 
     def tensors_of_op(self, event: TensorEvent, *, limit: int) -> list[TensorEvent]:
-        """Returns the first bad outputs of the op that made a tensor.
+        """Returns the first bad tensors that are the same output of the op that made a tensor.
 
-        For an eager op, these are outputs of ops of its type.
+        For an eager op, these are the outputs of all eager ops of the same type.
         """
         return read_events(
             self._logdir,
@@ -279,12 +279,14 @@ class BadTensorReader:
         *,
         record_in: TensorEvent | None,
     ) -> FunctionCall | None:
-        """Returns the call from eager code that ran the op of a tensor, or that first took a tensor from outside.
+        """Returns the call from eager code that ran the op of a tensor.
 
-        For a record that a data set made, this is the call that first took its batch, `record_in`.
+        For a tensor from outside, returns the call that first took the tensor. For a record that a data set made,
+        returns the call that first took the batch of the record (`record_in`).
 
-        The result is None if the number of the call is not known. It is also None for a function that TensorFlow or
-        Keras defines internally, such as the function in which `jacobian` computes, because users do not know its name.
+        The result is None if the number of the call is not known. The result is also None for a function that
+        TensorFlow or Keras defines internally, such as one that `jacobian` creates: users do not know the names of such
+        functions.
         """
         index = event.execution_index if run_of_loop is None else run_of_loop.execution_index
         if record_in is not None and record_in.tensor_id is not None:
@@ -302,7 +304,7 @@ class BadTensorReader:
         return None if name is None or number == 0 or owners == {"framework"} else FunctionCall(name, number, index)
 
     def executions_of(self, call: FunctionCall) -> Sequence[int]:
-        """Returns the executions among which a call is numbered, in order."""
+        """Returns the executions that are counted in the number of a call, in order."""
         execution = self.flow.events.execution(call.execution_index)
         if execution is None or execution.graph_id is None:
             return ()
@@ -311,7 +313,10 @@ class BadTensorReader:
         return self._calls_of(execution.graph_id)
 
     def _run_of_session(self, execution: Execution) -> FunctionCall | None:
-        """Returns a session's run, numbered among the runs with the same fetches. None if some runs are missing."""
+        """Returns a session's run, with its number among the runs that have the same fetches.
+
+        The result is None if the recording does not have all executions.
+        """
         if not self._has_all_executions:
             return None
         runs = self.flow.events.executions_of([execution.op_type])
@@ -322,11 +327,11 @@ class BadTensorReader:
         return FunctionCall(f"Session.run([{fetched}])", number, execution.execution_index)
 
     def _element_of(self, event: TensorEvent) -> TensorEvent | None:
-        """Returns the batch in which a data set returned the record of a bad tensor, or None if that is not certain.
+        """Returns the batch that contains the record of a bad tensor, or None if the batch is not certain.
 
-        The batch is certain if the number of its bad samples is the number of bad records that the functions of the
-        data set had made so far. It is also certain if the data set keeps the order of the records, because the first
-        bad records then belong to the first bad batch.
+        The batch is certain if it has as many bad samples as the functions of the data set had made bad records before
+        it. The batch is also certain if the data set keeps the order of the records, because the first bad records then
+        belong to the first bad batch.
         """
         ends = " OR ".join("starts_with(op_type, ?)" for _ in PIPELINE_ENDS)
         rows = read_events(
@@ -362,7 +367,7 @@ class BadTensorReader:
         return replace(samples, name=None, inputs=(), num_bad=facts[0], numbers=facts[1])
 
     def _step_in_call(self, event: TensorEvent) -> int | None:
-        """Returns the number of a tensor's training step within its call, if Keras runs several steps in one call."""
+        """Returns the number of a tensor's training step in a Keras call that runs several steps; otherwise None."""
         own = event.graph_tensor
         execution = None if own is None else self.flow.events.execution(own.context.execution_index)
         if own is None or execution is None or execution.graph_id is None:
@@ -376,7 +381,7 @@ class BadTensorReader:
         body_id = loop.call.callee_graph_id
         if body_id is None:
             return None
-        # The loop checks before each step whether there is a batch. If the loop is unrolled, an iteration has several
+        # Before each step, the loop checks whether there is another batch. An iteration of an unrolled loop has several
         # steps.
         num_steps = sum(op.op_type == "OptionalHasValue" for op in self.flow.graphs.graph(body_id).ops.values())
         return iteration if num_steps == 1 else None
@@ -384,7 +389,7 @@ class BadTensorReader:
     def _user_name(self, graph_id: int | None) -> str | None:
         """Returns the user's name for the function of a graph, such as `test_function` for a function of Keras.
 
-        The function with which TensorFlow computes the gradient of `f` is called `the gradient of f`.
+        The name is `the gradient of f` if TensorFlow made the function to compute the gradient of `f`.
         """
         names = user_names(self._logdir, run_id=self._run_id)
         name = names.get(graph_id) if graph_id in names else self.places.graph_name(graph_id)
@@ -405,8 +410,8 @@ class BadTensorReader:
         own_name = self._user_name(graph_id)
         graph_ids = [other for other in self.flow.graphs.names if self._user_name(other) == own_name]
         if len(graph_ids) > 1:
-            # A function has a graph for each signature. A different function with the same name has no op on the same
-            # line.
+            # A Python function has one graph for each signature. The graphs of one function share source lines. Graphs
+            # of different functions with the same name do not.
             rows = self._logdir.rows(
                 "SELECT DISTINCT s.graph_id FROM op_source AS own JOIN op_source AS s ON s.run_id = own.run_id "
                 "AND s.file_path = own.file_path AND s.lineno = own.lineno WHERE own.run_id = ? AND own.graph_id = ? "
@@ -429,7 +434,10 @@ class BadTensorReader:
         return inputs if own is None or op is None else tuple(self._with_own_constant(one, own, op) for one in inputs)
 
     def _with_own_constant(self, input_: InputTensor, own: GraphTensor, op: Op) -> InputTensor:
-        """Returns an input with the constant that the program's op takes. TensorFlow merges equal constants."""
+        """Returns an input whose producer is the constant that the program's op takes.
+
+        TensorFlow merges equal constants, so the recorded producer may be a constant of another op.
+        """
         producer, edges = input_.producer, op.inputs[input_.index : input_.index + 1]
         source = self.flow.graphs.op(own.graph_id, edges[0][0]) if edges else None
         if producer is None or source is None or (producer.op_type, source.op_type) != ("Const", "Const"):
@@ -438,7 +446,7 @@ class BadTensorReader:
         return replace(input_, producer=replace(producer, op_name=source.op_name, graph_name=graph_name))
 
     def _program_inputs(self, maker: ProgramOp, event: TensorEvent) -> tuple[InputTensor, ...]:
-        """Returns the inputs of an op of the program in whose place TensorFlow ran another op."""
+        """Returns the inputs of an op of the program that TensorFlow replaced by another op."""
         healths = self.flow.program_ops.inputs(maker, event)
         inputs = []
         for index, edge in enumerate(maker.op.inputs):
@@ -509,11 +517,11 @@ def run_and_row(logdir: Engine, tensor: NonFinite | int, run_id: str | None) -> 
 
     Args:
         logdir: The logdir.
-        tensor: The tensor, or its event_index.
+        tensor: The tensor, or the event_index of the tensor.
         run_id: The run. None means the run of the tensor, or the newest run if `tensor` is an event_index.
 
     Raises:
-        QueryError: The run is unknown, or it is not the run of the tensor, or there are several runs to choose from.
+        QueryError: The run is unknown, the run is not the tensor's run, or there are several runs to choose from.
     """
     if not isinstance(tensor, NonFinite):
         return one_asked_run(logdir, run_id), tensor

@@ -1,6 +1,6 @@
-"""The rows of capture_stat as text. They list what a recorder did not record, or recorded differently than requested.
+"""The rows of capture_stat as text. The rows list what was not recorded, or was recorded differently than requested.
 
-This is the only place that defines the wording. Answers, `coverage`, `info` and `doctor` all use it.
+Only this module defines the wording. Answers, `coverage`, `info` and `doctor` all use it.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from tfdbg_arrow.safe_text import number_of
 
 @dataclass(frozen=True)
 class StatKind:
-    """The meaning of a `stat`.
+    """The meaning of a value of the column `stat`.
 
     Attributes:
         words: What happened to the subject, such as `was dropped`.
         advice: What the user can do.
-        is_loss: Whether a tensor that could be bad may not have been examined.
-        is_gap: Whether the missing part ran between recorded parts, so that it may contain an earlier bad value. Every
-            answer mentions such rows.
-        is_asked: Whether the user requested this, as far as the kind shows.
+        is_loss: Whether the row may mean that a tensor that could be bad was not examined.
+        is_gap: Whether something is missing between recorded events. The missing events may contain an earlier bad
+            value, so every answer mentions these rows.
+        is_asked: Whether rows of this kind always report something that the user requested.
     """
 
     words: str
@@ -82,11 +82,11 @@ _OTHER = StatKind("was noted", "Install the latest tfdbg_arrow, which may know t
 
 @dataclass(frozen=True)
 class ReasonKind:
-    """The additional meaning that a row has because of its `reason_code`.
+    """The meaning of a value of the column `reason_code`.
 
     Attributes:
         advice: What the user can do.
-        is_asked: Whether the user requested this.
+        is_asked: Whether rows with this reason report something that the user requested.
     """
 
     advice: str
@@ -117,7 +117,7 @@ REASON_KINDS: Mapping[str, ReasonKind] = {
         "Call enable() in the child, or start it with the spawn method. It then writes a run of its own."
     ),
 }
-"""The meanings by the value of `reason_code`. A test checks that the recorder writes exactly these codes."""
+"""The kinds by the value of `reason_code`. A test checks that the recorder writes exactly these codes."""
 
 
 @dataclass(frozen=True)
@@ -126,10 +126,10 @@ class CaptureStat:
 
     Attributes:
         run_id: The run.
-        stat: `dropped`, `disabled`, `unobservable`, `failed`, `changed`, `unchanged`, `masked` or `recovered`.
-        subject: The thing that was affected, such as a function.
-        reason: Why this happened.
-        num_events: Number of affected events; None if it cannot be counted.
+        stat: The kind of the row: a key of STAT_KINDS.
+        subject: What was affected, such as a function.
+        reason: Why the subject was affected.
+        num_events: Number of affected events; None if the events cannot be counted.
         reason_code: The kind of the reason; None for a reason without a code.
     """
 
@@ -147,13 +147,13 @@ class CaptureStat:
 
     @property
     def is_asked(self) -> bool:
-        """Whether the user requested this."""
+        """Whether the row reports something that the user requested."""
         reason = self._reason_kind
         return self.kind.is_asked or (reason is not None and reason.is_asked)
 
     @property
     def advice(self) -> str:
-        """What the user can do; the general advice for the `stat` if the reason has no code."""
+        """What the user can do. If the reason has no code, this is the general advice for the `stat`."""
         return (self._reason_kind or self.kind).advice
 
     @property
@@ -169,7 +169,7 @@ class CaptureStat:
 
 
 def read_capture_stats(logdir: Engine, *, run_id: str | None = None) -> tuple[CaptureStat, ...]:
-    """Returns the rows of capture_stat, by run, in order of time."""
+    """Returns the rows of capture_stat, sorted by run and then by time."""
     rows = logdir.rows(
         "SELECT run_id, stat, subject, reason, CAST(sum(num_events) AS BIGINT), reason_code FROM capture_stat "
         "WHERE (run_id = ? OR ? IS NULL) GROUP BY run_id, stat, subject, reason, reason_code "
@@ -180,7 +180,10 @@ def read_capture_stats(logdir: Engine, *, run_id: str | None = None) -> tuple[Ca
 
 
 def merged(stats: Iterable[CaptureStat]) -> tuple[CaptureStat, ...]:
-    """Merges gaps with the same run and reason, and keeps the first subject. Other rows are returned unchanged."""
+    """Merges gaps that have the same run and reason: adds their numbers of events, and keeps the first subject.
+
+    Other rows are merged only if they also have the same subject.
+    """
     stat_of_key: dict[tuple[str, ...], CaptureStat] = {}
     for stat in stats:
         key = (stat.run_id, stat.stat, stat.reason, "" if stat.kind.is_gap else stat.subject)
@@ -193,7 +196,7 @@ def merged(stats: Iterable[CaptureStat]) -> tuple[CaptureStat, ...]:
 
 
 def gap_sentences(stats: Iterable[CaptureStat]) -> dict[str, tuple[str, ...]]:
-    """Returns one sentence per gap in the recording, keyed by run ID. Runs without gaps are omitted."""
+    """Returns one sentence for each gap in the recording, by run ID. Runs without gaps are omitted."""
     sentences: dict[str, tuple[str, ...]] = {}
     for stat in merged(stats):
         if stat.kind.is_gap:
@@ -202,7 +205,7 @@ def gap_sentences(stats: Iterable[CaptureStat]) -> dict[str, tuple[str, ...]]:
 
 
 def losses_text(stats: Iterable[CaptureStat], *, with_gaps: bool) -> str | None:
-    """Returns the losses in one line, such as `2 noted as unobservable`, or None if there are none.
+    """Returns the losses in one line, such as `2 noted as unobservable`, or None if nothing was lost.
 
     Args:
         stats: The rows.

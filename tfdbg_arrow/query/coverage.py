@@ -14,9 +14,9 @@ from tfdbg_arrow.query.flow.graphs import NEVER_BAD
 
 _NEVER_BAD = tuple(sorted(NEVER_BAD | {"resource", "variant"}))
 _RECORDED_ELSEWHERE = ("reference", "control_flow")
-"""Reasons for which the values of an output are recorded at another op.
+"""Reasons of outputs whose values are recorded at another op.
 
-This is the op that writes to the memory, or the op whose output enters a loop as a constant.
+The other op writes to the memory of the output, or gives a loop the constant that the output passes on.
 """
 _FAILED = """
 SELECT run_id, op_type, error_type, count(*),
@@ -56,9 +56,9 @@ class UnobservedOps:
         graph_name: The name of the graph; None if unknown.
         reason: The reason, from the column `graph_op_output.not_recorded_reason`.
         num_outputs: Number of these outputs.
-        num_could_be_bad: Number of these outputs that may hold an infinity or a NaN that was not examined: their dtype
-            allows it, and their values are not recorded at another op. The values of a reference to a variable's memory
-            are recorded at the ops that write to this memory.
+        num_could_be_bad: Number of these outputs that may hold an infinity or a NaN. Not counted are outputs whose
+            dtype has neither, and outputs whose values are recorded at another op. For example, the values of a
+            reference to a variable's memory are recorded at the ops that write to this memory.
         ops: The ops, by name.
     """
 
@@ -80,9 +80,9 @@ class FailedExecutions:
         op_type: Op type, or the function's runtime name.
         error_type: Name of the error's class.
         num_executions: Number of these executions.
-        is_lossy: Whether tensors that these executions computed may be missing. They may be, because a call ends with
-            the first op that fails, while other ops run in parallel. The end of a data set (OutOfRangeError,
-            StopIteration) loses nothing, because it comes before anything is computed.
+        is_lossy: Whether tensors that these executions computed may be missing. A call ends with the first op that
+            fails, while other ops run in parallel, so the results of these ops may be missing. The end of a data set
+            (OutOfRangeError, StopIteration) loses nothing, because a call meets it before it computes anything.
     """
 
     run_id: str
@@ -96,7 +96,7 @@ class FailedExecutions:
 class ChangedOps:
     """The ops of one graph that TensorFlow's optimizer changed or absorbed before the graph ran.
 
-    Nothing is lost: their values are inside other recorded ops, or were not needed.
+    Nothing is lost: other recorded ops compute the values of these ops, or no op needs these values.
 
     Attributes:
         run_id: The run.
@@ -104,8 +104,9 @@ class ChangedOps:
         graph_name: The name of the graph; None if unknown.
         num_ops: Number of ops in the program's graph.
         num_replaced: Number of these ops whose results are computed by an op of a different type.
-        num_folded: Number of these ops that were computed in advance, as a constant.
-        num_absorbed: Number of these ops that were removed: other ops compute their results, or nothing needs them.
+        num_folded: Number of these ops that TensorFlow computed in advance and replaced by a constant.
+        num_absorbed: Number of these ops that were removed, because other ops compute their results or because no op
+            needs their results.
     """
 
     run_id: str
@@ -123,11 +124,11 @@ class Coverage(Displayed):
 
     Attributes:
         path: The logdir.
-        unobserved: The ops that were not recorded, by run, graph and reason.
-        stats: The rows of capture_stat, by run, in order of time.
-        failed: The executions that raised an error, by run, op type and error.
-        changed: The ops that TensorFlow's optimizer changed, by run and graph. Only recordings with `graphs='executed'`
-            have them.
+        unobserved: The ops that were not recorded, grouped by run, graph and reason.
+        stats: The rows of capture_stat, sorted by run and then by time.
+        failed: The executions that raised an error, grouped by run, op type and error.
+        changed: The ops that TensorFlow's optimizer changed, grouped by run and graph. Only recordings with
+            `graphs='executed'` have such ops.
     """
 
     path: str
@@ -143,17 +144,17 @@ class Coverage(Displayed):
 
     @property
     def summary(self) -> str | None:
-        """The tensors that can be bad and were not examined, in one line; None if there are none."""
+        """The tensors that can be bad and were not examined, in one line; None if there are no such tensors."""
         return self._summary(with_gaps=True)
 
     @property
     def summary_beside_gaps(self) -> str | None:
-        """Like `summary`, but without the gaps in `gaps`."""
+        """Like `summary`, but without the tensors that `gaps` mentions."""
         return self._summary(with_gaps=False)
 
     @property
     def gaps(self) -> dict[str, tuple[str, ...]]:
-        """One sentence per gap in the recording, keyed by run ID."""
+        """One sentence for each gap in the recording, by run ID."""
         return gap_sentences(self.stats)
 
     def _summary(self, *, with_gaps: bool) -> str | None:
@@ -168,11 +169,11 @@ class Coverage(Displayed):
 
 
 def coverage(logdir: Engine | str | Path, *, run_id: str | None = None) -> Coverage:
-    """Returns what a recording did not examine. Whether these tensors are good is unknown.
+    """Returns what a recording did not examine. The tensors that were not examined may be good or bad.
 
     Args:
         logdir: An open logdir or its path.
-        run_id: The run, or "all". None means the newest run, with the other processes of its program.
+        run_id: The run, or "all". None means the newest run and the runs of the other processes of its program.
 
     Raises:
         LogdirError: The path is not a readable logdir.

@@ -1,4 +1,4 @@
-"""DataSetLoops: the data sets of the loops `for batch in dataset` in tf.functions."""
+"""DataSetLoops: finds the data sets of loops such as `for batch in dataset` in tf.functions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tfdbg_arrow.query.recorded import TensorEvent
 from tfdbg_arrow.query.source_arrays import MAKES_BATCHES, SourceArrays, SourceRow
 
 _MAX_DATA_SETS = 100
-"""Maximum number of data sets that are followed back in a graph."""
+"""Maximum number of ops of data sets through which a search in a graph goes back."""
 
 
 class DataSetLoops:
@@ -18,22 +18,22 @@ class DataSetLoops:
         self._arrays = arrays
 
     def is_batched(self, graph_id: int) -> bool:
-        """Returns whether the elements of a loop are certainly batches."""
+        """Returns whether it is certain that the elements of a loop are batches."""
         is_made_here, data_sets = self._data_sets(graph_id)
         return is_made_here or (bool(data_sets) and all(map(self._arrays.is_data_set_of_batches, data_sets)))
 
     def path(self, graph_id: int, component: int) -> tuple[int | str, ...] | None:
-        """Returns the path of a component of a loop's elements; None without names."""
+        """Returns the path of a component of a loop's elements; None if the recording does not show it."""
         is_made_here, data_sets = self._data_sets(graph_id)
         paths = {self._arrays.component_path(dataset_id, component) for dataset_id in data_sets}
         return paths.pop() if len(paths) == 1 and not is_made_here else None
 
     def row(self, component: TensorEvent, sample: int) -> SourceRow | None:
-        """Returns the record that a sample of an iteration's batch came from, or None if it is not known.
+        """Returns the record that a sample of an iteration's batch came from, or None if the record is not known.
 
         Args:
-            component: A component of the batch: an argument of the body.
-            sample: The sample.
+            component: A component of the batch. It is an argument of the loop's body.
+            sample: The index of the sample in the batch.
         """
         if component.graph_id is None or component.step_id is None:
             return None
@@ -53,13 +53,13 @@ class DataSetLoops:
         )
 
     def _data_sets(self, graph_id: int, *, execution_index: int | None = None) -> tuple[bool, set[int]]:
-        """Returns whether the graph with the loop itself makes the batches; otherwise the data sets that it was given.
+        """Returns whether the graph that contains a loop makes the batches, and the data sets that it takes otherwise.
 
-        The second value has the tensor ids. It is empty if the data sets are not known.
+        The second value has the tensor IDs of the data sets. It is empty if the data sets are not known.
 
         Args:
             graph_id: The body of the loop.
-            execution_index: Only the data set of this execution; None means all executions.
+            execution_index: The execution whose data set is returned; None means all executions.
         """
         loop = self._flow.loop_bodies.by_graph.get(graph_id)
         graphs = self._flow.graphs

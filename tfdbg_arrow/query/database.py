@@ -1,4 +1,4 @@
-"""Database: opens DuckDB databases with the settings that all of them share."""
+"""Opens DuckDB databases with the settings that all of them share."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import duckdb
 _SPILL_PER_MEMORY = 10
 """The limit on the size of a database's temporary files, as a multiple of the memory limit.
 
-With the default memory limit, it is enough to sort a table of 100 M rows.
+With the default memory limit, this size is enough to sort a table of 100 million rows.
 """
 
 
@@ -17,8 +17,8 @@ def open_database(path: str = ":memory:", **settings: str | bool) -> duckdb.Duck
     """Opens a database that downloads nothing and prints nothing.
 
     Args:
-        path: The file; by default, the database is in memory.
-        settings: More settings, by DuckDB's names.
+        path: The file of the database. By default, the database is in memory.
+        settings: More settings of DuckDB, by name.
     """
     connection = duckdb.connect(
         path, config={"autoinstall_known_extensions": False, "autoload_known_extensions": False, **settings}
@@ -30,8 +30,8 @@ def open_database(path: str = ":memory:", **settings: str | bool) -> duckdb.Duck
 def temporary_files(directory: str, *, memory_limit: int) -> dict[str, str]:
     """Returns the settings for the temporary files of large queries.
 
-    The files take at most half of the free disk space. By default, DuckDB would fill the disk, to which a training may
-    also write.
+    The files take at most half of the free disk space. DuckDB's default would let them fill the disk, but a training
+    may also write to this disk.
 
     Args:
         directory: The directory of the temporary files.
@@ -42,10 +42,10 @@ def temporary_files(directory: str, *, memory_limit: int) -> dict[str, str]:
 
 
 def hide_progress_bar(connection: duckdb.DuckDBPyConnection) -> None:
-    """Turns off the progress bar of one connection. In notebooks, DuckDB turns it on.
+    """Turns off the progress bar of one connection. In notebooks, DuckDB turns the progress bar on.
 
-    Without the package ipywidgets, DuckDB does not turn the progress bar on, and every statement that changes this
-    setting is an error. The setting cannot be passed to `duckdb.connect`, because each connection has its own.
+    If the package ipywidgets is missing, DuckDB does not turn the progress bar on, and a statement that changes this
+    setting fails. The setting cannot be passed to `duckdb.connect`, because it belongs to a single connection.
     """
     if connection.execute("SELECT current_setting('enable_progress_bar')").fetchall() == [(True,)]:
         connection.execute("SET enable_progress_bar = false")

@@ -1,7 +1,7 @@
 """How answers are displayed: as a table or a card in a notebook, and as one line in a terminal.
 
-`present` writes these texts. It imports the classes of answers, whose base class is in this module. Therefore this
-module cannot import `present`; instead, `tfdbg_arrow.query` sets `Displayed.shown_by`.
+`present` writes these texts. It imports the classes of answers, and these classes import this module for their base
+class. Therefore, this module cannot import `present`; instead, `tfdbg_arrow.query` sets `Displayed.shown_by`.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ class Texts(Protocol):
 
 
 class Displayed:
-    """An answer that can be displayed in a notebook and a terminal. Its dataclass must have `repr=False`.
+    """The base class of answers that can be displayed in a notebook and a terminal.
 
-    The attributes hold the complete answer; the texts are short.
+    A dataclass that inherits from this class needs `repr=False`. The attributes of an answer are complete, but its text
+    is short.
 
     Attributes:
         shown_by: Returns the object that writes the texts of all answers.
@@ -70,7 +71,12 @@ class Rows(list[_Row]):
 
 
 def lines_of(rows: Iterable[object], number: int) -> str:
-    """Returns the first rows as text, one on each line, and the number of the remaining rows."""
+    """Returns the first rows as text, one row on each line, followed by the number of remaining rows.
+
+    Args:
+        rows: The rows.
+        number: Number of all rows.
+    """
     shown = [f" {row!r}" for row, _ in zip(rows, range(_MAX_SHOWN), strict=False)]
     others = [f" … {number - len(shown):,} more"] if number > len(shown) else []
     return "[" + ",\n".join([*shown, *others]).removeprefix(" ") + "]"

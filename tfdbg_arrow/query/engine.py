@@ -1,15 +1,19 @@
 """Engine: the interface that the queries of this package need from a SQL engine.
 
-`Logdir` is the engine on DuckDB, and `tfdbg_arrow.query.spark.SparkLogdir` is the engine on Spark. Both run the same
-SQL text. Therefore the views, the rules and every query of this package only use SQL that DuckDB 2.0 and Spark 4 both
-run unchanged, with equal results:
+`Logdir` is the engine on DuckDB, and `tfdbg_arrow.query.spark.SparkLogdir` is the engine on Spark. Both engines run the
+same SQL text. Therefore, the views, the rules and all queries of this package use only SQL that DuckDB 2.0 and Spark 4
+both run with equal results:
 
-* parameters are `?` in order, each a number, a text, a boolean or None;
-* `ORDER BY` says `NULLS FIRST` or `NULLS LAST` wherever there can be a NULL;
-* a sum is cast to BIGINT, and `LIMIT` is at most MAX_ROWS;
-* each engine defines a few functions, because the two have no common syntax for them: `blob_prefix(value, n)` returns
-  the first n bytes of a BLOB; `list_places(list)` returns the indexes of a list's elements, from 0, as a list;
-  `list_at(list, place)` returns the element at an index; `explode(list)` makes one row for each element.
+* Parameters are written as `?`. Each value is a number, a text, a boolean or None.
+* `ORDER BY` says `NULLS FIRST` or `NULLS LAST` for each column that can be NULL.
+* A sum is cast to BIGINT, and `LIMIT` is at most MAX_ROWS.
+
+DuckDB and Spark have no common syntax for some operations. Each engine defines functions for them:
+
+* `blob_prefix(value, n)` returns the first n bytes of a BLOB.
+* `list_places(list)` returns the list of the indexes of a list's elements, from 0.
+* `list_at(list, place)` returns the element at an index.
+* `explode(list)` makes one row for each element.
 """
 
 from __future__ import annotations
@@ -22,7 +26,7 @@ from tfdbg_arrow.storage.location import RemoteLocation
 
 _Kept = TypeVar("_Kept")
 MAX_ROWS = 2**31 - 1
-"""The greatest LIMIT, because a LIMIT in Spark is an INTEGER."""
+"""The greatest LIMIT. A LIMIT in Spark is an INTEGER."""
 
 
 @runtime_checkable
@@ -38,8 +42,8 @@ class Engine(Protocol):
     def rows(self, query: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         """Runs SQL over the tables and public views and returns every row.
 
-        Values are native Python values: lists for BIGINT[], bytes for BLOB, naive datetimes for TIMESTAMP, None for
-        NULL.
+        The values are Python objects: a BIGINT[] is a list, a BLOB is bytes, a TIMESTAMP is a naive datetime, and a
+        NULL is None.
 
         Args:
             query: One SELECT.
@@ -68,7 +72,7 @@ class Engine(Protocol):
     def kept_rows(self, query: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         """Returns the same as `rows`. An engine may cache the result until the parts change.
 
-        Use it for results of at most some thousand rows.
+        Use this method only for results of at most a few thousand rows.
         """
         return self.rows(query, parameters)
 
@@ -83,7 +87,7 @@ class Engine(Protocol):
 
 
 def sql_literal(value: object) -> str:
-    """Returns a Python value as a literal in DuckDB's SQL. Values whose type SQL does not have become text."""
+    """Returns a Python value as a literal in DuckDB's SQL. Values of types that SQL does not have become text."""
     if value is None:
         return "NULL"
     if isinstance(value, bool):

@@ -1,4 +1,7 @@
-"""The formats of exports of tables. The module imports nothing that is slow, so that a help text can name them."""
+"""The formats in which tables can be exported.
+
+The help text of a command imports this module, so the module imports nothing that is slow.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +25,9 @@ class Written:
     """How a format is written.
 
     Attributes:
-        module: The module in `exports` that writes it.
-        writer: The class in this module, a TableWriter.
-        help: What is written, as a sentence.
+        module: The module in `exports` that writes the format.
+        writer: The subclass of TableWriter in this module.
+        help: A sentence that says what is written.
     """
 
     module: str

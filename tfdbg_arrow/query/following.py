@@ -20,13 +20,13 @@ from tfdbg_arrow.spool.journal import held_if_dead
 from tfdbg_arrow.storage.layout import spool_paths, spooled_run_ids
 
 _NUM_LAST_STEPS = 20
-"""Number of last steps that are searched for the latest value of a curve. Without steps, executions are counted."""
+"""The latest value of a curve is searched in this many last steps, or executions if the program marks no steps."""
 _LAST_FACTOR = 10
-"""The factor by which the time limit is longer after the recording has ended."""
+"""After the recording has ended, the time limit is multiplied by this factor."""
 _SHARE_OF_TIME = 4
-"""The wait after a look, as a multiple of the time that the look took.
+"""The wait between two rounds of reading, as a multiple of the duration of the first of them.
 
-Thus, following leaves the machine to the program.
+The long wait leaves most of the machine to the training.
 """
 _SHARES = ("bad_share", "zero_share", "saturated_share")
 
@@ -37,8 +37,8 @@ class Figure:
 
     Attributes:
         name: The curve.
-        title: The common name of the curve.
-        value: The latest value; NaN or an infinity if it is bad.
+        title: The name of the curve for people.
+        value: The latest value. It can be NaN or an infinity.
         is_share: Whether the value is a fraction between 0 and 1.
     """
 
@@ -60,17 +60,17 @@ class TrainingProgress:
     Attributes:
         run: The newest of the runs.
         run_ids: The runs: one run, or the runs of all processes of one program.
-        is_ended: Whether no process is recording the runs any more.
+        is_ended: Whether all processes have stopped recording these runs.
         last_event_ns: When the last tensor or execution was recorded, in nanoseconds since 1970-01-01T00:00:00Z; None
-            if there is none.
+            if nothing was recorded.
         step: The last training step; None if no step was marked.
         num_tensors: Number of recorded tensors.
         num_nonfinite: Number of recorded tensors with an infinity or a NaN.
         figures: The latest values of the curves.
-        nonfinite: The first bad tensor, as `first_nonfinite` returns it; None if there is none.
+        nonfinite: The first bad tensor, as `first_nonfinite` returns it; None if no tensor is bad.
         rules: The findings of the alert rules.
-        is_cut: Whether the time limit ended before all of this was read. If True, `figures`, `nonfinite` and `rules`
-            may be incomplete.
+        is_cut: Whether a question took longer than its time limit. If True, `figures`, `nonfinite` and `rules` may be
+            incomplete.
     """
 
     run: Run
@@ -98,17 +98,17 @@ def read_progress(
 
     Args:
         logdir: The logdir. The caller refreshes it.
-        run_id: The run; None means the newest run, with the other processes of its program.
+        run_id: The run. None means the newest run and the runs of the other processes of its program.
         seconds: Time limit of each of the three questions: the first bad tensor, the figures, and the alerts. After the
             recording has ended, the limit is ten times as long.
-        before: An earlier result. It supplies the values that could not be read in time.
+        before: An earlier result. Its values are used for questions that take too long.
 
     Raises:
         QueryError: There is no such run.
         LogdirError: The logdir cannot be read.
     """
-    # Read this before the rows: a recording that ends in the meantime still counts as recording, so the next round
-    # reads its last rows.
+    # Find the active recordings before reading rows. A recording that ends in the meantime then still counts as active,
+    # so the next round reads its last rows.
     alive = recording_runs(logdir)
     runs = logdir.runs()
     if not runs:
@@ -127,8 +127,8 @@ def read_progress(
     earlier = before if before is not None and before.run_ids == run_ids else None
     figures, nonfinite = (() if earlier is None else earlier.figures), (None if earlier is None else earlier.nonfinite)
     rules = () if earlier is None else earlier.rules
-    # A question that takes too long does not prevent answers to the other questions. After the end, the answers are
-    # final.
+    # A question that takes too long does not prevent answers to the other questions. After the recording has ended, the
+    # answers are final, so the questions get more time.
     limit = _LAST_FACTOR * seconds if is_ended else seconds
     num_cut = 3
     with contextlib.suppress(TimeLimitError), logdir.within(limit):
@@ -157,17 +157,17 @@ def read_progress(
 
 
 def wait_after_look(started_s: float, *, interval_s: float) -> None:
-    """Waits until it is time to look at a recording again.
+    """Waits until a recording should be read again.
 
     Args:
-        started_s: When the last look began, by `time.monotonic`.
-        interval_s: Wait at least this long.
+        started_s: When the last round of reading began, by `time.monotonic`.
+        interval_s: Minimum wait in seconds.
     """
     time.sleep(max(interval_s, _SHARE_OF_TIME * (time.monotonic() - started_s)))
 
 
 def recording_runs(logdir: Engine) -> frozenset[str] | None:
-    """Returns the runs whose processes are recording; None if this is not known, as for a logdir at a URL."""
+    """Returns the runs that a process is still recording; None for a logdir at a URL, where this is not known."""
     path = logdir.path
     if not isinstance(path, Path):
         return None
@@ -183,7 +183,7 @@ def recording_runs(logdir: Engine) -> frozenset[str] | None:
 
 
 def _figures(logdir: Logdir, *, run_id: str) -> tuple[Figure, ...]:
-    """Returns the last known value of each curve of the last steps."""
+    """Returns the latest value of each curve in the last steps."""
     condition = "SELECT max(step), max(execution_index) FROM tensor_health WHERE run_id = ?"
     ((step, execution),) = logdir.rows(condition, [run_id])
     last = step if step is not None else execution

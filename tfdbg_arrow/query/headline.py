@@ -17,7 +17,7 @@ from tfdbg_arrow.safe_text import printable_line
 from tfdbg_arrow.schema.op_traits import Trait, types_with
 
 _GRADIENT_OF_LOOP = re.compile(r".+_grad_\d+", re.DOTALL)
-"""Matches the name of a graph with which TensorFlow computes the gradient of a loop's body.
+"""Matches the name of a graph that TensorFlow made to compute the gradient of a loop's body.
 
 Source: tensorflow/python/ops/while_v2.py.
 """
@@ -29,30 +29,31 @@ _BRACKETS = {"(": 1, "[": 1, "{": 1, ")": -1, "]": -1, "}": -1}
 _INFIX = frozenset("+ - * / // % @ ** << >> & | ^ < > <= >= == !=".split())  # noqa: SIM905
 _RESTORES = ("Restore", "RestoreV2")
 _OF_GENERATOR = "generator_next_fn"
-"""Part of the name of the function with which a data set reads a generator.
+"""A part of the name of the TensorFlow function that reads a generator for a data set.
 
 Source: tensorflow/python/data/ops/from_generator_op.py.
 """
 _GETS_ELEMENT = types_with(Trait.GETS_ELEMENT)
 _FED = types_with(Trait.FED)
 _PARTS = {"loss": "the loss", "metric": "a metric", "optimizer": "the optimizer"}
-"""The part of a library to which an op without a layer belongs, by its role."""
+"""For an op that has a role but no layer: the role as a phrase in a sentence."""
 _MAX_NUMBERS = 5
-"""Maximum number of bad samples whose numbers a text has."""
+"""Maximum number of bad samples that a text lists by number."""
 
 
 def headline_of(
     tensor: NonFinite, *, line: str | None, later: Sequence[str] = (), outer_iterations: Sequence[int | None] = ()
 ) -> str:
-    """Returns a sentence that names the user's line, the bad values, the step and the sample, as far as they are known.
+    """Returns a sentence that names the user's line, the bad values, the step and the sample. Omits unknown facts.
 
     An example is "`log(1 - p)` at layers.py:12 made -Inf in step 211: sample 17 of the batch."
 
     Args:
-        tensor: The bad tensor; its own headline is not read.
-        line: The text of the line `tensor.source`, with its indentation; None if the run did not keep it.
-        later: The types of the ops that may have turned the op's result into NaN.
-        outer_iterations: The iteration of each loop around the loop of the op, the outermost first; None if unknown.
+        tensor: The bad tensor. The attribute `headline` is not read.
+        line: The text of the line `tensor.source`, with its indentation; None if the text is not known.
+        later: The types of the later ops that may have turned the op's result into NaN.
+        outer_iterations: The iteration of each loop around the loop of the op, beginning with the outermost loop. None
+            stands for an unknown iteration.
     """
     kinds, is_passed_on, is_from_outside = bad_kinds_text(tensor), _is_passed_on(tensor), _is_from_outside(tensor)
     aside = ""
@@ -86,7 +87,7 @@ def headline_of(
 
 
 def _reads(tensor: NonFinite) -> bool:
-    """Returns whether an op reads a checkpoint or a generator of data."""
+    """Returns whether the op of a tensor reads a checkpoint or a generator of data."""
     return tensor.op_type in _RESTORES or _OF_GENERATOR in (tensor.graph_name or "")
 
 
@@ -105,7 +106,7 @@ def _subject_text(tensor: NonFinite, code: str | None) -> str:
 
 
 def _is_from_outside(tensor: NonFinite) -> bool:
-    """Returns whether a tensor is data from outside the ops of the program."""
+    """Returns whether a tensor is data that came from outside the program's ops."""
     is_element = tensor.op_type in _GETS_ELEMENT and tensor.is_origin
     return tensor.op_type is None or tensor.op_type in _FED or is_element
 
@@ -125,20 +126,20 @@ def _outside_name(tensor: NonFinite) -> str:
 
 
 def is_of_library(tensor: NonFinite) -> bool:
-    """Returns whether TensorFlow, Keras or another library made the op, so that the user's line called this library."""
+    """Returns whether the op was made by TensorFlow, Keras or another library that the user's line called."""
     calls = {call.source.line for call in tensor.called_from if call.source is not None}
     return tensor.source is not None and tensor.source.line in calls
 
 
 def _part_text(tensor: NonFinite) -> str:
-    """Returns the part of a library to which an op belongs, such as `the loss` or `the layer dense_1`."""
+    """Returns the component of a library that an op belongs to, such as `the loss` or `the layer dense_1`."""
     if tensor.layer is not None:
         return f"the layer {tensor.layer}"
     return _PARTS.get(tensor.role or "", _output_text(tensor))
 
 
 def _place_text(tensor: NonFinite) -> str:
-    """Returns the user's line, such as `train.py:9`, and the lines of equal ops; an empty text if unknown."""
+    """Returns the user's line, such as `train.py:9`, and the lines of equal ops; "" if the line is unknown."""
     if tensor.source is None:
         return ""
     others = [short_place(line) for line in tensor.equal_lines]
@@ -146,7 +147,7 @@ def _place_text(tensor: NonFinite) -> str:
 
 
 def executed_code(frame: Frame | None, line: str | None) -> str | None:
-    """Returns the part of a line that a frame executes, or the whole line, in backquotes; None if unknown."""
+    """Returns, in backquotes, the part of a line that a frame executes, or the whole line; None if unknown."""
     span = None if frame is None or line is None else executed_span(frame, line)
     code = frame.code if frame is not None and span is None else None
     if line is not None and span is not None:
@@ -159,7 +160,7 @@ def executed_code(frame: Frame | None, line: str | None) -> str | None:
 
 
 def _with_ellipses(code: str, *, is_expression: bool) -> str:
-    """Returns a part of a line without its comment. Ellipses stand for the parts of its expression on other lines."""
+    """Returns a part of a line without its comment. Ellipses mark that the expression continues on other lines."""
     tokens: list[tokenize.TokenInfo] = []
     with suppress(SyntaxError, tokenize.TokenError):  # the line is only a part of a statement
         tokens += (token for token in tokenize.generate_tokens(iter([code]).__next__) if token.string.strip())
@@ -169,14 +170,14 @@ def _with_ellipses(code: str, *, is_expression: bool) -> str:
     code = code.removesuffix("\\").rstrip()
     depths = list(accumulate(_BRACKETS.get(token.string, 0) for token in tokens if token.type == tokenize.OP))
     lowest = min(depths, default=0)
-    # - and + can also begin an expression.
+    # The operators - and + can also begin an expression.
     begins_before = lowest < 0 or (is_expression and tokens and tokens[0].string in _INFIX - {"-", "+"})
     goes_on = is_joined or (depths and depths[-1] > min(lowest, 0)) or (tokens and tokens[-1].string in _INFIX)
     return f"{'… ' if begins_before else ''}{code}{' …' if goes_on else ''}"
 
 
 def _is_passed_on(tensor: NonFinite) -> bool:
-    """Returns whether a tensor is not an origin and its inputs are known to hold all its kinds of bad values."""
+    """Returns whether a tensor is not an origin, and recorded inputs have all kinds of bad values that it has."""
     kinds = [column for column, _ in _KINDS if getattr(tensor, column)]
     input_healths = [
         input_.health for input_ in tensor.inputs if input_.health is not None and input_.health.has_inf_or_nan
@@ -189,7 +190,7 @@ def _is_passed_on(tensor: NonFinite) -> bool:
 
 
 def _when_text(tensor: NonFinite, outer_iterations: Sequence[int | None]) -> str:
-    # A data set makes a record before the call that takes its batch.
+    # A data set makes a record before the call that takes the batch with this record.
     before_call = "for" if tensor.role == "input" else "in"
     text = "" if tensor.call is None else f" {before_call} call {tensor.call.number:,} of {tensor.call.function}"
     if tensor.call is not None and tensor.iteration is not None:
@@ -211,9 +212,9 @@ def _when_text(tensor: NonFinite, outer_iterations: Sequence[int | None]) -> str
 
 
 def _samples_text(samples: BadSamples, call: FunctionCall | None) -> str:
-    """Returns which samples are bad, or which rows of an argument the bad elements are computed from."""
+    """Returns which samples are bad, or from which rows of an argument the bad elements are computed."""
     unit = samples.unit
-    whole = samples.whole.removesuffix(_OF_VALIDATION)  # which the step tells
+    whole = samples.whole.removesuffix(_OF_VALIDATION)  # the text of the step already names the validation
     whole = whole if call is None else whole.removesuffix(f" of {call.function}")
     computed_from = "" if unit == "sample" or samples.name is not None else "from "
     if samples.num_bad in (1, None):
@@ -227,7 +228,10 @@ def _samples_text(samples: BadSamples, call: FunctionCall | None) -> str:
 
 
 def sample_numbers_text(samples: BadSamples) -> str:
-    """Returns which samples are bad, such as `samples 3, 9 and 12`, or `the first is sample 3` if only it is known."""
+    """Returns which samples are bad, such as `samples 3, 9 and 12`.
+
+    If only the first bad sample is known, the text is like `the first is sample 3`.
+    """
     unit, numbers = samples.unit, [f"{number:,}" for number in samples.numbers]
     if len(numbers) < 2:
         return f"the first is {unit} {samples.first:,}"
@@ -242,6 +246,6 @@ def _enumeration(texts: Sequence[str]) -> str:
 
 
 def bad_kinds_text(tensor: TensorHealth) -> str:
-    """Returns the kinds of bad element in a tensor, such as `NaN and -Inf`."""
+    """Returns the kinds of bad values in a tensor, such as `NaN and -Inf`."""
     names = [name for column, name in _KINDS if getattr(tensor, column)]
     return _enumeration(names) if names else "Inf or NaN"

@@ -19,10 +19,10 @@ MODES_WITHOUT_HEALTH = frozenset({"NO_TENSOR", "SHAPE"})
 
 @dataclass(frozen=True)
 class Run:
-    """One run. The attributes are columns of the table `run`, with None for NULL, and `tags` as a tuple of texts.
+    """One run. The attributes are columns of the table `run`, with None for NULL. `tags` is a tuple of texts.
 
-    `left_out` is not a column. It lists in sentences what the run did not record, either on request or because of a
-    loss.
+    Only `left_out` is not a column. It has one sentence for each gap in the recording of the run: events that were not
+    recorded on request, or that were lost.
     """
 
     run_id: str
@@ -44,13 +44,13 @@ class Run:
 
     @property
     def measures_health(self) -> bool:
-        """Whether the mode looks for infinities and NaN."""
+        """Whether the recording looked for infinities and NaN in tensors."""
         return self.tensor_debug_mode is not None and self.tensor_debug_mode not in MODES_WITHOUT_HEALTH
 
 
 @dataclass(frozen=True)
 class TableInfo:
-    """One table of a logdir: its name, number of rows, number of parts and their bytes."""
+    """One table of a logdir: its name, and the number of its rows, parts and bytes."""
 
     name: str
     rows: int
@@ -64,16 +64,16 @@ class LogdirInfo(Displayed):
 
     Attributes:
         path: The logdir.
-        runs: Its runs, oldest first.
-        tables: Its tables, in the order of the specification.
-        bytes: Bytes of all live parts.
+        runs: The runs of the logdir, oldest first.
+        tables: The tables of the logdir, in the order of the specification.
+        bytes: Number of bytes of all live parts.
         first_wall_time_ns: When the first tensor or execution was recorded, in nanoseconds since
-            1970-01-01T00:00:00Z; None if there is none.
-        last_wall_time_ns: When the last tensor or execution was recorded; None if there is none.
+            1970-01-01T00:00:00Z; None if nothing was recorded.
+        last_wall_time_ns: When the last tensor or execution was recorded; None if nothing was recorded.
         num_tensors: Number of recorded tensors.
         num_nonfinite: Number of recorded tensors with an infinity or a NaN.
-        unobserved: The tensors that could be bad and were not examined, in one line, except those that `left_out` of
-            the runs lists; None if there are none.
+        unobserved: The tensors that could be bad and were not examined, in one line. Tensors that `Run.left_out`
+            mentions are not included. None if there are no such tensors.
     """
 
     path: str
@@ -99,7 +99,7 @@ def read_runs(logdir: Engine) -> tuple[Run, ...]:
 
 
 def _parse_tags(text: str | None) -> tuple[str, ...]:
-    """Parses `run.tags`. Returns no tags if it is not a JSON array."""
+    """Parses `run.tags`. Returns no tags if the text is not a JSON array."""
     try:
         tags = parse_json(text or "[]")
     except ValueError:
@@ -134,12 +134,12 @@ def choose_runs(a: Engine, b: Engine, *, run_a: str | None, run_b: str | None) -
     Args:
         a: A logdir.
         b: Another logdir, or the same logdir.
-        run_a: The run of A. None selects the newest run. If a logdir with two runs is compared with itself, None
-            selects the older run.
-        run_b: The run of B. None works as for run_a, but selects the newer run.
+        run_a: The run of A. None selects the newest run. If A and B are the same logdir with two runs, None selects the
+            run that `run_b` does not name, or the older run if `run_b` is None too.
+        run_b: The run of B. None selects a run in the same way, but the newer run if `run_a` is None too.
 
     Raises:
-        QueryError: There is no such run, or it is ambiguous which run to select.
+        QueryError: There is no such run, or there are several runs to choose from.
     """
     runs = (read_runs(a), read_runs(b))
     is_same = a.path == b.path
@@ -163,7 +163,7 @@ def choose_runs(a: Engine, b: Engine, *, run_a: str | None, run_b: str | None) -
 
 
 def parse_settings(text: str) -> dict[str, Any]:
-    """Parses `run.settings`. Returns an empty dict if it is not a JSON object."""
+    """Parses `run.settings`. Returns an empty dict if the text is not a JSON object."""
     try:
         settings = parse_json(text)
     except ValueError:
@@ -172,7 +172,7 @@ def parse_settings(text: str) -> dict[str, Any]:
 
 
 def withholds_source(logdir: Engine, *, run_id: str) -> bool:
-    """Returns whether a run was recorded without source text (`redact`)."""
+    """Returns whether the setting `redact` kept the text of source files out of a run."""
     for (text,) in logdir.rows("SELECT settings FROM run WHERE run_id = ? LIMIT 1", [run_id]):
         redacted = parse_settings(text).get("redact")
         return isinstance(redacted, list) and "source" in redacted

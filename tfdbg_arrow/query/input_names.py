@@ -1,4 +1,4 @@
-"""InputNames: what the inputs of training steps are in the program, such as `the component age` or `y`."""
+"""InputNames: names the inputs of training steps as the program does, such as `the component age` or `y`."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ Path = tuple[int | str, ...]
 Names = Mapping[Path, str]
 """The program's names for the components of an element, by their paths."""
 _NAMES_OF_KERAS: Names = {(0,): "x", (1,): "y", (2,): "sample_weight"}
-"""Keras's names for the components of an element that it takes from a data set."""
+"""Keras's names for the components of an element of a data set."""
 _PARAMETERS_ON_BATCH = {
     "predict_on_batch": ("x",),
     "test_on_batch": ("x", "y", "sample_weight"),
     "train_on_batch": ("x", "y", "sample_weight", "class_weight"),
 }
-"""The parameters of Keras's methods that take a batch, as far as the method makes tensors of them."""
+"""For each Keras method that takes a batch: the parameters from which the method makes tensors."""
 _STEPS_OF_KERAS = {"evaluate": "test_step", "fit": "train_step", "predict": "predict_step"}
-"""The method of a model that takes an element, by the method that takes the elements from a data set. During a fit with
-validation data, `evaluate` runs inside `fit`."""
+"""For each Keras method that takes elements from a data set: the method of the model that processes one element. The
+order matters, because `fit` calls `evaluate` for validation data."""
 _ORDINALS = ("first", "second", "third")
 
 
@@ -44,19 +44,19 @@ class InputNames:
         return library_function_names(stack)
 
     def of_components(self, element: TensorEvent, num_components: int) -> Names:
-        """Returns the names of the components of an element: those of Keras, or of the model's own `train_step`.
+        """Returns the names of the components of an element: Keras's names, or those in the model's own `train_step`.
 
-        The result is empty if the program does not name them.
+        The result is empty if the program does not name the components.
 
         Args:
             element: A tensor of the element.
-            num_components: Number of components that the element consists of.
+            num_components: Number of components of the element.
         """
         functions = self.library_functions(element)
         method = next((step for taker, step in _STEPS_OF_KERAS.items() if taker in functions), None)
         if method is None:
             return {}
-        # The ops of an eager step are executions of their own. Which of them belong to a step is not known.
+        # Each op of an eager step is an execution. The recording does not show which executions belong to one step.
         step_index = None if element.graph_tensor is None else element.execution_index
         own_names = [_names_in_step(step, num_components) for step in self._steps_of_user(method, step_index)]
         if not own_names:
@@ -64,7 +64,12 @@ class InputNames:
         return own_names[0] if all(names == own_names[0] for names in own_names) else {}
 
     def _steps_of_user(self, method: str, execution_index: int | None) -> list[ast.FunctionDef]:
-        """Returns the program's own methods of a name, such as `train_step`, that made ops of an execution, or any."""
+        """Returns the program's own methods of a name, such as `train_step`.
+
+        Args:
+            method: The name.
+            execution_index: The execution whose ops the methods made; None means any execution.
+        """
         steps: dict[tuple[str, int], ast.FunctionDef] = {}
         for file_path, lineno in self._stacks.user_lines(method, execution_index=execution_index):
             module = self._stacks.module(file_path)
@@ -75,7 +80,11 @@ class InputNames:
         return list(steps.values())
 
     def has_class_weight(self, weights: TensorEvent) -> bool:
-        """Returns whether Keras made the weights of the samples from weights of the classes, by the program's text."""
+        """Returns whether the program's text passes `class_weight`, from which Keras makes the weights of the samples.
+
+        Args:
+            weights: The weights of the samples.
+        """
         execution = self._flow.events.execution(weights.execution_index)
         frames = () if execution is None else self._stacks.stack(execution.stack_trace_id)
         return any(
@@ -87,20 +96,23 @@ class InputNames:
         )
 
     def arguments(self, execution: Execution) -> dict[int, str]:
-        """Returns the names of the arguments of a call, by input_index: those of `on_batch`, or of the placeholders."""
+        """Returns the name of each argument of a call, by input_index.
+
+        The names are those of `on_batch` or, if it returns none, the names of the placeholders.
+        """
         inputs = self._flow.events.execution_inputs(execution.execution_index)
         by_index = ((index, self._outside.argument_name(execution, index)) for index in inputs)
         names = {index: name for index, name in by_index if name is not None}
         is_data = list(names.values()) == ["data"]
         if is_data and "predict" in library_function_names(self._stacks.stack(execution.stack_trace_id)):
-            return dict.fromkeys(names, "x")  # a user calls the data of a Keras model's `predict` x
+            return dict.fromkeys(names, "x")  # the user's name for this argument: a parameter of Keras's `predict`
         return self.on_batch(execution) or names
 
     def on_batch(self, execution: Execution) -> dict[int, str]:
-        """Returns the parameters of Keras's `train_on_batch` or a similar method that a call takes, by input_index.
+        """Returns the parameter of Keras's `train_on_batch` (or a similar method) for each input, by input_index.
 
-        Keras merges the batch into one argument `data`. The program's text shows the parameters. The result is empty
-        for other calls, and if the text does not show them.
+        Keras merges the batch into one argument `data`, so only the program's text shows the parameters. The result is
+        empty for other calls, and if the text does not show the parameters.
         """
         inputs = self._flow.events.execution_inputs(execution.execution_index)
         indexes = [index for index in sorted(inputs) if self._outside.argument_name(execution, index) is not None]
@@ -113,7 +125,10 @@ class InputNames:
         return {index: _name_of(tensor) for index, tensor in by_index.items()}
 
     def _tensors_on_batch(self, execution: Execution) -> list[tuple[str, Path]]:
-        """Returns (parameter, path in it) of each tensor of a batch that the program's text gives to a Keras method."""
+        """Returns the tensors that the program's text passes to a Keras method that takes a batch.
+
+        Each tensor is (parameter, path of the tensor in the parameter's value).
+        """
         frames = self._stacks.stack(execution.stack_trace_id)
         for frame, caller in itertools.pairwise(frames):
             method = frame.func.rpartition(".")[2]
@@ -128,9 +143,9 @@ class InputNames:
         return []
 
     def _are_targets_outside_layers(self, execution: Execution, tensors: dict[int, tuple[str, Path]]) -> bool:
-        """Returns whether no layer takes a tensor that is not x.
+        """Returns whether x is the only parameter that layers take.
 
-        A layer that takes such a tensor shows that the program's text was misread, e.g. because an argument is None.
+        If a layer takes another one, the program's text was misread, for example because an argument is None.
         """
         for index, (parameter, _) in tensors.items():
             placeholder = self._flow.graphs.placeholder(execution.op_type, index)
@@ -143,7 +158,7 @@ class InputNames:
         return True
 
     def _calls_at(self, file_path: str, lineno: int) -> Iterator[ast.Call]:
-        """Yields the calls in the program's text that include a line."""
+        """Yields the calls in the program's text that extend over a line."""
         module = self._stacks.module(file_path)
         for node in () if module is None else ast.walk(module):
             if isinstance(node, ast.Call) and node.lineno <= lineno <= (node.end_lineno or 0):
@@ -151,7 +166,10 @@ class InputNames:
 
 
 def _tensors_in(call: ast.Call, parameters: tuple[str, ...]) -> list[tuple[str, Path]]:
-    """Returns (parameter, path in it) of each tensor that a call passes; empty if the text does not show them."""
+    """Returns the tensors that a call passes; empty if the text of the call does not show them.
+
+    Each tensor is (parameter, path of the tensor in the parameter's value).
+    """
     if any(isinstance(value, ast.Starred) for value in call.args) or any(word.arg is None for word in call.keywords):
         return []
     values = dict(zip(parameters, call.args, strict=False))
@@ -180,10 +198,10 @@ def _name_of(tensor: tuple[str, Path]) -> str:
 
 
 def _names_in_step(step: ast.FunctionDef, num_components: int) -> Names:
-    """Returns the variables to which a method such as `train_step(self, data)` unpacks its data.
+    """Returns the names of the variables into which a method such as `train_step(self, data)` unpacks its data.
 
-    A single component has the name of the parameter. A method that passes its data on, as in
-    `super().train_step(data)`, leaves the names to Keras. For other methods, the result is empty.
+    If the method passes the data on, as in `super().train_step(data)`, returns Keras's names. Otherwise, the name of a
+    single component is the name of the parameter. If there are more components, the result is empty.
     """
     nodes = list(ast.walk(step))
     data = next((argument.arg for argument in step.args.args[1:2]), None)
@@ -193,7 +211,7 @@ def _names_in_step(step: ast.FunctionDef, num_components: int) -> Names:
     for node in nodes:
         targets = node.targets[0] if isinstance(node, ast.Assign) else None
         if isinstance(node, ast.Assign) and isinstance(targets, ast.List | ast.Tuple) and _is_whole(node.value, data):
-            is_padded = isinstance(node.value, ast.Call)  # Keras adds None for components that are missing
+            is_padded = isinstance(node.value, ast.Call)  # Keras's function returns None for missing components
             num_targets = len(targets.elts)
             is_matching = num_targets >= num_components if is_padded else num_targets == num_components
             return dict(_targets(targets, ())) if is_matching else {}
@@ -204,7 +222,7 @@ def _names_in_step(step: ast.FunctionDef, num_components: int) -> Names:
 
 
 def _is_whole(value: ast.expr, data: str) -> bool:
-    """Returns whether an expression is a variable, or Keras's `unpack_x_y_sample_weight` of it."""
+    """Returns whether an expression is a given variable, or Keras's `unpack_x_y_sample_weight` of this variable."""
     if isinstance(value, ast.Call) and len(value.args) == 1:
         function = value.func
         name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", None)
@@ -222,7 +240,7 @@ def _targets(target: ast.expr, path: Path) -> Iterator[tuple[Path, str]]:
 
 
 def component_name(path: Path, names: Names) -> str:
-    """Returns what a tensor is in an element of a data set, such as `the component age` or `the second component`.
+    """Returns the name of a component of a data set's element, such as `the component age` or `the second component`.
 
     Args:
         path: The indexes and keys that lead to the tensor.
@@ -240,9 +258,9 @@ def component_name(path: Path, names: Names) -> str:
 
 
 def short_name(path: Path, names: Names) -> str:
-    """Returns the name of a tensor among the components of an element, such as `age`, `x[0]` or `component 1`.
+    """Returns a shorter name than `component_name`, such as `age`, `x[0]` or `component 1`.
 
-    The arguments are those of `component_name`.
+    The arguments are the same.
     """
     keys = [key for key in path if isinstance(key, str)]
     if keys:

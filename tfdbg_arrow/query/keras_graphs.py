@@ -12,7 +12,7 @@ _CALLS = {
     "predict": "predict",
     "predict_on_batch": "predict",
 }
-"""The word for a model's activity, such as `train` in `train_step`, by the Keras method that the user calls."""
+"""For each Keras method that users call: the first word of the name of the model's attribute, such as `train_step`."""
 _GRAPHS = {
     "one_step_on_data": "step",
     "one_step_on_data_distributed": "function",
@@ -20,14 +20,14 @@ _GRAPHS = {
     "one_step_on_iterator": "function",
     "multi_step_on_iterator": "function",
 }
-"""For each function that Keras makes: how the name of the model's attribute ends, such as `train_step`."""
+"""For each function that Keras makes: the last word of the name of the model's attribute, such as `train_step`."""
 
 
 def user_names(logdir: Engine, *, run_id: str) -> dict[int, str]:
     """Returns the user's names for the graphs that Keras made from a model's steps, by graph_id.
 
     A name is the name of the model's attribute, such as `train_step` or `train_function`. If all layers of the graph
-    belong to one model, the model's name follows: `train_step of digits`.
+    belong to one model, the name also contains the model's name, as in `train_step of digits`.
     """
     rows = logdir.kept_rows(
         "SELECT graph_id, graph_name, max_by(method, depth) FROM (SELECT g.graph_id, g.graph_name, s.depth, "

@@ -13,13 +13,13 @@ from tfdbg_arrow.storage.search import LogdirsBelow
 
 @dataclass(frozen=True, kw_only=True)
 class LogdirSummary:
-    """One of several logdirs.
+    """The summary of one logdir.
 
     Attributes:
         path: The directory.
-        num_runs: Number of its runs; None if the directory cannot be listed.
+        num_runs: Number of runs in the logdir; None if the directory cannot be listed.
         wall_time_ns: When the logdir was last changed, in nanoseconds since 1970-01-01T00:00:00Z.
-        is_bad: Whether it holds a tensor with a NaN or an infinity; None if it was not read.
+        is_bad: Whether the logdir has a tensor with a NaN or an infinity; None if the logdir was not read.
     """
 
     path: str
@@ -33,8 +33,8 @@ def read_summaries(below: LogdirsBelow, *, max_read: int = 20, max_seconds: floa
 
     Args:
         below: The logdirs.
-        max_read: Maximum number of logdirs that are opened; `is_bad` is None for the others.
-        max_seconds: No logdir is opened after this time.
+        max_read: Maximum number of logdirs that are opened. `is_bad` is None for the other logdirs.
+        max_seconds: No logdir is opened after this time in seconds.
     """
     end = time.monotonic() + max_seconds
     return tuple(

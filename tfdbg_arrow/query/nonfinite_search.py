@@ -21,7 +21,7 @@ from tfdbg_arrow.query.recorded import EFFECTS, KINDS, TensorEvent
 from tfdbg_arrow.schema.op_traits import COLLECTIVES
 
 _MAX_TENSORS_OF_OP = 20
-"""Maximum number of an op's bad tensors whose effects are determined."""
+"""Maximum number of bad tensors of one op for which the effects are determined."""
 _RESULT_FOR_NAN = "the program returns this constant in place of a value that was NaN already"
 IsAllowed = Callable[[str | None, str | None], bool]
 """Takes the type and the name of an op (None if it has no name), and returns whether it may make bad values."""
@@ -39,25 +39,27 @@ def first_nonfinite(
     Origins are ranked by their effect: a bad variable ranks before a bad result, and a bad result ranks before a bad
     metric. A bad loss ranks like a bad variable. An origin that did no harm (see `NonFinite.is_expected`) is returned
     only if there is no other origin. Among the origins of the same rank, the first in program order is returned. The
-    answer does not depend on the order of arrival.
+    answer does not depend on the order in which the tensors were recorded.
 
-    If the bad value of a forward op was left out and came back in the gradient, the answer is the forward op.
+    A program can leave out the bad value of a forward op, for example with `tf.where`, although the gradient of this op
+    is bad. The answer is then the forward op.
 
     Args:
         logdir: An open logdir or its path.
         kinds: What counts as bad: `nan`, `inf` or both.
-        run_id: The run, or "all". None means the newest run, with the other processes of its program. If there are
-            several runs, the answer comes from a run with the most harmful origin; among such runs, from the run in
-            which a bad value was recorded first.
-        is_allowed: Takes the type and the name of an op (None if it has no name), and returns whether it may make bad
-            values. Origins for which it returns True are ignored, but bad values that other ops make from their values
-            count. None means that no op may make bad values.
+        run_id: The run, or "all". None means the newest run and the runs of the other processes of its program. If
+            there are several runs, the answer comes from the run with the most harmful origin. Among equally harmful
+            origins, the answer comes from the run in which a bad value was recorded first.
+        is_allowed: Takes the type and the name of an op (None if the op has no name), and returns whether the op may
+            make bad values. Such an op is ignored. If another op makes a new bad value from its values, that op counts.
+            None means that no op may make bad values.
 
     Returns:
-        The origin. If several workers reduce a tensor together, it is the op that created the value, not an op that
-        received it. If filters left no proven origin, it is the bad tensor whose recorded inputs are not bad, with
-        `is_origin` False. None if no recorded tensor holds one of the kinds. If only has_inf_or_nan was measured
-        (CURT_HEALTH), a bad tensor counts as holding every requested kind.
+        The origin. If several workers reduce a tensor together, the origin is the op that created the value, not an op
+        that received it. If the recording leaves out tensors and so proves no origin, the result is the first bad
+        tensor that has no bad recorded input, and `is_origin` is False. None if no recorded tensor has a value of the
+        kinds. In the mode CURT_HEALTH, which only measures has_inf_or_nan, a bad tensor counts for every requested
+        kind.
 
     Raises:
         LogdirError: The path is not a readable logdir.
@@ -68,7 +70,7 @@ def first_nonfinite(
     with asking(logdir, run_id) as (open_, asked):
         if is_allowed is not None:
             return _search(open_, asked, wanted, is_allowed)
-        # Pages and reports ask this question many times.
+        # Keep the answer, because pages and reports ask this question many times.
         answers: dict[tuple[object, ...], NonFinite | None] = open_.kept(first_nonfinite, dict)
         key = (wanted, asked.run_ids)
         if key not in answers:
@@ -88,7 +90,10 @@ def _search(logdir: Engine, asked: AskedRuns, kinds: tuple[str, ...], is_allowed
 
 
 def has_nan_variable(logdir: Engine, *, run_id: str) -> bool:
-    """Returns whether an op wrote a NaN to a variable other than a metric's. This is faster than finding the origin."""
+    """Returns whether an op wrote a NaN to a variable. Variables of metrics do not count.
+
+    This is faster than finding the origin.
+    """
     reader = BadTensorReader(logdir, run_id=run_id, kinds=("nan",))
     with reader.flow.lock:
         return any(row.num_nan for batch in reader.sinks.batches("variable") for row in batch)
@@ -96,20 +101,20 @@ def has_nan_variable(logdir: Engine, *, run_id: str) -> bool:
 
 @dataclass(frozen=True)
 class _Candidate:
-    """A culprit and the reader of its run."""
+    """A culprit, and the reader of the run that has the culprit."""
 
     culprit: Culprit
     reader: BadTensorReader
 
     def harmful_rank(self) -> tuple[int, bool]:
-        """Returns the sort key among harmful culprits.
+        """Returns the sort key of a harmful culprit.
 
-        Among culprits with the same effect, those from other workers sort last.
+        Among culprits with the same effect, those whose values came from other workers sort last.
         """
         return EFFECTS.index(self.culprit.effect.name or EFFECTS[-1]), self._is_received()
 
     def harmless_rank(self) -> tuple[bool, bool]:
-        """Returns the sort key among culprits that did no known harm. Culprits that may have done harm sort first."""
+        """Returns the sort key of a culprit that did no known harm. Culprits that may have done harm sort first."""
         return self.culprit.effect.expected_reason is not None, self._is_received()
 
     def _is_received(self) -> bool:
@@ -139,7 +144,7 @@ def _reader(logdir: Engine, run_id: str, kinds: tuple[str, ...], is_allowed: IsA
 def _candidates(
     readers: Iterable[BadTensorReader], culprit_of: Callable[[Culprits], Culprit | None]
 ) -> Iterator[_Candidate]:
-    """Yields the culprit of each run that has one."""
+    """Yields the culprit of each run; omits runs without a culprit."""
     for reader in readers:
         with reader.flow.lock:
             culprit = culprit_of(reader.culprits)
@@ -150,7 +155,13 @@ def _candidates(
 def _best(
     candidates: Iterable[_Candidate], rank: Callable[[_Candidate], tuple[int, bool]], least: tuple[int, bool]
 ) -> _Candidate | None:
-    """Returns the first culprit of the lowest rank. The search ends early at a culprit of the lowest possible rank."""
+    """Returns the first culprit with the lowest rank.
+
+    Args:
+        candidates: The culprits.
+        rank: Returns the rank of a culprit.
+        least: The lowest possible rank. The search ends at the first culprit with this rank.
+    """
     best: _Candidate | None = None
     for candidate in candidates:
         if best is None or rank(candidate) < rank(best):
@@ -161,7 +172,10 @@ def _best(
 
 
 def most_harmful(tensors: Iterable[NonFinite]) -> NonFinite | None:
-    """Returns the first bad tensor of the highest rank, ranked as in `first_nonfinite`, or None if there is none."""
+    """Returns the most harmful of several bad tensors, by the ranks of `first_nonfinite`; None for no tensors.
+
+    If several tensors are equally harmful, returns the first of them.
+    """
     ranks = {effect: rank for rank, effect in enumerate(EFFECTS)}
     return min(
         tensors, key=lambda tensor: (tensor.is_expected, ranks.get(tensor.effect or "", len(EFFECTS) - 1)), default=None
@@ -169,18 +183,18 @@ def most_harmful(tensors: Iterable[NonFinite]) -> NonFinite | None:
 
 
 def first_nan(logdir: Engine | str | Path, *, run_id: str | None = None) -> NonFinite | None:
-    """Returns the op that caused the first NaN: `first_nonfinite` with kinds=("nan",)."""
+    """Returns the op that caused the first NaN. The same as `first_nonfinite` with kinds=("nan",)."""
     return first_nonfinite(logdir, kinds=("nan",), run_id=run_id)
 
 
 def origins_of(logdir: Engine | str | Path, event_indexes: Iterable[int], *, run_id: str) -> list[NonFinite]:
     """Returns the distinct origins of bad tensors of a run, in the order of the tensors.
 
-    Their effects are not determined: `effect` is None.
+    The effects of the origins are not determined: `effect` is None.
 
     Args:
         logdir: An open logdir or its path.
-        event_indexes: The tensors, as rows of tensor_health. Rows that are missing or not bad are ignored.
+        event_indexes: The event_index of each bad tensor. Tensors that have no row or are not bad are ignored.
         run_id: The run.
 
     Raises:
@@ -202,19 +216,19 @@ def origins_of(logdir: Engine | str | Path, event_indexes: Iterable[int], *, run
 def judged_origins(
     logdir: Engine | str | Path, event_indexes: Iterable[int], *, run_id: str, culprit: NonFinite | None
 ) -> dict[int, NonFinite | None]:
-    """Returns the origins of a run with their lines and effects, by event_index. They agree with `first_nonfinite`.
+    """Returns origins of a run with their lines and effects, by event_index. The effects agree with `first_nonfinite`.
 
     If a bad value did harm in the run, an origin counts as expected only if all bad tensors of its op are expected, or
-    if the program wrote the origin as a constant. Otherwise a later tensor of the op may have done the harm.
+    if the program wrote the origin as a constant. Otherwise, a later tensor of the op may have done the harm.
 
     Args:
         logdir: An open logdir or its path.
-        event_indexes: The origins, as rows of tensor_health. Rows that are missing are omitted.
+        event_indexes: The event_index of each tensor. Tensors that have no row are omitted.
         run_id: The run.
         culprit: The result of `first_nonfinite` for the run.
 
     Returns:
-        The origins; None for a tensor that took its bad values from another tensor.
+        The origins. The value is None for a tensor that took its bad values from another tensor.
 
     Raises:
         LogdirError: The path is not a readable logdir.
@@ -235,7 +249,7 @@ def judged_origins(
 
 
 def _judged_effect(reader: BadTensorReader, event: TensorEvent, culprit: NonFinite | None) -> Effect | None:
-    """Returns the effect of an origin, or None if a later tensor of its op may have a different effect."""
+    """Returns the effect of an origin, or None if a later tensor of the same op may have a different effect."""
     if reader.culprits.beside_constant(event):
         return Effect("absorbed", _RESULT_FOR_NAN)
     effect = reader.effects.of(event)
@@ -255,13 +269,13 @@ def nonfinite(
     run_id: str | None = None,
     limit: int | None = 1000,
 ) -> list[NonFinite]:
-    """Returns the tensors that hold a bad value, by run and event_index.
+    """Returns the tensors that have a bad value, sorted by run and then by event_index.
 
     Args:
         logdir: An open logdir or its path.
         kinds: What counts as bad: `nan`, `inf` or both.
-        run_id: The run, or "all". None means the newest run, with the other processes of its program. If there are
-            several runs, the run in which a bad value was recorded first comes first.
+        run_id: The run, or "all". None means the newest run and the runs of the other processes of its program. The
+            runs are sorted by the time of their first bad value.
         limit: Maximum number of tensors; None means all. After the first NaN, nearly every tensor of a training is bad.
 
     Raises:
@@ -294,11 +308,11 @@ def _check_kinds(kinds: Iterable[str]) -> tuple[str, ...]:
 
 
 def tensor_context(logdir: Engine, event_index: int, *, run_id: str) -> TensorContext:
-    """Returns the inputs, the stack and the purpose of the op that made a recorded tensor. The tensor may be healthy.
+    """Returns the inputs, the stack and the role of the op that made a recorded tensor. The tensor may be healthy.
 
     Args:
         logdir: The logdir.
-        event_index: The tensor's row in tensor_health.
+        event_index: The event_index of the tensor's row in tensor_health.
         run_id: The run.
 
     Raises:

@@ -1,4 +1,4 @@
-"""OutsideTensors: names the tensors that no recorded op made, such as an argument or a feed."""
+"""OutsideTensors: names tensors that no recorded op made, such as arguments and feeds."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from tfdbg_arrow.schema.op_traits import READER, WRITER
 
 _Place = tuple[int, Op]
 _PARTS = {"metric": "of a metric", "optimizer": "of the optimizer"}
-"""The part of a program that reads a variable, by the role of the ops that read it."""
+"""The owner of a variable, by the role of the ops that read the variable."""
 _MAX_COPIES = 10
-"""Maximum number of copies of a tensor that are followed to a variable."""
+"""Maximum number of copies of a tensor that are searched for a write to a variable."""
 ASSIGNED = "a value for a variable"
-"""The beginning of the name of a tensor from outside that the program only assigned to a variable."""
+"""The first words of the name of a tensor from outside that the program only assigned to a variable."""
 CAPTURED = "a tensor made outside the function"
-"""The name of a tensor from outside that a function uses without taking it as an argument."""
+"""The name of a tensor from outside that a function captured."""
 WRITTEN = "an infinity that the program wrote"
-"""The name of an infinity that is written in the code of the line that first took it."""
+"""The name of an infinity from outside, if the line that first took the infinity also contains it as a literal."""
 
 
 class OutsideTensors:
-    """Names one run's tensors from outside. The caller must hold the lock of the data flow."""
+    """Names the tensors of one run that came from outside. The caller must hold the lock of the data flow."""
 
     def __init__(self, flow: DataFlow) -> None:
         self._flow = flow
@@ -55,7 +55,7 @@ class OutsideTensors:
         return f"the argument {name} of {function}"
 
     def argument_name(self, execution: Execution, index: int) -> str | None:
-        """Returns the name of an argument without its function, or the fed op's name; otherwise as `argument`."""
+        """Returns the same as `argument`, but without the function: the name of the argument or of the fed op."""
         graphs, graph_id = self._flow.graphs, execution.graph_id
         feeds = graphs.feeds.get(execution.op_type)
         if feeds is not None:
@@ -72,7 +72,11 @@ class OutsideTensors:
         return ASSIGNED + ("" if part is None else f" {part}")
 
     def stored_in(self, event: TensorEvent) -> str | None:
-        """Returns the owner of the variable to which eager code wrote a tensor, such as `of the layer bn`, or None."""
+        """Returns the owner of a variable, such as `of the layer bn`; None if the owner is not known.
+
+        Args:
+            event: A tensor that eager code wrote to the variable.
+        """
         tensor_ids, seen = [event.tensor_id], set[int]()
         while tensor_ids and len(seen) < _MAX_COPIES:
             tensor_id = tensor_ids.pop()
@@ -90,14 +94,18 @@ class OutsideTensors:
         return None
 
     def _owner(self, handle: int) -> str | None:
-        """Returns the part of the program that a variable belongs to, such as `of the layer bn`, or None."""
+        """Returns the owner of a variable, such as `of the layer bn`; None if the owner is not known.
+
+        Args:
+            handle: The tensor ID of the variable's handle.
+        """
         labels = list(self._readers(handle))
         layer = next((label.layer for label in labels if label.role != "optimizer" and label.layer), None)
         parts = {_PARTS.get(label.role or "") for label in labels}
         return f"of the layer {layer}" if layer else parts.pop() if len(parts) == 1 else None
 
     def _readers(self, handle: int) -> Iterator[Label]:
-        """Yields the labels of the ops that read a variable: eager ops, then ops of graphs and called functions."""
+        """Yields the labels of the ops that read a variable: first eager ops, then ops of graphs."""
         for use in self._flow.events.uses_before(handle, op_types=[READER], before=2**63 - 1):
             yield self._flow.labels.execution(use.execution_index)
         for op_type, graph_id, index in self._flow.events.ways_of_use(handle):
@@ -108,13 +116,13 @@ class OutsideTensors:
 
 
 def users_of(flow: DataFlow, graph_id: int, name: str, seen: set[tuple[int, str]] | None = None) -> Iterator[_Place]:
-    """Yields the ops that take an argument of a graph, in order of creation, including ops in called functions.
+    """Yields the ops that take an argument of a graph, in order of creation. Includes ops in called functions.
 
     Args:
         flow: The data flow of the run.
         graph_id: The graph.
         name: The Placeholder of the argument.
-        seen: Placeholders whose users are left out. Each Placeholder whose users are yielded is added.
+        seen: Placeholders whose ops are not yielded. The search adds each Placeholder that it visits.
     """
     seen = set() if seen is None else seen
     if (graph_id, name) in seen:

@@ -1,4 +1,4 @@
-"""RaggedBatches: finds the samples to which the values of a ragged or sparse component of a batch belong."""
+"""RaggedBatches: finds the samples that the values of a ragged or sparse component of a batch belong to."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from tfdbg_arrow.query.step_inputs import KeptInput, StepInputs
 
 @dataclass(frozen=True)
 class RaggedBatch:
-    """A component of a batch: its samples have values along one ragged axis, or they are rows of a sparse tensor.
+    """A ragged or sparse component of a batch. A ragged component has one ragged axis.
 
     Attributes:
         values: The kept values of all samples.
-        limits: Sample i has the values from limits[i] up to limits[i + 1].
+        limits: Sample i has the values from index limits[i] to limits[i + 1] - 1.
         source: The component, as a source of the batch.
         slot: The number of the component.
-        first_id: The id of the tensor with which TensorFlow begins when it passes the component to a function. Its
-            argument has the name of the component.
-        is_reduced: Whether the bad tensor reduces the values of each sample.
+        first_id: The ID of the first tensor that TensorFlow passes to a function for this component. The argument for
+            this tensor has the name of the component.
+        is_reduced: Whether the bad tensor has one slice for each sample, to which the sample's values were reduced.
     """
 
     values: KeptInput
@@ -39,11 +39,11 @@ class RaggedBatch:
 
     @property
     def num_slices(self) -> int:
-        """The number of slices along the first axis of the bad tensor."""
+        """The number of slices that the bad tensor must have along its first axis."""
         return len(self.limits) - 1 if self.is_reduced else self.limits[-1]
 
     def sample_of(self, index: int) -> int:
-        """Returns the sample of a value, or of a slice of a tensor that reduces the values of each sample."""
+        """Returns the sample that a slice of the bad tensor belongs to."""
         return index if self.is_reduced else bisect_right(self.limits, index) - 1
 
 
@@ -59,9 +59,9 @@ class RaggedBatches:
         self._step_inputs = step_inputs
 
     def find(self, source: BatchSource, *, num_slices: int) -> RaggedBatch | None:
-        """Returns the component whose values are a given source; None for another source.
+        """Returns the component whose values are a given source; None if the source is something else.
 
-        The result is also None unless the recording kept the values and their places, as arguments of a step.
+        The result is also None if the recording did not keep the values and their positions as arguments of a step.
 
         Args:
             source: The source.

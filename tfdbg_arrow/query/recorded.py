@@ -1,4 +1,4 @@
-"""The classes of recorded tensors and executions, and of the places that a tensor passed."""
+"""Classes for recorded tensors and executions, and for the graphs and eager tensors that a value passed through."""
 
 from __future__ import annotations
 
@@ -11,19 +11,22 @@ from tfdbg_arrow.query.displayed import Displayed
 from tfdbg_arrow.query.engine import Engine
 
 FLAT = "is_flat"
-"""Metadata key of a field that holds a dataclass. In a data frame, each attribute of the dataclass becomes a column."""
+"""A key in the metadata of a dataclass field whose value is another dataclass.
+
+In a data frame, each attribute of the inner dataclass becomes a column.
+"""
 EFFECTS = ("variable", "result", "metric", "absorbed")
-"""Where the badness of a tensor can end, the most harmful first."""
+"""Where bad values can end up, the most harmful effect first."""
 KINDS = ("nan", "inf")
-"""The kinds of bad element."""
+"""The kinds of bad values."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class TensorHealth(Displayed):
-    """The health of a tensor. None means not measured in this mode.
+    """The health of a tensor. An attribute is None if the mode of the recording does not measure it.
 
     Attributes:
-        event_index: Its row in tensor_health.
+        event_index: The event_index of the tensor's row in tensor_health.
         dtype: TensorFlow's name of the dtype; None if an imported dump does not contain it.
         shape: Dimensions.
         size: Number of elements.
@@ -40,10 +43,10 @@ class TensorHealth(Displayed):
         mean_finite: Mean of the finite elements.
         stddev_finite: Standard deviation of the finite elements.
         max_abs_finite: Greatest magnitude of a finite element.
-        first_bad_index: Index of the first element that is infinite or NaN, in row-major order. Also None if there is
-            no such element.
-        num_bad_slices: Number of slices along the first axis that have such an element. Also None for a scalar, and if
-            there is no such element.
+        first_bad_index: Index of the first element that is infinite or NaN, in row-major order. Also None if no element
+            is infinite or NaN.
+        num_bad_slices: Number of slices along the first axis that have an infinite or NaN element. Also None for a
+            scalar, and if no element is infinite or NaN.
     """
 
     event_index: int
@@ -68,7 +71,7 @@ class TensorHealth(Displayed):
 
     @property
     def first_bad_place(self) -> tuple[int, ...] | None:
-        """The first bad element's index in each dimension; None for a scalar, and if it was not measured."""
+        """The index of the first bad element in each dimension; None for a scalar, and if it was not measured."""
         if self.first_bad_index is None or not self.shape or not 0 <= self.first_bad_index < prod(self.shape):
             return None
         indexes, rest = [], self.first_bad_index
@@ -90,12 +93,12 @@ HEALTH_COLUMNS = tuple(field.name for field in fields(TensorHealth))
 
 
 def health_facts(tensor: TensorHealth) -> dict[str, Any]:
-    """Returns the health attributes of an answer, as keyword arguments for another answer about the same tensor."""
+    """Returns the health attributes of an answer, as keyword arguments that make another answer about this tensor."""
     return {name: getattr(tensor, name) for name in HEALTH_COLUMNS}
 
 
 def health_of(tensor: TensorHealth) -> TensorHealth:
-    """Returns the health attributes of an answer or a row, without its other attributes."""
+    """Returns only the health attributes of an answer or a row."""
     return TensorHealth(**health_facts(tensor))
 
 
@@ -120,9 +123,10 @@ class TensorEvent(TensorHealth):
     executed_graph_id: int | None
 
     def bad_kinds(self, kinds: Iterable[str] = KINDS) -> frozenset[str]:
-        """Returns the given kinds that the tensor holds.
+        """Returns those of the given kinds of bad values that the tensor has.
 
-        If only `has_inf_or_nan` was measured (CURT_HEALTH), a bad tensor may hold any kind, so all are returned.
+        If only `has_inf_or_nan` was measured (CURT_HEALTH), a bad tensor may have any kind, so all given kinds are
+        returned.
         """
         if not self.has_inf_or_nan:
             return frozenset()
@@ -141,12 +145,12 @@ class TensorEvent(TensorHealth):
 
     @property
     def context(self) -> Context:
-        """Where in the run's control flow a graph tensor was computed."""
+        """The position in the run's control flow at which a tensor of a graph was computed."""
         return Context(self.step_id, self.execution_index, self.call_site, self.frame_id, self.iteration)
 
     @property
     def graph_tensor(self) -> GraphTensor | None:
-        """The tensor's place in a graph; None for a tensor of eager code."""
+        """The tensor as an output of an op in a graph; None for a tensor of eager code."""
         if self.scope != "graph" or self.graph_id is None or self.op_name is None or self.output_slot is None:
             return None
         return GraphTensor(self.context, self.graph_id, self.op_name, self.output_slot, self.event_index)
@@ -154,13 +158,13 @@ class TensorEvent(TensorHealth):
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Where in the run's control flow a graph ran. None means unknown.
+    """The position in the run's control flow at which a graph ran. An attribute is None if it is unknown.
 
     Attributes:
-        step_id: TensorFlow's step id.
+        step_id: TensorFlow's step ID.
         execution_index: The call from eager code.
-        call_site: Path of calling ops from the outermost graph.
-        frame_id: Control-flow frame.
+        call_site: The call site: the path of calling ops from the outermost graph.
+        frame_id: The control-flow frame.
         iteration: Iteration of this frame's loop, from 0.
     """
 
@@ -173,14 +177,14 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class SiteVisit:
-    """The rows of one graph at a call site in one control-flow frame, within one step.
+    """Facts about the rows that have the same step, graph, call site and control-flow frame.
 
     Attributes:
         graph_id: The graph.
-        call_site: Its call site.
-        frame_id: Its control-flow frame.
+        call_site: The call site.
+        frame_id: The control-flow frame.
         iterations: The iterations with a row, in order.
-        first_event_index: Least event_index of the rows.
+        first_event_index: Smallest event_index of the rows.
         num_rows: Number of rows.
     """
 
@@ -193,7 +197,7 @@ class SiteVisit:
 
     @property
     def last_iteration(self) -> int:
-        """The greatest iteration with a row."""
+        """The last iteration with a row."""
         return self.iterations[-1]
 
 
@@ -202,14 +206,14 @@ class EagerTensor:
     """The recorded facts about an eager tensor.
 
     Attributes:
-        tensor_id: Its id.
-        event: Its row in tensor_health, or None.
-        execution_index: The execution that made it; None for a tensor from outside.
+        tensor_id: The tensor's ID.
+        event: The tensor's row in tensor_health, or None.
+        execution_index: The execution that made the tensor; None for a tensor from outside.
         execution_event_index: The event_index of this execution.
         op_type: Op type or function name of this execution.
-        graph_id: The called function's graph; None for an op.
-        output_slot: Index of the execution's output.
-        dtype: Its dtype; None if unknown.
+        graph_id: The graph of the called function; None for an op.
+        output_slot: Index of the tensor among the outputs of the execution.
+        dtype: The tensor's dtype; None if unknown.
     """
 
     tensor_id: int
@@ -227,13 +231,13 @@ class Op:
     """One op of a graph.
 
     Attributes:
-        op_name: Its name.
-        op_type: Its type.
-        op_index: Its place in the order of creation.
-        stack_trace_id: The stack that created it, or None.
-        inputs: (name of the source op, its output slot) for each data input.
+        op_name: The op's name.
+        op_type: The op's type.
+        op_index: The op's position in the order of creation.
+        stack_trace_id: The stack that created the op, or None.
+        inputs: (name of the source op, output slot of the source op) for each data input.
         made_for: For a node that TensorFlow's optimizer made, the program's op that the node computes or prepares. The
-            node has the op_index and the stack of this op. None for an op of the program.
+            node has the op_index and the stack of that op. None for an op of the program.
         replaced_slot: The output of `made_for` that the node computes; None if the node only prepares `made_for`.
     """
 
@@ -270,7 +274,8 @@ class GraphTensor:
     """An output of an op, in one run of its graph.
 
     Attributes:
-        near: event_index of a tensor computed from this one. It selects the row if the context is not known.
+        near: The event_index of a tensor that was computed from this one. If the context is not known, `near` selects
+            the row.
     """
 
     context: Context
@@ -286,7 +291,7 @@ class GraphTensor:
 
 @dataclass(frozen=True, slots=True)
 class EagerValue:
-    """An eager tensor, by its id."""
+    """An eager tensor, identified by its tensor ID."""
 
     tensor_id: int
 
@@ -299,13 +304,15 @@ class Trace:
     """Where a tensor came from.
 
     Attributes:
-        path: The places that the tensor passed, from the op that takes it back to the op that computed it; never empty.
+        path: The places that have the tensor's value. The first place is an input of the op that takes the tensor. The
+            last place is the output of the op that computed the tensor. Never empty.
         event: The row of the last place, or None.
-        health: The first row on the path, or None. It is the tensor's health, since all places hold equal values.
-        dtype: Its dtype; None if unknown.
-        how: The first border that the tensor crossed, from the op that takes it back: `graph` (no border), `argument`,
-            `capture`, `loop`, `call`, `variable`, `eager`, `external`.
-        is_lost: Whether the path ends at a border because nothing was recorded on the other side.
+        health: The first row on the path, or None. All places on the path have equal values, so this is also the health
+            of the tensor.
+        dtype: The tensor's dtype; None if unknown.
+        how: The first border on the path: `graph` (no border), `argument`, `capture`, `loop`, `call`, `variable`,
+            `eager` or `external`.
+        is_lost: Whether the path ends at a border because nothing was recorded on the other side of the border.
     """
 
     path: tuple[Place, ...]
@@ -317,12 +324,12 @@ class Trace:
 
     @property
     def row(self) -> TensorEvent | None:
-        """The row of the last place. If that place has no row, the first row on the path."""
+        """The row of the last place or, if that place has no row, the first row on the path."""
         return self.event or self.health
 
     @property
     def place(self) -> Place:
-        """The last place: the op that computed the tensor, as far as it is known."""
+        """The last place: the output of the op that computed the tensor or, if unknown, of the earliest known op."""
         return self.path[-1]
 
 
@@ -347,7 +354,7 @@ def read_events(logdir: Engine, condition: str, parameters: Sequence[object]) ->
 
 
 def bad_condition(kinds: Sequence[str]) -> str:
-    """Returns the SQL condition on tensor_health that selects tensors with one of the kinds.
+    """Returns the SQL condition on tensor_health that selects tensors with bad values of these kinds.
 
     The condition first tests one boolean column, so a scan of a healthy run does not read the counts.
     """

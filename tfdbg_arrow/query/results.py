@@ -3,11 +3,12 @@
 to_polars(logdir.history("Softmax")).group_by("step").agg(pl.col("max_finite").max())
 
 Each attribute becomes one column, in order. A nested dataclass becomes a struct, a tuple becomes a list, and None
-becomes NULL. NaN stays NaN. `NonFinite.forward` becomes several columns: `forward_op_type`, `forward_op_name` …, and
-its source line `forward_file_path`, `forward_lineno`, `forward_func`, `forward_code`, `forward_owner`, `forward_colno`,
-`forward_end_colno`. The column types are the types that the dataclass declares, regardless of the rows. The only
-exception is elements of tensors (`object`): they become booleans, integers or floats if all elements have that type,
-and otherwise text.
+becomes NULL. NaN stays NaN. `NonFinite.forward` becomes several columns, such as `forward_op_type` and
+`forward_op_name`. Its source line becomes the columns `forward_file_path`, `forward_lineno`, `forward_func`,
+`forward_code`, `forward_owner`, `forward_colno` and `forward_end_colno`.
+
+The declaration of the dataclass determines the types of the columns, except for elements of tensors (`object`). If all
+elements of a tensor column have the same type, the column has booleans, integers or floats. Otherwise, it has text.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def to_arrow(rows: Iterable[Any], row_type: type | None = None) -> pa.Table:
     Args:
         rows: Instances of one dataclass, as returned by `nonfinite()`, `history()`, `alerts().alerts`,
             `provenance().hops`, `coverage().stats` and `doctor().findings`.
-        row_type: The dataclass. It is required if there may be no rows.
+        row_type: The dataclass. This argument is required if `rows` can be empty.
 
     Raises:
         QueryError: There are no rows and no `row_type`, or a row is of another type.
@@ -98,7 +99,7 @@ def as_polars(table: pa.Table) -> Any:
 def as_pandas(table: pa.Table) -> Any:
     """Returns an Arrow table as a `pandas.DataFrame` with Arrow types.
 
-    They keep integers, and distinguish NULL from NaN.
+    Unlike NumPy types, Arrow types keep integers that are NULL in some rows, and distinguish NULL from NaN.
 
     Raises:
         MissingDependencyError: pandas is not installed.
@@ -117,9 +118,9 @@ def _attributes(kind: type) -> tuple[tuple[str, Any], ...]:
 
 
 def _flat(prefix: str, values: Sequence[Any], annotation: Any) -> dict[str, pa.Array]:
-    """Returns a column for each attribute of dataclasses and of nested dataclasses.
+    """Returns a column for each attribute of dataclasses, including the attributes of nested dataclasses.
 
-    For None, all attributes are NULL.
+    If a value is None instead of a dataclass, all of its columns are NULL.
     """
     kind = _dataclass_in(annotation)
     assert kind is not None
@@ -134,7 +135,7 @@ def _flat(prefix: str, values: Sequence[Any], annotation: Any) -> dict[str, pa.A
 
 
 def _dataclass_in(annotation: Any) -> type | None:
-    """Returns the dataclass in an annotation, alone or combined with None."""
+    """Returns the dataclass in an annotation such as `Frame` or `Frame | None`; None if there is no dataclass."""
     named = (annotation, *typing.get_args(annotation))
     return next(
         (candidate for candidate in named if isinstance(candidate, type) and dataclasses.is_dataclass(candidate)), None
@@ -179,7 +180,7 @@ def _element_type(values: Sequence[object]) -> pa.DataType:
 
 
 def _plain(value: Any, type_: pa.DataType) -> Any:
-    """Returns a value in the form that Arrow accepts for a type: a dataclass as a dict, an element as float or text."""
+    """Converts a value for a column of an Arrow type: a dataclass to a dict, and an element to a float or text."""
     if value is None:
         return None
     if pa.types.is_struct(type_):

@@ -1,4 +1,4 @@
-"""SourceArrays: the arrays and files that the batches of data sets come from, and the order of their records."""
+"""SourceArrays: finds the records in arrays or files from which a data set made its batches."""
 
 from __future__ import annotations
 
@@ -14,37 +14,45 @@ from tfdbg_arrow.safe_text import parse_json
 from tfdbg_arrow.schema.op_traits import Trait, types_with
 
 GETS_ELEMENT = types_with(Trait.GETS_ELEMENT)
-"""Types of ops whose outputs are the components of an element of a data set."""
+"""Types of ops that output the components of a data set's element."""
 _BATCHES = frozenset({
     "BatchDataset", "BatchDatasetV2", "PaddedBatchDataset", "PaddedBatchDatasetV2", "ParallelBatchDataset",
 })  # fmt: skip
-"""Types of ops that make batches of the elements of a data set."""
+"""Types of ops that only group the elements of a data set into batches."""
 MAKES_BATCHES = _BATCHES | {"MapAndBatchDataset"}
 """Types of ops that make data sets whose elements are batches."""
 _MAPS_IN_PARALLEL = "ParallelMapDatasetV2"
 _MAPS = frozenset({"MapDataset", _MAPS_IN_PARALLEL})
 _LIMITS = frozenset({"RepeatDataset", "TakeDataset"})
-"""Types of ops that repeat a data set or end it early."""
+"""Types of ops that repeat a data set, or end a data set early."""
 _SKIPS = "SkipDataset"
 _READS_FILES_OR_GENERATOR = "FlatMapDataset"
-"""The type of op that returns the records of several data sets in sequence, such as one data set for each file."""
+"""The type of op that concatenates the records of several data sets, such as one data set for each file."""
 _ARRAYS_OF_KERAS = ("Dataset_map_permutation", "Dataset_flat_map_slice_batch_indices", "Dataset_map_grab_batch")
-"""Names of the functions with which Keras takes batches from arrays."""
+"""Names of the Keras functions that take batches from arrays."""
 _MAX_OF_INDICES = 8
-"""Number of data sets that Keras may chain to number the rows of arrays, with some reserve."""
+"""Maximum number of data sets in the chain that numbers the rows of arrays. Keras's chains are shorter."""
 _MANY = 2**63
-"""Stands for an unknown number of records, such as in files. It is so large that no record counts as a repetition."""
+"""Stands for an unknown number of records. The number is so large that no record counts as a repetition."""
 _HANDING_ON = frozenset({"CacheDataset", "CacheDatasetV2", "ModelDataset", "OptionsDataset", "PrefetchDataset"})
 """Types of data sets that return the elements of their input unchanged."""
 _DISTRIBUTES = frozenset({"AutoShardDataset", "RebatchDataset", "RebatchDatasetV2"})
-"""Types of data sets with which a distribution strategy of one worker splits batches, in the order of the samples."""
+"""Types of data sets that split batches for a distribution strategy. With one worker, the samples stay in order."""
 _TAKES_PART = re.compile(r"(?:.*/)?(?:IteratorGetNext(?:_(\d{1,4}))?|cond(?:_(\d{1,4}))?/OptionalGetValue)", re.DOTALL)
-"""Matches the name of the op with which a replica takes its part of a batch. The groups are the number of the replica,
-which is missing for replica 0. If a batch may be incomplete, a branch for each replica takes the part."""
+"""Matches the name of the op that takes a replica's part of a batch.
+
+Each group is the number of the replica, which is missing for replica 0. If a batch may be incomplete, the op is in a
+branch (`cond`).
+"""
 
 
 class _DataSet(NamedTuple):
-    """A row of `data_set`, with the paths to the components; no paths if the components have no names."""
+    """A row of the table `data_set`.
+
+    Attributes:
+        is_deterministic: The column of this name.
+        paths: The path of each component; empty if the components have no names.
+    """
 
     is_deterministic: bool
     paths: tuple[tuple[int | str, ...], ...]
@@ -54,10 +62,10 @@ class _Records(NamedTuple):
     """The records of a data set.
 
     Attributes:
-        number: Number of the records.
+        number: Number of records.
         are_rows: Whether the records are the rows of arrays.
-        are_made_in_parallel: Whether a function made several records at once.
-        follow_skipped: Whether the data set left out other records before these records.
+        are_made_in_parallel: Whether a function made several records at the same time.
+        follow_skipped: Whether the data set skipped other records before these records.
     """
 
     number: int
@@ -67,7 +75,7 @@ class _Records(NamedTuple):
 
 
 class SourceRow(NamedTuple):
-    """A record from which a data set made a sample.
+    """The record from which a data set made a sample.
 
     Attributes:
         number: Number of the record, from 0.
@@ -89,7 +97,7 @@ class SourceArrays:
         self._run_id = run_id
 
     def is_array(self, op_type: str) -> bool:
-        """Returns whether a data set of this type, made from an array, has the array's rows as records."""
+        """Returns whether the records of a data set of this type are the rows of an array."""
         return op_type == "TensorSliceDataset" or (op_type == "TensorDataset" and self._has_arrays_of_keras)
 
     def is_batched(self, execution_index: int) -> bool:
@@ -109,18 +117,23 @@ class SourceArrays:
         return False
 
     def element_component(self, taken_in: int | None, output_slot: int | None) -> tuple[int | str, ...] | None:
-        """Returns the path of a component of an element; None without names.
+        """Returns the path of a component of an element; None if the path is not recorded.
 
         Args:
             taken_in: The execution that took the element from a data set.
-            output_slot: The component: an output of the op that took the element.
+            output_slot: Index of the component among the outputs of the op that took the element.
         """
         made = None if taken_in is None else self._maker(taken_in)
         dataset_id = None if made is None else self._flow.events.execution_inputs(made).get(0)
         return self.component_path(dataset_id, output_slot)
 
     def array_component(self, tensor_id: int, input_index: int) -> tuple[int | str, ...] | None:
-        """Returns the path of an array in the elements of the data set made from it; None without names."""
+        """Returns the path of an array in the elements of its data set; None if the path is not recorded.
+
+        Args:
+            tensor_id: The array.
+            input_index: Index of the array among the inputs of the op that made the data set.
+        """
         for use in self._flow.events.uses(tensor_id):
             outputs = self._flow.events.execution_outputs(use.execution.execution_index)
             if use.input_index == input_index and self.is_array(use.execution.op_type) and 0 in outputs:
@@ -135,7 +148,7 @@ class SourceArrays:
         return {tensor_id: _DataSet(is_deterministic, _paths(paths)) for tensor_id, is_deterministic, paths in rows}
 
     def component_path(self, dataset_id: int | None, index: int | None) -> tuple[int | str, ...] | None:
-        """Returns the path of a component in the elements of a data set; None without names."""
+        """Returns the path of a component in the elements of a data set; None if the path is not recorded."""
         data_set = None if dataset_id is None else self._data_sets.get(dataset_id)
         return None if data_set is None or index is None else dict(enumerate(data_set.paths)).get(index)
 
@@ -143,9 +156,8 @@ class SourceArrays:
         """Returns the record that a sample of a batch came from, or None if the order of the records is not known.
 
         Args:
-            source: A component of the batch, or a tensor that each step computes and that has the samples in the same
-                order.
-            sample: The sample.
+            source: A component of the batch, or a tensor that each step computes with the samples in the same order.
+            sample: The index of the sample in the batch.
             taken_in: The execution that took the batch from the data set.
         """
         # The replicas of a distribution strategy take their batches from one iterator.
@@ -171,18 +183,19 @@ class SourceArrays:
             ],
         )
         if source.shape is None or not are_known or num_executions != len(self._users(taken_in)):
-            return None  # the first user made the iterator, and each other user must have taken batches
+            # The first user made the iterator. Each of the other users must have taken batches.
+            return None
         row = num_taken - source.shape[0] + sample
         return SourceRow(row, records.are_rows, records.follow_skipped) if row < records.number else None
 
     def _row_of_replica(self, source: TensorEvent, sample: int, *, taken_in: int, iterator_id: int) -> SourceRow | None:
         """Returns the same as `row`, for a batch that a distribution strategy split among replicas in Keras's `fit`.
 
-        The replicas get the parts of each batch in turns.
+        The first replica gets the first part of each batch, the next replica the next part, and so on.
 
         Args:
             source: A component of the batch of one replica.
-            sample: The sample.
+            sample: The index of the sample in this batch.
             taken_in: The execution that took the batch.
             iterator_id: The iterator of all replicas.
         """
@@ -215,7 +228,12 @@ class SourceArrays:
         return SourceRow(row, is_of_arrays=True, follows_skipped=False) if row < records.number else None
 
     def _iterator(self, taken_in: int, made_by: str) -> int | None:
-        """Returns the iterator that an execution takes, made by an op of a type; None if it takes none or several."""
+        """Returns the iterator that an execution takes; None if the execution takes no iterator or several iterators.
+
+        Args:
+            taken_in: The execution.
+            made_by: The first letters of the type of the op that made the iterator. Other iterators do not count.
+        """
         events = self._flow.events
         iterators = [
             tensor_id
@@ -234,11 +252,11 @@ class SourceArrays:
         """Returns the same as `row`, for the batch of an iteration of a loop over a data set in a tf.function.
 
         Args:
-            source: A component of the batch: an argument of the body.
-            sample: The sample.
+            source: A component of the batch. It is an argument of the loop's body.
+            sample: The index of the sample in the batch.
             dataset_id: The data set.
-            first_event: The event_index from which on the loop ran.
-            num_batches: Number of batches that the loop took, with this one.
+            first_event: The first event_index of the loop.
+            num_batches: Number of batches that the loop took, including this batch.
         """
         records = self._records_of(dataset_id)
         ((num_found, num_taken),) = self._logdir.rows(
@@ -257,18 +275,25 @@ class SourceArrays:
         return records is not None and not records.are_made_in_parallel
 
     def _maker(self, taken_in: int) -> int | None:
-        """Returns the execution that gave a data set to the iterator that `taken_in` used; None if it is not known."""
+        """Returns the execution that made an iterator from a data set; None if the execution is not known.
+
+        Args:
+            taken_in: The execution that used the iterator.
+        """
         made = [user.execution_index for user in self._users(taken_in) if user.op_type == "MakeIterator"]
         return made[0] if len(made) == 1 else None
 
     def _users(self, taken_in: int) -> list[Execution]:
-        """Returns the executions before a given one that used the same iterator; empty if it used none or several."""
+        """Returns the earlier executions that used the same iterator as a given execution.
+
+        The result is empty if the given execution used no iterator or several iterators.
+        """
         iterator_id = self._iterator(taken_in, "AnonymousIterator")
         uses = [] if iterator_id is None else self._flow.events.uses(iterator_id)
         return [use.execution for use in uses if use.execution.execution_index < taken_in]
 
     def _records(self, taken_in: int) -> _Records | None:
-        """Returns the records of the data set that an execution used; None if they or their order are not known."""
+        """Returns the records of the data set that an execution used; None if they or their order are unknown."""
         made = self._maker(taken_in)
         return self._records_of(None if made is None else self._flow.events.execution_inputs(made).get(0))
 
@@ -280,22 +305,22 @@ class SourceArrays:
         return self._records_of_program(path) or self._rows_of_keras(path)
 
     def _records_of_program(self, path: Sequence[tuple[str, int]]) -> _Records | None:
-        """Returns the records of a data set that is batched once.
+        """Returns the records of a data set that makes batches once. None for other data sets.
 
-        A function that is called for each record keeps the order of the records.
+        The data set may call functions for each record, because these calls keep the order of the records.
 
         Args:
-            path: The type and the execution of each data set, last data set first.
+            path: The type and the execution of each data set in the pipeline, last data set first.
         """
         types = [op_type for op_type, _ in path if op_type not in _LIMITS]
         limits = {op_type for op_type, _ in path} & _LIMITS
-        follow_skipped = types[-2:-1] == [_SKIPS]  # before any function was called for a record
+        follow_skipped = types[-2:-1] == [_SKIPS]  # `skip` directly follows the source of the records
         if follow_skipped:
             del types[-2]
         if len(types) < 2 or types[0] not in _BATCHES or not set(types[1:-1]) <= _MAPS:
             return None
         is_parallel = _MAPS_IN_PARALLEL in types
-        # The files may be shuffled.
+        # If the run has an op that shuffles, the files may be in random order.
         is_numbered = types[-1] == "RangeDataset" or (types[-1] == _READS_FILES_OR_GENERATOR and not self._shuffles)
         # The number of skipped rows of arrays is not known.
         is_numbered |= follow_skipped and types[-1] == "TensorSliceDataset"
@@ -310,12 +335,16 @@ class SourceArrays:
         return _Records(_MANY if length is None else length, are_rows=are_rows, are_made_in_parallel=is_parallel)
 
     def _may_be_numbers_of_rows(self, execution_index: int) -> bool:
-        """Returns whether a data set may consist of numbers with which a function takes rows of other arrays."""
+        """Returns whether the elements of a data set may be numbers of rows in other arrays.
+
+        A function of the data set would then read these rows.
+        """
         inputs = [*self._flow.events.execution_inputs(execution_index).values()]
-        return len(inputs) == 1 and self._flow.events.eager(inputs[0]).event is None  # has no floating-point numbers
+        # An array without a row in tensor_health has no floating-point numbers, so it may have numbers of rows.
+        return len(inputs) == 1 and self._flow.events.eager(inputs[0]).event is None
 
     def _rows_of_keras(self, path: Sequence[tuple[str, int]]) -> _Records | None:
-        """Returns the rows of the arrays from which Keras takes batches, if Keras takes the rows in order."""
+        """Returns the rows of the arrays from which Keras takes batches; None if it does not take them in order."""
         is_of_keras = len(path) > 1 and path[0][0] in _MAPS and path[1][0] == "ZipDataset"
         if not is_of_keras or not self._has_arrays_of_keras:
             return None
@@ -327,10 +356,11 @@ class SourceArrays:
         return _Records(_MANY if length is None else length, are_rows=True, are_made_in_parallel=False)
 
     def _is_shuffled_by_keras(self, indices_id: int | None) -> bool:
-        """Returns whether Keras shuffles the numbers of rows. True if the recording does not show it.
+        """Returns whether Keras shuffles the numbers of rows. True if the recording does not show this.
 
         Args:
-            indices_id: The data set of the numbers of rows: FlatMap, perhaps Repeat, Prefetch, Map and Range.
+            indices_id: The last data set of the chain that numbers the rows. The chain consists of Range, Map,
+                Prefetch, perhaps Repeat, and FlatMap.
         """
         made: EagerTensor | None = None
         for depth in range(_MAX_OF_INDICES):
@@ -338,7 +368,7 @@ class SourceArrays:
             if made is None or made.execution_index is None:
                 break
             if made.op_type in _MAPS:
-                if depth == 0:  # shuffle="batch": a Map after FlatMap shuffles the rows of each batch
+                if depth == 0:  # with shuffle="batch", a Map after FlatMap shuffles the rows of each batch
                     return True
                 break
             indices_id = self._flow.events.execution_inputs(made.execution_index).get(0)
@@ -355,7 +385,7 @@ class SourceArrays:
         return not ops or any("Shuffle" in op.op_type for op in ops)
 
     def _pipeline(self, dataset_id: int | None) -> Iterator[tuple[str, int]]:
-        """Yields the type and the execution of each data set, last first, back to one that has no input data set."""
+        """Yields the type and the execution of each data set in a pipeline, from the last data set to the first."""
         following = _HANDING_ON | MAKES_BATCHES | _MAPS | _LIMITS | _DISTRIBUTES | {_SKIPS}
         while dataset_id is not None:
             made = self._flow.events.eager(dataset_id)
@@ -366,7 +396,7 @@ class SourceArrays:
             dataset_id = inputs.get(0) if made.op_type in following else None
 
     def _length_of(self, execution_index: int) -> int | None:
-        """Returns the first dimension of an execution's recorded inputs if it is the same for all; otherwise None."""
+        """Returns the first dimension of an execution's recorded inputs; None if they differ in this dimension."""
         inputs = self._flow.events.execution_inputs(execution_index).values()
         rows = [self._flow.events.eager(tensor_id).event for tensor_id in inputs]
         lengths = {row.shape[0] for row in rows if row is not None and row.shape}
@@ -386,13 +416,17 @@ class SourceArrays:
 
 
 def _repeats_a_part(path: Sequence[tuple[str, int]]) -> bool:
-    """Returns whether a data set repeats one that `take` ended early. The last data set comes first in the path."""
+    """Returns whether a data set repeats another data set that `take` ended early.
+
+    Args:
+        path: The type and the execution of each data set in the pipeline, last data set first.
+    """
     types = [op_type for op_type, _ in path]
     return "RepeatDataset" in types and "TakeDataset" in types[types.index("RepeatDataset") :]
 
 
 def _turn(execution_index: int | None, iteration: int | None, op_name: str | None) -> tuple[int, int, int] | None:
-    """Returns (execution, iteration, replica) of an op that takes the part of a batch for a replica, or None."""
+    """Returns (execution, iteration, replica) if an op takes a replica's part of a batch; None for other ops."""
     match = _TAKES_PART.fullmatch(op_name or "")
     if execution_index is None or match is None:
         return None
@@ -400,7 +434,7 @@ def _turn(execution_index: int | None, iteration: int | None, op_name: str | Non
 
 
 def _paths(text: str | None) -> tuple[tuple[int | str, ...], ...]:
-    """Parses the paths of components, which may be any text in a logdir from an untrusted source."""
+    """Parses the paths of components. In a logdir from an untrusted source, the text can be anything."""
     try:
         paths = [] if text is None else parse_json(text)
     except ValueError:

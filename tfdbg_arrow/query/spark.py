@@ -1,4 +1,4 @@
-"""Spark: a logdir's tables, views and answers in Spark 4, for runs that are too large for one machine.
+"""SparkLogdir: opens a logdir in Spark 4, for runs that are too large for one machine.
 
 spark = SparkSession.builder.getOrCreate()
 logdir = tfdbg_arrow.query.spark.SparkLogdir(spark, "/shared/logdir")
@@ -43,11 +43,12 @@ _SETTINGS = {
     "spark.sql.caseSensitive": "false",
     "spark.sql.files.ignoreMissingFiles": "false",
     "spark.sql.files.ignoreCorruptFiles": "false",
-    # By default, Spark lists more than 32 parts with a job that has one task per part, which is several times slower.
+    # For more than 32 parts, Spark by default starts a job to list them, with one task for each part. Such a job is
+    # several times slower.
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "16",
 }
-"""Settings of the session that runs the queries. Settings that affect the meaning of a query are Spark's defaults."""
+"""Settings of the session that runs the queries. Settings that affect the meaning of SQL have Spark's defaults."""
 _FUNCTIONS = (
     "blob_prefix(value BINARY, n BIGINT) RETURNS BINARY RETURN substring(value, 1, CAST(n AS INT))",
     (
@@ -58,9 +59,9 @@ _FUNCTIONS = (
 )
 """The functions that the queries need; see engine.py. `explode` is built into Spark."""
 _MAX_ATTEMPTS = 20
-"""Maximum number of listings of the parts. A new listing is made if a listed part no longer exists."""
+"""Maximum number of attempts to run a query. Before a new attempt, the parts are listed again."""
 _MAX_KEPT_ROWS = 100_000
-"""Maximum number of cached rows. Queries are often repeated, and each one costs a Spark job."""
+"""Maximum number of cached rows. The cache saves a Spark job for each query that is repeated."""
 _GLOB = re.compile(r"[]*?{}\\[]")
 
 
@@ -72,12 +73,12 @@ class SparkLogdir(Answers):
 
     Args:
         spark: A `pyspark.sql.SparkSession`, of Spark 4.
-        logdir: The logdir, at a path that Spark's workers can read too.
+        logdir: The path of the logdir. Spark's workers must be able to read the same path.
 
     Attributes:
         path: The logdir.
-        session: The Spark session that holds the views. It is a new session that shares the cluster of the given
-            session, but not its views and SQL settings, so several logdirs can be open at once.
+        session: The Spark session that has the views. It is a new session on the cluster of the given session. Each
+            session has its own views and SQL settings, so several logdirs can be open at the same time.
 
     Raises:
         LogdirError: The path is not a readable logdir.
@@ -114,7 +115,8 @@ class SparkLogdir(Answers):
     def rows(self, query: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         """Runs SQL over the views and returns every row; see `Engine.rows`.
 
-        Results are cached until `refresh`, as long as the cache has room.
+        Results are cached until `refresh`. If the cache is full, the results that were not used for the longest time
+        are removed.
 
         Raises:
             QueryError: Spark refuses the statement or a parameter.
@@ -128,7 +130,7 @@ class SparkLogdir(Answers):
             return list(rows)
         rows = self.table(query, parameters)[1]
         self._results[key] = rows
-        self._num_kept_rows += len(rows) + 1  # an empty result takes space too
+        self._num_kept_rows += len(rows) + 1  # an empty result counts as one row, because it also takes space
         while self._num_kept_rows > _MAX_KEPT_ROWS:
             self._num_kept_rows -= len(self._results.popitem(last=False)[1]) + 1
         return list(rows)
@@ -143,7 +145,7 @@ class SparkLogdir(Answers):
         return self._run(run)
 
     def extent(self, table_name: str) -> tuple[int, int, int]:
-        """Returns the size of a table: number of rows, number of parts, bytes of the parts."""
+        """Returns the size of a table: (number of rows, number of parts, number of bytes of the parts)."""
         parts = [Path(part) for part in self._parts.get(table_name, ())]
         ((num_rows,),) = self.rows(f"SELECT count(*) FROM {table_name}")
         return num_rows, len(parts), sum(part.stat().st_size for part in parts if part.exists())
@@ -158,7 +160,7 @@ class SparkLogdir(Answers):
             except (PySparkException, Py4JError) as error:
                 if isinstance(error, (AnalysisException, IllegalArgumentException)):
                     raise QueryError(_message(error)) from error
-                # Compaction of any run may remove a part between the listing and the reading.
+                # Compaction may remove a part after the parts were listed and before the part is read.
                 if attempt < _MAX_ATTEMPTS - 1 and self._is_part_missing():
                     self.refresh()
                     continue
@@ -171,7 +173,7 @@ class SparkLogdir(Answers):
     def _reading_error(self, error: Exception) -> QueryError | BrokenPartError:
         text = str(error)
         for part in (part for parts in self._parts.values() for part in parts):
-            if "/".join(Path(part).parts[-3:]) in text:  # Spark writes the leading directories as in a URL
+            if "/".join(Path(part).parts[-3:]) in text:  # Spark escapes the first directories of the path as in a URL
                 return BrokenPartError(
                     f"{part} cannot be read as Parquet ({_message(error)}); restore that file, or remove it and its "
                     f"line in {self.path}/manifest to read the rest."
@@ -180,13 +182,13 @@ class SparkLogdir(Answers):
 
 
 def register(spark: Any, logdir: str | Path) -> None:
-    """Creates a temporary view of every table, and of every public view, in the given Spark session.
+    """Creates a temporary view in a Spark session for every table and every public view.
 
-    The views show the parts that are live now. Call this function again to show newer parts, or another logdir instead.
+    The views show the parts that are live now. To show newer parts or another logdir, call this function again.
 
     Args:
         spark: A `pyspark.sql.SparkSession`, of Spark 4.
-        logdir: The logdir, at a path that Spark's workers can read too.
+        logdir: The path of the logdir. Spark's workers must be able to read the same path.
 
     Raises:
         LogdirError: The path is not a readable logdir.
@@ -229,19 +231,19 @@ def _register_views(spark: Any, path: Path | RemoteLocation) -> None:
 
 
 def _register_computed(spark: Any, path: Path | RemoteLocation, view: View) -> None:
-    """Creates a computed view. When it is read, Spark's workers compute its rows, each worker for some runs."""
+    """Creates a computed view. When the view is read, each of Spark's workers computes the rows of some runs."""
     assert isinstance(path, Path)
     runs = [(run_id,) for run_id in run_ids(path)]
     frame = spark.createDataFrame(runs, "run_id STRING").repartition(max(len(runs), 1))
     schema = spark.sql(view.select).schema
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # the warning is about versions of pandas, which is not used
+        warnings.simplefilter("ignore", FutureWarning)  # the warning is about pandas, which this package does not use
         rows = frame.mapInArrow(_Computed(str(path), view.name), schema)
     rows.createOrReplaceTempView(view.name)
 
 
 class _Computed:
-    """Returns the rows of a computed view for batches of run ids, in Spark's worker."""
+    """Computes the rows of a computed view, in a worker of Spark. Takes batches of run IDs."""
 
     def __init__(self, logdir: str, view: str) -> None:
         self._logdir, self._view = logdir, view
@@ -255,10 +257,12 @@ class _Computed:
 
 
 def _register_table(spark: Any, table: Table, path: Path, parts: Sequence[str]) -> None:
-    # With an explicit schema, no part is opened now. Parts of an older MINOR version have NULL in missing columns.
+    # With an explicit schema, Spark opens no part before a query. Columns that parts of an older MINOR version do not
+    # have are NULL.
     schema = ", ".join(f"`{column.name}` {_TYPES[column.type]}" for column in table.columns)
     if parts:
-        # With the table as base path, run_id is a partition: a query about one run opens only that run's parts.
+        # With the table's directory as base path, run_id is a partition column. A query about one run then opens only
+        # the parts of that run.
         reader = spark.read.schema(schema).option("basePath", f"file://{path / table.name}")
         frame = reader.parquet(*(f"file://{_GLOB.sub(_escaped, part)}" for part in parts))
     else:

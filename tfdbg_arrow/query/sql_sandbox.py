@@ -1,8 +1,8 @@
 """Sandbox: runs untrusted SQL over an untrusted logdir, each query in a separate process.
 
-The separate process runs this module. Its DuckDB is locked: it opens only the live parts, loads no extensions, cannot
-access Python objects, and does not allow a change of its settings. The time, the memory and the size of the answer are
-limited. The process ends after one query, so a failure affects no other query.
+The separate process runs this module. In this process, DuckDB is restricted: it opens only the live parts, loads no
+extensions, cannot access Python objects, and does not change its settings. The query's time, its memory and the size of
+the answer are limited. The process ends after one query, so a failed query does not affect later queries.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from tfdbg_arrow.schema import TABLES
 
 _ATTEMPTS = 3
 _GRACE_S = 10.0
-"""Seconds that the process may take to start and to open the logdir, in addition to the query's time."""
+"""Seconds that the process may take to start and to open the logdir, in addition to the time limit of the query."""
 _ADDRESS_SPACE = 2 << 30
-"""Bytes of address space in addition to DuckDB's memory: for code, stacks, allocators and the answer."""
+"""Number of bytes of address space for code, stacks, allocators and the answer, in addition to DuckDB's memory."""
 _MAX_SPILL = "1GB"
 _BATCH_ROWS = 256
 _MAX_TEXT = 8 << 20
 """Maximum number of bytes of an answer as text."""
 _MAX_BUFFERS = 64 << 20
-"""Maximum number of bytes in the Arrow buffers of an answer. Above it, no more rows are read."""
+"""If the Arrow buffers of an answer have more bytes than this, no more rows are read."""
 
 
 class SandboxBusyError(TfdbgArrowError):
@@ -50,7 +50,7 @@ class SandboxBusyError(TfdbgArrowError):
 
 @dataclass(frozen=True, kw_only=True)
 class SandboxColumn:
-    """A column of an answer: its name, and Arrow's name of its type."""
+    """A column of an answer: the name of the column, and Arrow's name of the column's type."""
 
     name: str
     type: str
@@ -63,7 +63,7 @@ class SandboxAnswer:
     Attributes:
         columns: The columns.
         rows: The rows, with values converted by `to_json`.
-        is_cut: Whether rows are missing because of the limits.
+        is_cut: Whether rows are missing because the answer reached a limit.
     """
 
     columns: tuple[SandboxColumn, ...]
@@ -77,7 +77,7 @@ class Sandbox:
     Args:
         path: The logdir's path or URL.
         timeout_s: Maximum time of a query in seconds.
-        memory_limit: Number of bytes that DuckDB may use. The process as a whole gets 2 GB more address space.
+        memory_limit: Number of bytes that DuckDB may use. The whole process may use 2 GiB more address space.
         max_rows: Maximum number of rows of an answer.
         skip_broken: Whether to leave out broken parts.
     """
@@ -113,8 +113,8 @@ class Sandbox:
             query: One SELECT in DuckDB's SQL, over the tables and views of the logdir.
 
         Raises:
-            QueryError: The query is not one SELECT, DuckDB refuses it, or it needs more time or memory than the limits
-                allow.
+            QueryError: The query is not one SELECT, DuckDB refuses the query, or the query needs more time or memory
+                than the limits allow.
             SandboxBusyError: Another query is running.
         """
         answer = self._answer(query, as_csv=False)
@@ -125,7 +125,7 @@ class Sandbox:
         )
 
     def csv(self, query: str) -> str:
-        """Returns as many rows as `ask` as CSV, in the form of `export --format csv`.
+        """Returns the same rows as `ask`, as CSV in the form of `export --format csv`.
 
         Raises:
             QueryError: As for `ask`.
@@ -149,7 +149,7 @@ class Sandbox:
 
     def _ask_process(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
         command = [sys.executable, "-P", "-m", "tfdbg_arrow.query.sql_sandbox"]
-        # The directory is removed with the files that a killed process leaves.
+        # A killed process may leave files in this directory. They are removed with the directory.
         with tempfile.TemporaryDirectory(prefix="tfdbg_arrow_sql_") as scratch:
             try:
                 done = subprocess.run(
@@ -173,15 +173,15 @@ class Sandbox:
 
 
 def _main() -> None:
-    """Answers the query on stdin."""
+    """Reads a query from stdin, and writes the answer to stdout."""
     request = json.load(sys.stdin)
     try:
         answer = _answer(request)
     except (TfdbgArrowError, MemoryError) as error:
-        # DuckDB's advice is about settings, which are locked here, so it is cut off.
+        # DuckDB's advice is removed, because it is about settings that cannot be changed here.
         text = str(error).partition("\n\nPossible solutions")[0]
         answer = {"error": text or "the query needs more memory than its limit."}
-    except (ValueError, ArithmeticError) as error:  # such as a date that Python's types cannot hold
+    except (ValueError, ArithmeticError) as error:  # for example, Python has no date after the year 9999
         answer = {"error": f"the answer holds a value that cannot be shown ({error}); cast it to VARCHAR."}
     sys.stdout.write(json.dumps(answer, allow_nan=False))
 
@@ -233,7 +233,7 @@ def _limit_memory(logdir: OpenLogdir, *, memory_limit: int) -> None:
 
 
 def _lock(logdir: OpenLogdir) -> list[Path]:
-    """Restricts DuckDB to the live parts, so that no query can open another file. Returns the live parts."""
+    """Restricts DuckDB to the live parts, so that a query cannot open other files. Returns the live parts."""
     connection = logdir.connection
     parts = _parts(logdir)
     for setting in (
@@ -253,10 +253,10 @@ def _parts(logdir: OpenLogdir) -> list[Path]:
 
 def _bound_process(timeout_s: float, *, memory: int) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
-    seconds = int(4 * timeout_s) + 10  # processor time; DuckDB's two threads use twice the elapsed time
+    seconds = int(4 * timeout_s) + 10  # processor time: DuckDB's two threads use up to twice the elapsed time
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which ends this process
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # on Ctrl-C, the server ends this process
 
 
 def _first(rows: pa.RecordBatchReader, request: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -1,4 +1,4 @@
-"""Stack traces and source files of a run: the text of the files, and the ops that ran on each line."""
+"""Reads stack traces and source files of a run: the text of the files, and the ops that ran on each line."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _MAX_AT_ONCE = 1000
 _MAX_KEPT = 10_000
 """Maximum number of stacks that are kept in memory."""
 GRADIENT_FUNCS = ("imperative_grad", "_GradientsHelper")
-"""TensorFlow's functions that call the code of gradients."""
+"""The TensorFlow functions that call the gradient functions of ops."""
 _FRAME = "file_path, lineno, func, code, owner, colno, end_colno"
 """The attributes of Frame, in order."""
 _CELL = re.compile(r"Cell In\[\d+\]")
-"""The path of a notebook's cell."""
+"""Matches the path of a notebook's cell."""
 
 
 def line_text(file_path: str, lineno: int | str) -> str:
@@ -46,11 +46,10 @@ class Frame:
         lineno: Line number, from 1.
         func: Name of the function; `<module>` at the top level of a module.
         code: Text of the line without its indentation; None if the source could not be read.
-        owner: `user`, `framework` (TensorFlow, Keras) or `library`.
+        owner: The owner of the code: `user`, `framework` (TensorFlow, Keras) or `library`.
         colno: Position in the line, from 1, of the first character of the expression that the frame executes; None if
-            it was not recorded. See the column `stack_frame.colno` for expressions over several lines.
-        end_colno: Position of the character after the last character of this expression in the line; None if `colno` is
-            None.
+            the position was not recorded. See the column `stack_frame.colno` for expressions over several lines.
+        end_colno: Position in the line after the last character of this expression; None if `colno` is None.
     """
 
     file_path: str
@@ -68,7 +67,7 @@ class Frame:
 
     @property
     def place(self) -> str:
-        """The line as a text; see `line_text`."""
+        """The file and the line number as text; see `line_text`."""
         return line_text(self.file_path, self.lineno)
 
     @property
@@ -80,7 +79,7 @@ class Frame:
 def executed_span(frame: Frame, text: str) -> tuple[int, int] | None:
     """Returns the part of a line that a frame executes, as the arguments of a slice.
 
-    The result is None if the part is not known, or is the whole line without its indentation.
+    The result is None if the part is not known, or if it is the whole line without its indentation.
     """
     if frame.colno is None or frame.end_colno is None or not 1 <= frame.colno < frame.end_colno <= len(text) + 1:
         return None
@@ -97,7 +96,7 @@ class SourceLine:
 
 
 class StackReader:
-    """Reads the stacks of one run and the code of its files, each once."""
+    """Reads and caches the stacks of one run and the syntax trees of its source files."""
 
     def __init__(self, logdir: Engine, *, run_id: str) -> None:
         self._logdir = logdir
@@ -106,7 +105,7 @@ class StackReader:
         self.module = lru_cache(maxsize=16)(self._read_module)
 
     def _read_module(self, file_path: str) -> ast.Module | None:
-        """Returns the syntax tree of a file, or None if the run did not keep the file, or if it is not Python."""
+        """Returns the syntax tree of a file; None if the run did not keep the file, or if it is not Python code."""
         lines = source_text(self._logdir, file_path, run_id=self._run_id)
         return None if lines is None else parsed_python("\n".join(lines))
 
@@ -128,7 +127,7 @@ class StackReader:
         self._stacks.update((stack_trace_id, tuple(stack)) for stack_trace_id, stack in frames.items())
 
     def _frames(self, stack_trace_ids: Iterable[int], condition: str = "true") -> Iterator[tuple[int, Frame]]:
-        """Yields (stack, frame) of the frames that meet a condition, by stack, innermost first."""
+        """Yields (stack_trace_id, frame) for frames that meet a condition, sorted by stack, innermost frame first."""
         ids = sorted(set(stack_trace_ids))
         for start in range(0, len(ids), _MAX_AT_ONCE):
             some = ids[start : start + _MAX_AT_ONCE]
@@ -140,11 +139,11 @@ class StackReader:
             yield from ((stack_trace_id, Frame(*frame)) for stack_trace_id, *frame in rows)
 
     def user_lines(self, function: str, *, execution_index: int | None) -> list[tuple[str, int]]:
-        """Returns (file, line) of each line of the user's functions and methods of a name that made ops.
+        """Returns (file, line) of each line that made an op, in the user's functions and methods of a given name.
 
         Args:
-            function: The name.
-            execution_index: Only ops that ran in this execution; None for all ops.
+            function: The name of the functions and methods.
+            execution_index: The execution whose ops count; None means that all ops count.
         """
         frames = "SELECT file_path, lineno, func, owner FROM stack_frame WHERE run_id = ?"
         parameters: list[object] = [self._run_id]
@@ -163,7 +162,10 @@ class StackReader:
         )
 
     def user_sources(self, stack_trace_ids: Iterable[int]) -> dict[int, Frame]:
-        """Returns the user's innermost frame of each stack that has one. All stacks are read in one query."""
+        """Returns the user's innermost frame in each stack; omits stacks without a frame of the user.
+
+        All stacks are read in one query.
+        """
         sources: dict[int, Frame] = {}
         for stack_trace_id, frame in self._frames(stack_trace_ids, "owner = 'user'"):
             sources.setdefault(stack_trace_id, frame)
@@ -171,17 +173,17 @@ class StackReader:
 
 
 def user_source(stack: tuple[Frame, ...]) -> Frame | None:
-    """Returns the user's innermost frame, or None if no frame is the user's."""
+    """Returns the user's innermost frame; None if the stack has no frame of the user."""
     return next((frame for frame in stack if frame.is_user), None)
 
 
 def library_function_names(stack: tuple[Frame, ...]) -> set[str]:
-    """Returns the names of the functions in a stack that are not the user's, without the names of their classes."""
+    """Returns the names of the library functions in a stack, without the names of their classes."""
     return {frame.func.rpartition(".")[2] for frame in stack if not frame.is_user}
 
 
 def source_lines(logdir: Engine, frame: Frame, *, run_id: str, context: int = 3) -> tuple[SourceLine, ...]:
-    """Returns the lines around a frame, from the text that the run kept.
+    """Returns the lines around the line of a frame, from the text that the run kept.
 
     Args:
         logdir: The logdir.
@@ -205,10 +207,11 @@ class SourceFile:
 
     Attributes:
         run_id: The run.
-        file_path: Its path, as the interpreter used it.
-        owner: The owner of the code: `user`, `framework` or `library`; None if no frame lies in the file.
+        file_path: The path of the file, as the interpreter used it.
+        owner: The owner of the code: `user`, `framework` or `library`; None if no recorded stack has a frame in the
+            file.
         has_text: Whether the run kept the text of the file.
-        num_ops: Number of graph ops whose innermost line in the user's code is in the file.
+        num_ops: Number of graph ops whose innermost line in the user's code is in this file.
         num_bad: Number of bad tensors of these ops.
     """
 
@@ -224,15 +227,15 @@ class SourceFile:
 class LineUse:
     """The ops and executions of a run on one line of a file.
 
-    For each stack, only its innermost line in the file counts.
+    If a stack has several lines in the file, only the innermost line counts.
 
     Attributes:
-        lineno: The line, from 1.
-        num_ops: Number of graph ops that were created there.
-        num_executions: Number of eager ops and calls that ran there.
+        lineno: The line number, from 1.
+        num_ops: Number of graph ops that the line created.
+        num_executions: Number of eager ops and calls that the line ran.
         num_bad: Number of bad tensors that these ops and calls made.
-        first_bad_event_index: The first of these bad tensors; None if there is none.
-        first_op: Name of the first op that was created there. If there is none, the type of the first execution.
+        first_bad_event_index: The event_index of the first of these bad tensors; None if no tensor was bad.
+        first_op: The name of the first op, or the type of the first execution, whichever came first.
     """
 
     lineno: int
@@ -244,7 +247,10 @@ class LineUse:
 
 
 def source_files(logdir: Engine, *, run_id: str) -> tuple[SourceFile, ...]:
-    """Returns the source files of a run: files with bad tensors first, then the user's files, then by path."""
+    """Returns the source files of a run: first files with bad tensors, then the user's files, then other files.
+
+    Files of the same group are sorted by path.
+    """
     rows = logdir.rows(
         "WITH bad AS (SELECT graph_id, op_name, count(*) AS num_bad FROM tensor_health "
         "WHERE run_id = ? AND has_inf_or_nan AND scope = 'graph' GROUP BY graph_id, op_name), "
@@ -262,19 +268,23 @@ def source_files(logdir: Engine, *, run_id: str) -> tuple[SourceFile, ...]:
 
 
 def source_text(logdir: Engine, file_path: str, *, run_id: str) -> tuple[str, ...] | None:
-    """Returns the lines of a file as the run kept them, or None if the run did not keep them."""
+    """Returns the lines of a source file; None if the run did not keep the text of the file."""
     rows = logdir.rows(
         "SELECT source_text FROM source_file WHERE run_id = ? AND file_path = ? AND source_text IS NOT NULL LIMIT 1",
         [run_id, file_path],
     )
     if not rows:
         return None
-    # Only \n ends a line. splitlines() would also split at form feeds and count lines differently than Python.
+    # Split only at line ends. splitlines() would also split at form feeds, so its line numbers would differ from those
+    # of Python.
     return tuple(str(rows[0][0]).replace("\r\n", "\n").replace("\r", "\n").split("\n"))
 
 
 def line_uses(logdir: Engine, file_path: str, *, run_id: str) -> tuple[LineUse, ...]:
-    """Returns the ops and executions of a run on each line of a file, by line. Lines without any are omitted."""
+    """Returns the ops and executions of a run on each line of a file, sorted by line number.
+
+    Lines without ops and executions are omitted.
+    """
     rows = logdir.rows(
         "WITH place AS (SELECT stack_trace_id, min_by(lineno, depth) AS lineno FROM stack "
         "WHERE run_id = ? AND file_path = ? GROUP BY stack_trace_id), "

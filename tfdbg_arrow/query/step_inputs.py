@@ -1,4 +1,4 @@
-"""StepInputs: the inputs that were kept of training steps with bad values, and what they hold for one sample."""
+"""StepInputs: reads the inputs that were kept for training steps with bad values, and the elements of one sample."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tfdbg_arrow.query.recorded import GraphTensor
 from tfdbg_arrow.schema.dtypes import itemsize_of
 
 _NUM_ELEMENTS = 12
-"""Number of elements of a sample in an answer."""
+"""Maximum number of elements of a sample in an answer."""
 _MAX_EXAMINED = 2**22
-"""Maximum number of elements of a sample among which a bad one is looked for."""
+"""Maximum number of elements of a sample that are searched for a bad element."""
 _MAX_OFFSET = 2**40
-"""Larger than any kept tensor; limits what a hostile shape can ask for."""
+"""Limits the number of bytes that are read if a shape was forged. The limit is larger than any kept tensor."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,13 +25,14 @@ class SampleInput:
 
     Attributes:
         name: The name of the argument, the feed or the component, such as `x`, `age` or `component 0`.
-        event_index: Its row in `step_input`, which has the elements of all samples.
-        index: Number of the sample in this batch, from 0; for a ragged tensor, the first of the sample's values.
+        event_index: The event_index of the input's row in `step_input`, which has the elements of all samples.
+        index: Index of the sample in the batch, from 0. For a ragged tensor, the index of the sample's first value.
         dtype: TensorFlow's name of the dtype.
         shape: Dimensions of the sample.
         elements: The first elements of the sample, at most 12; None if the package cannot decode the dtype.
-        num_values: Number of values that the sample has in a ragged tensor; None for another tensor.
-        first_bad: The place of the first NaN or infinity of the sample and its value, if it is not one of `elements`.
+        num_values: Number of values of the sample in a ragged tensor; None for other tensors.
+        first_bad: The index and the value of the sample's first NaN or infinity. None if the sample has no such
+            element, or if it is one of `elements`.
         are_equal: Whether all elements of the sample are known to be the same number.
     """
 
@@ -48,7 +49,7 @@ class SampleInput:
 
 @dataclass(frozen=True)
 class KeptInput:
-    """An input whose elements were kept. Its first axis is the axis of the batch, or another axis."""
+    """An input whose elements were kept. The first axis may be the axis of the batch or another axis."""
 
     event_index: int
     dtype: str
@@ -76,11 +77,11 @@ class StepInputs:
         )
 
     def of_arguments(self, argument: GraphTensor, components: Mapping[str, int]) -> dict[int, KeptInput]:
-        """Returns the kept components of the element in one run of the body of a loop over a data set.
+        """Returns the kept components of an element that one iteration of a loop over a data set took.
 
         Args:
-            argument: Any argument in this run of the body.
-            components: The number of each argument that is a component, by name. The result has these numbers as keys.
+            argument: Any argument of the loop's body in this iteration.
+            components: The name and the number of each argument that is a component. The result is keyed by the number.
         """
         input_by_name = self._read(
             "op_name", "graph_id = ? AND step_id = ?", [argument.graph_id, argument.context.step_id]
@@ -88,7 +89,7 @@ class StepInputs:
         return {components[name]: input_ for name, input_ in input_by_name.items() if name in components}
 
     def of_tensors(self, tensor_ids: Iterable[int]) -> dict[int, KeptInput]:
-        """Returns the kept tensors among eager tensors, by ID."""
+        """Returns those of the given eager tensors that were kept, by tensor ID."""
         ids = sorted(tensor_ids)
         return self._read("tensor_id", f"tensor_id IN ({', '.join('?' * len(ids))})", ids) if ids else {}
 
@@ -101,7 +102,7 @@ class StepInputs:
         return {number: KeptInput(event_index, dtype, tuple(shape)) for number, event_index, dtype, shape in rows}
 
     def integers(self, kept: KeptInput) -> tuple[int, ...]:
-        """Returns the elements of a tensor of integers in row-major order; empty for another tensor."""
+        """Returns the elements of a tensor of integers in row-major order; empty for tensors of other dtypes."""
         import numpy as np
 
         from tfdbg_arrow.query.values import decode
@@ -112,18 +113,18 @@ class StepInputs:
         return () if array is None else tuple(array.tolist())
 
     def sample(self, kept: KeptInput, number: int, *, name: str, num_values: int | None = None) -> SampleInput:
-        """Returns what an input holds for one sample.
+        """Returns the elements of an input for one sample.
 
         Args:
             kept: The input.
-            number: The sample; for the values of a ragged tensor, the first value of the sample.
+            number: The index of the sample. For a ragged tensor, the index of the sample's first value.
             name: The name of the input.
-            num_values: Number of values of the sample in a ragged tensor; None for another tensor.
+            num_values: Number of values of the sample in a ragged tensor; None for other tensors.
 
         Raises:
-            BrokenPartError: The row does not hold the strings of the input.
+            BrokenPartError: The row does not have the strings of the input.
         """
-        # Few answers need NumPy.
+        # NumPy is imported here because few answers need it.
         import numpy as np
 
         from tfdbg_arrow.query.values import decode, texts

@@ -23,27 +23,27 @@ _COLUMNS = (
     *HEALTH_COLUMNS,
 )  # fmt: skip
 _MAX_OPS = 20_000
-"""Maximum number of op names among which to look for similar names."""
+"""Maximum number of op names that are searched for similar names."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class HistoryRow(TensorHealth):
-    """One computation of a tensor. None means not measured in this mode, unknown, or not applicable.
+    """One recorded computation of a tensor. An attribute is None if it was not measured, is unknown or does not apply.
 
-    It also has the attributes of TensorHealth.
+    The class also has the attributes of TensorHealth.
 
     Attributes:
         run_id: The run.
         wall_time_ns: When the tensor was recorded, in nanoseconds since 1970-01-01T00:00:00Z.
         step: The marked training step.
-        execution_index: The execution, or the call in which its op ran.
+        execution_index: The execution that made the tensor, or the call in which the tensor's op ran.
         iteration: Iteration of the loop, from 0.
-        graph_name: Name of its graph; None for an eager op.
+        graph_name: Name of the op's graph; None for an eager op.
         op_name: Name of the op in the graph.
         op_type: Type of the op.
         output_slot: Index of the op's output.
-        values: The first elements in row-major order, up to the requested number, with strings as text; None if they
-            were not kept, or if NumPy does not have the dtype.
+        values: The first elements in row-major order, up to the requested number. Strings are text. None if the
+            elements were not kept, or if NumPy does not have the dtype.
     """
 
     run_id: str
@@ -68,17 +68,17 @@ def history(
     limit: int = 1000,
     num_values: int = 0,
 ) -> list[HistoryRow]:
-    """Returns the health of selected tensors, by run and event_index.
+    """Returns the health of selected tensors, sorted by run and then by event_index.
 
     Args:
         logdir: An open logdir or its path.
         pattern: A regular expression that must match the whole `op_name`, `op_name:slot` or op type.
-        steps: First training step, and the step after the last. None as the first number means from the start, and as
-            the second to the end.
-        run_id: The run, or "all". None means the newest run, with the other processes of its program.
-        after: Only events after this event_index.
+        steps: The first training step, and the step after the last training step. None as the first number means no
+            lower limit. None as the second number means no upper limit.
+        run_id: The run, or "all". None means the newest run and the runs of the other processes of its program.
+        after: Only tensors with a greater event_index are returned.
         limit: Maximum number of rows.
-        num_values: Number of elements of each tensor to return, if its values were kept.
+        num_values: Maximum number of elements to return for each tensor whose elements were kept.
 
     Raises:
         LogdirError: The path is not a readable logdir.
@@ -91,7 +91,7 @@ def history(
         raise QueryError(f"the pattern {pattern!r} is not a valid regular expression: {error}.") from error
     if limit < 0 or num_values < 0:
         raise QueryError(f"limit is {limit} and num_values is {num_values}; expected 0 or more.")
-    whole = rf"\A(?:{pattern})\z"  # the match is the whole name, which is never empty
+    whole = rf"\A(?:{pattern})\z"  # regexp_extract returns the whole name, or an empty text if the name does not match
     first, end = steps
     with asking(logdir, run_id) as (open_, asked):
         condition, run_ids = asked.condition("h.run_id")
@@ -142,11 +142,11 @@ def _read_values(
 
 
 def recorded_ops(logdir: Engine, *, run_id: str | None = None) -> tuple[str, ...]:
-    """Returns the names of the ops with recorded tensors, and the types of ops that ran eagerly, in order.
+    """Returns the names of graph ops and the types of eager ops with recorded tensors, in alphabetical order.
 
     Args:
         logdir: The logdir.
-        run_id: The run to look at, or ALL_RUNS. None means the newest run, with the other processes of its program.
+        run_id: The run, or ALL_RUNS. None means the newest run and the runs of the other processes of its program.
     """
     condition, run_ids = asked_runs(logdir, run_id).condition()
     rows = logdir.rows(

@@ -1,6 +1,7 @@
-"""provenance: follows a bad tensor back, hop by hop, to the ops that created the bad value and their healthy inputs.
+"""provenance: follows a bad tensor back to the ops that created the bad value, and to the healthy inputs of these ops.
 
-`trace_forward` searches in the other direction. Both return hops: tensors with their op and source line.
+`trace_forward` searches in the other direction. Both modules return hops. A hop is a tensor with its op and source
+line.
 """
 
 from __future__ import annotations
@@ -32,30 +33,37 @@ DEFAULT_LIMIT = 1000
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class TensorHop(TensorHealth):
-    """One tensor on a path. None means not measured in this mode, unknown, or not applicable.
+    """One tensor on a path. An attribute is None if it was not measured, is unknown or does not apply.
 
-    It also has the attributes of TensorHealth.
+    The class also has the attributes of TensorHealth.
+
+    The search found each hop from another hop. Data flows from the op of one of the two hops (the earlier op) to the op
+    of the other hop (the later op).
 
     Attributes:
-        hop_index: Its index among the hops.
-        input_index: The input of the later op on the edge between this hop and the hop from which the search found it;
-            None for the start of the search, and if other tensors lie between the two ops.
-        how: The first border between these two ops, going back from the later op, as in `Producer.how`; `unrecorded` if
-            unrecorded tensors lie between the two ops; `zeros` if the later op took zeros that are exp(-Inf) of the
-            tensor; `start` for the start of the search.
-        execution_index: The execution, or the call in which its op ran.
+        hop_index: The index of this hop among the hops.
+        input_index: The input of the later op that received the data; None for the start of the search, and if other
+            tensors lie between the two ops.
+        how: The first border between the two ops, going back from the later op. The values are those of `Producer.how`,
+            and also:
+
+            * `unrecorded`: unrecorded tensors lie between the two ops
+            * `zeros`: the later op took zeros that are the exponentials of elements that are -Inf in this tensor
+            * `gradient`: the later op belongs to the gradient of the earlier op
+            * `start`: this hop is the start of the search
+        execution_index: The execution that made the tensor, or the call in which the tensor's op ran.
         step: The marked training step.
         iteration: Iteration of the loop, from 0; None outside loops.
         op_type: Type of the program's op that made the tensor; None for a tensor from outside.
-        op_name: Name of this op in its graph; None outside graphs.
-        graph_name: Name of this graph; None outside graphs.
+        op_name: Name of the op in its graph; None outside graphs.
+        graph_name: Name of the graph; None outside graphs.
         output_slot: Index of the op's output; None for a tensor from outside, and for an op that wrote to a variable.
         ran_as: The op that TensorFlow ran in place of the program's op; None if TensorFlow ran the program's op
             unchanged.
         layer: The Keras layer or module that the op belongs to, as the user named it. For a gradient, the layer of its
             forward op. None outside layers.
         op_role: The purpose of the op: `forward`, `gradient`, `optimizer`, `loss`, `metric` or `input`.
-        forward_op_type: For a gradient, the type of the op whose gradient it computes.
+        forward_op_type: For a gradient, the type of the forward op: the op whose gradient was computed.
         forward_op_name: Name of the forward op in its graph; None outside graphs.
         source: The line to look at, as in `NonFinite.source`.
         made_at: The line where the user made the Keras layer, loss, metric or optimizer, as in `NonFinite.made_at`.
@@ -102,7 +110,8 @@ class HopReader:
         return {
             **health_facts(self._flow.program_ops.as_output(event) if event.has_inf_or_nan else event),
             "execution_index": event.execution_index,
-            # A data set reads ahead: a function makes a record in one step, and a later step uses this record.
+            # A data set reads ahead: one of its functions makes a record in one step, and a later step uses this
+            # record.
             "step": None if self._flow.labels.is_in_data_set(event) else event.step,
             "iteration": event.loop_iteration,
             "op_type": event.op_type if maker is None else maker.op.op_type,
@@ -114,7 +123,11 @@ class HopReader:
         }
 
     def with_sources(self, hops: Iterable[_Hop]) -> tuple[_Hop, ...]:
-        """Returns hops with their source lines, layers and forward ops added. The hops were made from `facts`."""
+        """Returns hops with their source lines, layers and forward ops added.
+
+        Args:
+            hops: Hops that were made from the attributes that `facts` returns.
+        """
         hops = tuple(hops)
         self._places.read_stacks(self._events[hop.event_index] for hop in hops)
         return tuple(self._with_source(hop) for hop in hops)
@@ -135,7 +148,7 @@ def bad_start(flow: DataFlow, event_index: int, *, run_id: str) -> TensorEvent:
     """Returns the row of a bad tensor from which a search starts.
 
     Raises:
-        QueryError: The row is unknown or not bad.
+        QueryError: There is no such row, or the tensor is not bad.
     """
     event = flow.events.event(event_index)
     if event is None:
@@ -152,7 +165,7 @@ class HopRows(Displayed):
     """An answer that consists of hops, as rows.
 
     Attributes:
-        hop_type: The class of its hops.
+        hop_type: The class of the hops.
         hops: The hops, in order.
     """
 
@@ -161,13 +174,16 @@ class HopRows(Displayed):
 
     @classmethod
     def columns(cls) -> tuple[str, ...]:
-        """Returns the column names of its rows."""
+        """Returns the names of the columns of `rows`."""
         names = [field.name for field in fields(cls.hop_type)]
         place = names.index("source")
         return (*names[:place], "file_path", "lineno", *names[place + 1 :])
 
     def rows(self) -> list[dict[str, Any]]:
-        """Returns the hops in order, as flat rows. The source becomes file_path and lineno, and lists become text."""
+        """Returns the hops in order, as flat rows.
+
+        `source` becomes the columns file_path and lineno, and lists become text.
+        """
         return [_row(hop) for hop in self.hops]
 
 
@@ -189,21 +205,26 @@ def _row(hop: TensorHop) -> dict[str, Any]:
 class Hop(TensorHop):
     """One tensor on the path back from a bad tensor.
 
-    It also has the attributes of TensorHop.
+    The class also has the attributes of TensorHop.
 
     Attributes:
-        user_hop_index: The hop whose op took this tensor; None for the start of the search. If several ops took it, the
-            hop through which the search first found it.
-        role: `origin` (its op created one of the kinds), `propagator` (all its bad values came from an input),
-            `candidate` (bad, but neither an origin nor a propagator is proven because an input was not recorded),
-            `cause` (a healthy input of an origin or candidate), `infinite` (an infinite input of the origin on the
-            path, or an infinite tensor whose exponentials are zeros in such an input), `literal` (the place where the
-            program wrote the infinities of such an input), `unfollowed` (bad, but the search reached its limit before
-            examining it).
+        user_hop_index: The hop whose op took this tensor; None for the start of the search. If several ops took the
+            tensor, this is the hop from which the search first found the tensor.
+        role: What the tensor is on the path:
+
+            * `origin`: the op created a bad value of one of the kinds
+            * `propagator`: all bad values of the tensor came from an input
+            * `candidate`: the tensor is bad, but the recording does not prove that it is an origin or a propagator,
+              because an input was not recorded
+            * `cause`: a healthy input of an origin or candidate
+            * `infinite`: an infinite input of the origin on the path, or an infinite tensor whose exponentials are
+              zeros in such an input
+            * `literal`: the op that wrote the infinities of such an input as constants of the program
+            * `unfollowed`: the tensor is bad, but the search reached its limit before examining the tensor
         is_on_path: Whether the hop lies on the path to the earliest origin or candidate, or has the role `cause`,
             `infinite` or `literal` for this origin or candidate.
-        why: One sentence on how the op created the bad value, if the counts prove it.
-        repair: How to fix the op, as a short instruction; None if `why` is None or there is no standard fix.
+        why: One sentence that says how the op created the bad value; None if the recorded counts do not prove it.
+        repair: How to fix the op, as a short instruction; None if `why` is None or if there is no standard fix.
     """
 
     user_hop_index: int | None
@@ -224,15 +245,15 @@ class Provenance(HopRows):
 
     Attributes:
         run_id: The run.
-        hops: The tensors on all paths back, in the order in which they were found. The first hop is the start of the
-            search.
-        is_cut: Whether the search reached its limit, so that there are more tensors.
+        hops: The tensors on all paths back, in the order in which the search found them. The first hop is the start of
+            the search.
+        is_cut: Whether the search reached its limit before it found all tensors.
         growth: The tensor that grew from step to step until the origin went bad; None if no tensor grew, if magnitudes
             were not recorded, or if the bad value did no harm.
-        effect: Where the bad value ended up, as in `NonFinite`; None if it is not known, or if the start of the search
-            is not an origin.
-        expected_reason: Why the bad value did no harm, as in `NonFinite`; None if it did harm or may have done harm. If
-            it did no harm, no hop has a `repair`.
+        effect: Where the bad value ended up, as in `NonFinite`; None if the effect is not known, or if the start of the
+            search is not an origin.
+        expected_reason: Why the bad value did no harm, as in `NonFinite`; None if the value did harm or may have done
+            harm. If the value did no harm, no hop has a `repair`.
     """
 
     hop_type: ClassVar[type[TensorHop]] = Hop
@@ -246,17 +267,17 @@ class Provenance(HopRows):
 
     @property
     def origin(self) -> Hop | None:
-        """The earliest origin.
+        """The earliest origin or, if there is no origin, the earliest candidate.
 
-        Without an origin, the earliest candidate; None if the search was cut before it found either.
+        None if the search reached its limit before it found an origin or a candidate.
         """
         return next((hop for hop in self.path if hop.role in ("origin", "candidate")), None)
 
     @property
     def path(self) -> tuple[Hop, ...]:
-        """The path from `origin`, preceded by the inputs of its op, to the start of the search.
+        """The path from the inputs of the origin's op over `origin` to the start of the search.
 
-        If inputs are infinite, the places where the program wrote these infinities come before the inputs.
+        If the program wrote the infinities of an input as constants, the hops of these constants come first.
         """
         on_path = [hop for hop in self.hops if hop.is_on_path]
         literals = [hop for hop in on_path if hop.role == "literal"]
@@ -270,18 +291,18 @@ def provenance(
     """Follows a bad tensor back to the ops that created the bad value.
 
     The path follows the data edges of the tensor's call and iteration. It crosses the borders of arguments, nested
-    calls, loops and eager tensors, and goes from a captured variable to its last assignment. From a bad tensor, the
-    search continues with its bad inputs.
+    calls, loops and eager tensors, and goes from a captured variable to its last assignment. At each bad tensor, the
+    search continues with the bad inputs of the tensor's op.
 
     Args:
         logdir: An open logdir or its path.
-        tensor: The result of `first_nonfinite`, or the tensor's row in tensor_health, given by its event_index.
-        run_id: The run of the row. None means the newest run.
+        tensor: The result of `first_nonfinite`, or the event_index of a bad tensor.
+        run_id: The run of the tensor. None means the newest run.
         limit: Maximum number of tensors.
 
     Raises:
         LogdirError: The path is not a readable logdir.
-        QueryError: The run or the row is unknown, or the tensor is not bad.
+        QueryError: The run is unknown, the run has no such tensor, or the tensor is not bad.
         BrokenPartError: A part cannot be read.
     """
     if limit < 1:
@@ -294,7 +315,7 @@ def provenance(
 
 
 class _Search:
-    """One search. The earliest bad tensors are followed first, because this reaches the origins the fastest."""
+    """One search. It follows the earliest bad tensors first, because it then reaches the origins sooner."""
 
     def __init__(self, logdir: Engine, *, run_id: str) -> None:
         self._logdir = logdir
@@ -306,7 +327,7 @@ class _Search:
         self._hops: list[Hop] = []
         self._found: dict[int, int] = {}
         self._sources: dict[int, set[int]] = {}
-        """For each bad hop, the hops that its op took. Healthy hops are only included for origins and candidates."""
+        """For each bad hop, the hops that its op took. Healthy hops are included only for origins and candidates."""
 
     def run(self, event_index: int, *, limit: int) -> Provenance:
         event = bad_start(self.flow, event_index, run_id=self._run_id)
@@ -325,7 +346,7 @@ class _Search:
         provenance = replace(provenance, effect=effect.name, expected_reason=effect.expected_reason)
         if effect.expected_reason is None:
             return replace(provenance, growth=self._growth(provenance.origin))
-        # There is nothing to fix.
+        # The bad value did no harm, so there is nothing to fix.
         return replace(provenance, hops=tuple(replace(hop, repair=None) for hop in provenance.hops))
 
     def _growth(self, origin: Hop | None) -> Growth | None:
@@ -333,7 +354,7 @@ class _Search:
         return None if event is None else find_growth(self._logdir, self.flow, event, run_id=self._run_id)
 
     def _expand(self, event: TensorEvent) -> list[TensorEvent]:
-        """Adds the inputs of a bad tensor's op, and returns the inputs that are bad and new."""
+        """Adds the inputs of a bad tensor's op as hops, and returns the bad inputs that were not found before."""
         own = self._found[event.event_index]
         verdict = self._origins.verdict(event)
         role = "origin" if verdict.is_origin else "propagator" if verdict.causes else "candidate"
@@ -390,11 +411,10 @@ class _Search:
         )
 
     def _marked(self) -> tuple[Hop, ...]:
-        """Returns the hops with `is_on_path` set for the path to the earliest origin.
+        """Returns the hops, with `is_on_path` set for those on the path to the earliest origin.
 
-        Without origins, candidates count.
-
-        An infinity that the program wrote itself only counts as an origin if there is no other origin.
+        If there is no origin, the path leads to the earliest candidate. An infinity that the program wrote as a
+        constant only counts as an origin if there is no other origin.
         """
         hops = list(self._hops)
         origins = [hop for hop in hops if hop.role == "origin"]
@@ -416,7 +436,7 @@ class _Search:
         while at is not None:
             on_path.add(at)
             at = hops[at].user_hop_index
-        # The explanation and the repair belong to the origin on the path, not to the place that wrote an infinity.
+        # The explanation and the repair belong to the origin on the path, not to the op that wrote an infinity.
         hops = [
             replace(hop, role=roles[hop.hop_index], why=None, repair=None) if hop.hop_index in roles else hop
             for hop in hops
@@ -424,21 +444,22 @@ class _Search:
         return tuple(replace(hop, is_on_path=hop.hop_index in on_path) for hop in hops)
 
     def _nearest_literal(self, start: Hop, written: set[int]) -> Hop | None:
-        """Returns the nearest origin back from an infinite hop, if it is an infinity that the program wrote."""
+        """Returns the nearest origin behind an infinite hop; None if the program did not write the infinities."""
         behind = breadth_first([start.hop_index], lambda hop_index: sorted(self._sources.get(hop_index, ())))
         origin = next((hop for hop in map(self._hops.__getitem__, behind) if hop.role == "origin"), None)
         return origin if origin is not None and origin.hop_index in written else None
 
     def _written(self, origins: list[Hop]) -> set[int]:
-        """Returns the indexes of the origins whose infinities the program wrote itself."""
+        """Returns the indexes of the origins whose infinities the program wrote as constants."""
         rows = [self.flow.events.event(hop.event_index) for hop in origins]
         others = self._origins.without_written([row for row in rows if row is not None])
         return {hop.hop_index for hop in origins} - {self._found[row.event_index] for row in others}
 
     def _earliest(self, ends: list[Hop]) -> Hop:
-        """Returns the end that no other end leads to. If there are several such ends, returns the end recorded first.
+        """Returns the earliest of several hops in the data flow: one that was not computed from another one.
 
-        Within a call, the order of recording is not the order of data flow.
+        If there are several such hops, returns the hop that was recorded first. Within a call, the order of recording
+        can differ from the data flow.
         """
         indexes = {hop.hop_index for hop in ends}
         for end in sorted(ends, key=lambda hop: hop.event_index):

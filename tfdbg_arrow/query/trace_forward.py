@@ -1,4 +1,4 @@
-"""spread: follows a bad tensor, hop by hop, to the tensors, variables and function results that it made bad."""
+"""spread: follows a bad tensor to the tensors, variables and function results that it made bad."""
 
 from __future__ import annotations
 
@@ -24,14 +24,15 @@ _BATCH = 1024
 class SpreadHop(TensorHop):
     """One bad tensor that was computed from the start of the search.
 
-    It also has the attributes of TensorHop.
+    The class also has the attributes of TensorHop.
 
     Attributes:
-        source_hop_index: The hop that the op of this tensor took; None for the start of the search. If there are
-            several such hops, the hop through which the search first found this tensor.
-        variables: The variables that the tensor was written to, or that were updated with the tensor, by the tensor ids
-            of their handles, in order.
-        returned_by: The distinct functions that returned the tensor to eager code, as `name:output`, in order.
+        source_hop_index: The hop that the op of this tensor took; None for the start of the search. If the op took
+            several hops, this is the hop from which the search first found this tensor.
+        variables: The variables that the tensor was written to, or that were updated with the tensor. Each variable is
+            given by the tensor ID of its handle, in ascending order.
+        returned_by: The distinct functions that returned the tensor to eager code, as `name:output`, in the order in
+            which the search found them.
     """
 
     source_hop_index: int | None
@@ -45,12 +46,13 @@ class Spread(HopRows):
 
     Attributes:
         run_id: The run.
-        hops: The tensors in the order in which they were found. The first hop is the start of the search, as its op
-            made it.
-        is_cut: Whether the search reached its limit, so that there are more tensors.
-        effect: Where the bad value ended up, as in `NonFinite`; None if it is not known, or if the start of the search
-            is not an origin.
-        expected_reason: Why the bad value did no harm, as in `NonFinite`; None if it did harm or may have done harm.
+        hops: The tensors, in the order in which the search found them. The first hop is the start of the search. If a
+            tensor has several rows because it crossed borders, its hop is the row at the op that computed it.
+        is_cut: Whether the search reached its limit before it found all tensors.
+        effect: Where the bad value ended up, as in `NonFinite`; None if the effect is not known, or if the start of the
+            search is not an origin.
+        expected_reason: Why the bad value did no harm, as in `NonFinite`; None if the value did harm or may have done
+            harm.
     """
 
     hop_type: ClassVar[type[TensorHop]] = SpreadHop
@@ -63,12 +65,15 @@ class Spread(HopRows):
 
     @property
     def variables(self) -> tuple[int, ...]:
-        """The affected variables, by the tensor ids of their handles, in the order in which they were found."""
+        """The tensor IDs of the handles of the affected variables, in the order in which the search found them."""
         return tuple(dict.fromkeys(variable for hop in self.hops for variable in hop.variables))
 
     @property
     def returned_by(self) -> tuple[str, ...]:
-        """The functions that returned an affected tensor to eager code, as `name:output`, in the order of discovery."""
+        """The functions that returned an affected tensor to eager code, as `name:output`.
+
+        The functions are in the order in which the search found them.
+        """
         return tuple(dict.fromkeys(name for hop in self.hops for name in hop.returned_by))
 
 
@@ -77,18 +82,18 @@ def spread(
 ) -> Spread:
     """Follows a bad tensor to all bad tensors that were computed from it.
 
-    This is the reverse of `provenance`: it crosses the same borders, and passes only through bad tensors. Bad values
-    that the gradient of an op created count as bad values of the op, as for `first_nonfinite`.
+    This is the reverse of `provenance`: the search crosses the same borders, and follows only bad tensors. Bad values
+    that the gradient of an op created count as bad values of the op, as in `first_nonfinite`.
 
     Args:
         logdir: An open logdir or its path.
-        tensor: The result of `first_nonfinite`, or the tensor's row in tensor_health, given by its event_index.
-        run_id: The run of the row. None means the newest run.
+        tensor: The result of `first_nonfinite`, or the event_index of a bad tensor.
+        run_id: The run of the tensor. None means the newest run.
         limit: Maximum number of tensors.
 
     Raises:
         LogdirError: The path is not a readable logdir.
-        QueryError: The run or the row is unknown, or the tensor is not bad.
+        QueryError: The run is unknown, the run has no such tensor, or the tensor is not bad.
         BrokenPartError: A part cannot be read.
     """
     if limit < 1:
@@ -102,7 +107,7 @@ def spread(
 
 @dataclass(frozen=True)
 class _Edge:
-    """An input of the op of a tensor."""
+    """An edge of the data flow, from a tensor to another tensor (`user`) whose op took the first one."""
 
     user: TensorEvent
     input_index: int | None
@@ -110,11 +115,13 @@ class _Edge:
 
 
 class _Search:
-    """One search. It goes over the bad tensors of the run in order and looks up the inputs of each.
+    """One search. It goes over the bad tensors of the run in order, and finds the inputs of each tensor's op.
 
-    A consumer may have been recorded before its producer. Therefore each tensor is noted with all its inputs, and
-    becomes affected as soon as one of its inputs is affected. An execution is skipped if it takes no tensor that an
-    affected execution returned, and no variable that an affected execution could write to.
+    An op's output may have been recorded before its inputs. Therefore, the search stores the inputs of each tensor, and
+    marks a tensor as affected as soon as one of these inputs is affected.
+
+    The search skips an execution unless the execution takes a tensor that an affected execution returned, or a variable
+    that an affected execution could write to.
     """
 
     def __init__(self, logdir: Engine, *, run_id: str) -> None:
@@ -128,14 +135,14 @@ class _Search:
         self._returned: dict[int, dict[str, None]] = {}
         self._spoilt: set[int] = set()
         self._touched: set[int] = set()
-        """Executions that hold affected tensors, or that take a tensor or variable that may contain them."""
+        """Executions that may contain affected tensors, because they take one of `_carriers`."""
         self._carriers: set[int] = set()
-        """Ids of eager tensors and variables that may contain affected tensors."""
+        """The tensor IDs of eager tensors, and of the handles of variables, that may have affected values."""
         self._eagerly_written = self.flow.resources.eagerly_written()
         self._handed_on = self.flow.events.handed_on()
         self._passed_over: dict[int, list[TensorEvent]] = {}
         self._takers: dict[int, set[int]] = {}
-        """For each eager tensor, the skipped executions that take it."""
+        """For each eager tensor, the skipped executions that take the tensor."""
 
     def run(self, event_index: int, *, limit: int) -> Spread:
         start = self.flow.computed(bad_start(self.flow, event_index, run_id=self._run_id))
@@ -173,7 +180,7 @@ class _Search:
         )
 
     def _later(self, start: TensorEvent) -> Iterator[TensorEvent]:
-        """Yields the bad tensors in order of recording, beginning with the call in which `start` was made."""
+        """Yields the bad tensors in the order of recording, beginning with the call in which `start` was computed."""
         after = start.event_index - 1
         if start.scope == "graph":
             execution = None if start.execution_index is None else self.flow.events.execution(start.execution_index)
@@ -186,7 +193,7 @@ class _Search:
             after = batch[-1].event_index
 
     def _look_at(self, event: TensorEvent) -> None:
-        """Notes the inputs of a bad tensor. If the tensor only crossed a border, notes where it was returned."""
+        """Stores the inputs of a bad tensor or, if the tensor only crossed a border, the function that returned it."""
         computed = self.flow.computed(event)
         if computed.event_index != event.event_index:
             if event.scope == "execution" and event.op_type in self.flow.graphs.function_graphs:
@@ -229,7 +236,7 @@ class _Search:
     def _may_be_spoilt(self, event: TensorEvent) -> bool:
         """Returns whether a tensor's execution may have taken an affected tensor.
 
-        If not, notes the execution as skipped.
+        If the execution cannot have taken one, marks the execution as skipped.
         """
         index = event.execution_index
         if index is None or index in self._touched or event.graph_id in self.flow.graphs.session_graphs:
@@ -271,7 +278,10 @@ class _Search:
             self._carry(other)
 
     def _walk(self, start: TensorEvent, *, limit: int) -> list[tuple[TensorEvent, int | None, _Edge | None]]:
-        """Returns (tensor, index of the hop from which it was found, the edge between them), earliest first."""
+        """Returns the affected tensors, beginning with `start`.
+
+        Each item is (tensor, index of the item from which the tensor was found, edge between these two tensors).
+        """
         reached: list[tuple[TensorEvent, int | None, _Edge | None]] = [(start, None, None)]
         seen = {start.event_index}
         unvisited = [(start.event_index, 0)]
@@ -289,7 +299,7 @@ class _Search:
         return reached
 
     def _written(self, start: TensorEvent, spoilt: set[int], *, before: int) -> dict[int, tuple[int, ...]]:
-        """Returns the handles of the variables that each tensor was written to, by tensor."""
+        """Returns, for each tensor, the handles of the variables that the tensor was written to."""
         first = start.execution_index or 0
 
         def is_wanted(execution: Execution) -> bool:

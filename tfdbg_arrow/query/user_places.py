@@ -1,6 +1,6 @@
-"""Finds the line of the user's code, the layer and the calls that an answer names for a tensor.
+"""Finds the line of the user's code, the layer and the calls that answers name for a tensor.
 
-All answers use this module, so that they name the same line for the same tensor.
+All answers use this module, so all answers name the same line for a tensor.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from tfdbg_arrow.query.stacks import GRADIENT_FUNCS, Frame, user_source
 
 @dataclass(frozen=True, kw_only=True)
 class Forward:
-    """The op whose gradient an op computes.
+    """The forward op of a gradient: the op whose gradient was computed.
 
     Attributes:
-        op_type: Its type, or the name of the function that it called.
-        op_name: Name of this op in its graph; None outside graphs.
-        graph_name: Name of this graph; None outside graphs.
-        layer: The Keras layer or module that the op belongs to, as the user named it; None outside layers.
-        source: The user's innermost frame in the stack that created or executed the op, or None.
-        order: 1 for an op of the forward pass. For the gradient of a gradient, it is 2: the op itself then belongs to
-            the gradient of the op on the line.
+        op_type: The type of the forward op, or the name of the function that it called.
+        op_name: Name of the forward op in its graph; None outside graphs.
+        graph_name: Name of the graph; None outside graphs.
+        layer: The Keras layer or module that the forward op belongs to, as the user named it; None outside layers.
+        source: The user's innermost frame in the stack that created or executed the forward op, or None.
+        order: 1 if the forward op belongs to the forward pass. 2 for the gradient of a gradient: the forward op then
+            belongs to the gradient of the op on the line `source`.
     """
 
     op_type: str | None
@@ -48,7 +48,7 @@ class CallSite:
         op_name: Name of the calling op; None for the call from eager code.
         graph_name: Name of the graph that contains the calling op; None for the call from eager code.
         layer: The Keras layer or module that the calling op belongs to, as the user named it; None outside layers.
-        source: The user's innermost frame at the call, or None.
+        source: The user's innermost frame in the stack of the call, or None.
     """
 
     function: str | None
@@ -60,7 +60,7 @@ class CallSite:
 
 @dataclass(frozen=True, kw_only=True)
 class UserPlace:
-    """Where the user's program computed a tensor. The attributes are those of NonFinite."""
+    """Where the user's program computed a tensor. NonFinite describes the attributes."""
 
     stack: tuple[Frame, ...]
     source: Frame | None
@@ -72,7 +72,7 @@ class UserPlace:
 
 
 class UserPlaces:
-    """Finds the places of the tensors of one run."""
+    """Finds the `UserPlace` of tensors of one run."""
 
     def __init__(self, logdir: Engine, flow: DataFlow, *, run_id: str) -> None:
         self._logdir = logdir
@@ -81,7 +81,7 @@ class UserPlaces:
         self._stacks = flow.stacks
 
     def read_stacks(self, events: Iterable[TensorEvent]) -> None:
-        """Reads the stacks of tensors together, so that `place` need not read them one by one."""
+        """Reads the stacks of several tensors in one query, so that `place` does not read them one by one."""
         stack_ids: list[int | None] = []
         for event in events:
             label = self._flow.label_of_maker(event)
@@ -122,16 +122,20 @@ class UserPlaces:
         )
 
     def use_of_captured(self, event: TensorEvent) -> tuple[Frame, ...] | None:
-        """Returns the stack of the first op of the user's code that takes a captured tensor; None for other tensors."""
+        """Returns the stack of the first op that takes a captured tensor in the user's code; None for other tensors."""
         captured = self._flow.captured_as(event)
         users = () if captured is None else users_of(self._flow, *captured)
         stacks = ((self._stacks.stack(op.stack_trace_id), graph_id) for graph_id, op in users)
         return next((stack for stack, graph_id in stacks if self._own_line(stack, graph_id) is not None), None)
 
     def _made_at(self, ops: Iterable[ForwardOp | Label | None], source: Frame | None) -> Frame | None:
-        """Returns the line that made the Keras layer, loss, metric or optimizer of the first op that belongs to one.
+        """Returns the line that made a Keras layer, loss, metric or optimizer.
 
         The result is None if this line is `source`.
+
+        Args:
+            ops: The first of these ops that belongs to such a Keras object determines the object.
+            source: The line that the answer already names.
         """
         of_parts = (op for op in ops if op is not None and (op.layer or op.part_stack_trace_id) is not None)
         part = next(of_parts, None)
@@ -139,9 +143,9 @@ class UserPlaces:
         return None if line is None or (source is not None and line.line == source.line) else line
 
     def _equal_lines(self, event: TensorEvent, graph_id: int | None, source: Frame | None) -> tuple[Frame, ...]:
-        """Returns the lines of a graph's ops that equal the op of a tensor, except the line of this op.
+        """Returns the lines of other ops of a graph that equal the op of a tensor. The op's own line is left out.
 
-        An op that the gradient of this op computes again has no line of its own.
+        Ops in the gradient of this op are left out, because they have no line of their own.
         """
         ops = [op for op in self._flow.equal_ops(event) if not self._is_in_gradient_of(source, op, graph_id)]
         own_lines = [self._own_line(self._stacks.stack(op.stack_trace_id), graph_id) for op in ops]
@@ -151,7 +155,7 @@ class UserPlaces:
         return tuple(lines.values())
 
     def _is_in_gradient_of(self, source: Frame | None, op: Op, graph_id: int | None) -> bool:
-        """Returns whether an op belongs to the gradient of an op on a line."""
+        """Returns whether an op belongs to the gradient of an op that is on the line of `source`."""
         label = NO_LABEL if graph_id is None else self._flow.labels.op(graph_id, op.op_name)
         forward = self._flow.labels.forward_op(label)
         line = None if forward is None else user_source(self._stacks.stack(forward.stack_trace_id))
@@ -172,10 +176,12 @@ class UserPlaces:
         )
 
     def _calls(self, place: GraphTensor | None, index: int | None) -> list[tuple[CallSite, Frame | None, Label]]:
-        """Returns the calls that led to the op of a graph tensor, innermost first, each with its line and label.
+        """Returns the calls that led to the op of a graph tensor, innermost call first.
+
+        Each item is (call, line of the call, label of the calling op).
 
         Args:
-            place: The tensor; None if it is not a graph tensor.
+            place: The tensor; None for a tensor that is not in a graph. The result is then empty.
             index: The execution.
         """
         if place is None:
@@ -208,7 +214,10 @@ class UserPlaces:
         return calls
 
     def _is_in_unknown_call(self, event: TensorEvent) -> bool:
-        """Returns whether a function ran with its own step id, so that nothing shows which op called the function."""
+        """Returns whether it is unknown which op called the function of a tensor.
+
+        The calling op is unknown if TensorFlow ran the function with a step ID of its own.
+        """
         execution = self._flow.events.execution(event.execution_index)
         is_outermost = event.scope == "graph" and event.call_site == ""
         return is_outermost and execution is not None and execution.graph_id not in (None, event.graph_id)
@@ -216,8 +225,8 @@ class UserPlaces:
     def _own_line(self, stack: tuple[Frame, ...], graph_id: int | None) -> Frame | None:
         """Returns the user's innermost frame in the stack of an op, or None if that frame is outside the op's function.
 
-        The stack of an op that TensorFlow or Keras created itself, as in a SavedModel, has the user's frames of the
-        call for which its function was traced. A different call may have led to its execution.
+        If TensorFlow or Keras created the op without code of the user, as for a SavedModel, the user's frames in its
+        stack are those of the call that traced the function. Another call may have run the op.
         """
         traced_at = [frame.line for frame in self._stacks.stack(self._graph_stack_ids.get(graph_id)) if frame.is_user]
         own = [frame.line for frame in stack if frame.is_user]
@@ -229,11 +238,11 @@ class UserPlaces:
         return dict(self._logdir.rows(query, [self._run_id]))
 
     def graph_name(self, graph_id: int | None) -> str | None:
-        """Returns the name of a graph; None if it has none."""
+        """Returns the name of a graph; None if the graph has no name."""
         return None if graph_id is None else self._flow.graphs.names.get(graph_id)
 
 
 def _is_users_gradient(stack: tuple[Frame, ...]) -> bool:
-    """Returns whether the user wrote a gradient (`tf.custom_gradient`), so that TensorFlow called the user's code."""
+    """Returns whether the user wrote the gradient function that made an op, as with `tf.custom_gradient`."""
     user = next((depth for depth, frame in enumerate(stack) if frame.is_user), len(stack))
     return any(frame.func in GRADIENT_FUNCS and frame.owner == "framework" for frame in stack[user:])

@@ -1,8 +1,8 @@
 """The elements of recorded tensors: reads them one block at a time, and counts them in a histogram.
 
-NumPy lacks some of the formats: bfloat16 is the upper half of a float32. The names of float8 dtypes give the number of
-bits of exponent and mantissa. `fn` means that there are no infinities, and `uz` that there is only one zero, with NaN
-encoded as -0.
+NumPy does not have bfloat16 and the float8 dtypes. A bfloat16 is the upper half of a float32. The name of a float8
+dtype gives the number of bits of the exponent and the mantissa. `fn` in the name means that the dtype has no
+infinities. `uz` means that it has only one zero, and that the bit pattern of -0 is NaN.
 
 Source: OCP 8-bit floating point specification, and arXiv 2206.02915 for `fnuz`.
 """
@@ -22,10 +22,10 @@ from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.schema.dtypes import decode_strings, itemsize_of
 
 WRAP = 10
-"""Number of columns for a tensor with one dimension. Its elements continue in the next row."""
+"""Number of columns of the rows into which a tensor with one dimension is split."""
 NUM_ROWS, NUM_COLUMNS = 20, 10
 MAX_BYTES = 64 * 2**20
-"""Maximum number of bytes of a tensor's elements that are read at once."""
+"""Maximum number of bytes of elements that are read from one tensor at a time."""
 Array = npt.NDArray[np.generic]
 NUMPY_DTYPES = frozenset(
     {"bool", "complex128", "complex64", "float16", "float32", "float64"}
@@ -43,7 +43,7 @@ class ValueRow:
     """Consecutive elements of a tensor.
 
     Attributes:
-        index: The index of the first element, one number per dimension.
+        index: The index of the first element, with one number for each dimension.
         elements: The elements.
     """
 
@@ -55,8 +55,8 @@ class ValueRow:
 class TensorValues:
     """A block of a tensor's elements, as rows and columns.
 
-    The last dimension runs along the columns, and all other dimensions run along the rows. For a tensor with one
-    dimension, a row has WRAP elements.
+    The columns are the last dimension, and the rows are all other dimensions. A tensor with one dimension is split into
+    rows of WRAP elements.
 
     Attributes:
         dtype: TensorFlow's name of the dtype.
@@ -84,7 +84,7 @@ class TensorValues:
         return range(self.first_column, self.first_column + (len(self.rows[0].elements) if self.rows else 0))
 
     def index_at(self, row: int, column: int) -> tuple[int, ...]:
-        """Returns the index of an element, one number per dimension."""
+        """Returns the index of an element, with one number for each dimension."""
         return _index(self.shape, row, column)
 
 
@@ -97,13 +97,13 @@ def read_values(
     num_rows: int = NUM_ROWS,
     num_columns: int = NUM_COLUMNS,
 ) -> TensorValues | None:
-    """Returns a block of a recorded tensor's elements, or None if its values were not kept.
+    """Returns a block of a recorded tensor's elements, or None if the elements were not kept.
 
     Args:
         logdir: The logdir.
-        event_index: Its row in tensor_health.
+        event_index: The event_index of the tensor.
         run_id: The run.
-        at: The index of the first element of the block, one number per dimension. Numbers omitted at the end are 0.
+        at: The index of the first element of the block, with one number for each dimension. Missing numbers are 0.
         num_rows: Maximum number of rows.
         num_columns: Maximum number of columns.
 
@@ -153,16 +153,16 @@ def read_values(
 def read_array(
     logdir: Engine, event_index: int, *, run_id: str, max_bytes: int = MAX_BYTES
 ) -> tuple[Array, int] | None:
-    """Returns the first elements of a recorded tensor in row-major order, and its total number of elements.
+    """Returns the first elements of a recorded tensor in row-major order, and the number of all its elements.
 
     Args:
         logdir: The logdir.
-        event_index: Its row in tensor_health.
+        event_index: The event_index of the tensor.
         run_id: The run.
-        max_bytes: Maximum number of bytes of these elements.
+        max_bytes: Maximum number of bytes of the returned elements.
 
     Returns:
-        The elements and the total number, or None if the values were not kept or their dtype is not in DECODED_DTYPES.
+        (elements, number of all elements). None if the elements were not kept or their dtype is not in DECODED_DTYPES.
     """
     tensor_facts = _kept(logdir, event_index, run_id=run_id)
     if tensor_facts is None or itemsize_of(tensor_facts[0]) is None:
@@ -174,7 +174,10 @@ def read_array(
 
 @dataclass(frozen=True, kw_only=True)
 class HistogramBin:
-    """Number of finite elements in [low, high). In the last bin, and if `low` equals `high`, `high` is included."""
+    """The number of finite elements in the interval [low, high). In the last bin, the interval includes `high`.
+
+    If `low` equals `high`, the bin has the elements that are equal to this number.
+    """
 
     low: float
     high: float
@@ -186,15 +189,15 @@ class Histogram:
     """The distribution of the elements of a tensor.
 
     Attributes:
-        is_modulus: Whether it shows the modulus of complex elements.
+        is_modulus: Whether the histogram shows the modulus of complex elements.
         num_elements: Number of elements of the tensor.
         num_counted: Number of elements that were counted, starting with the first element.
         num_nan: Number of NaN among the counted elements.
         num_neg_inf: Number of -infinity among the counted elements.
         num_pos_inf: Number of +infinity among the counted elements. For complex dtypes, the number of elements with an
             infinite part.
-        bins: The finite elements in bins of equal width, or in one bin per value if there are few integer values; empty
-            if there are no finite elements.
+        bins: Bins of equal width for the finite elements. If the elements are integers in a small range, there is one
+            bin for each integer. Empty if no element is finite.
     """
 
     is_modulus: bool
@@ -212,13 +215,13 @@ class Histogram:
 
 
 def read_histogram(logdir: Engine, event_index: int, *, run_id: str, max_bytes: int = MAX_BYTES) -> Histogram | None:
-    """Returns the distribution of a recorded tensor's elements; None if these were not kept or are not numbers.
+    """Returns the distribution of a recorded tensor's elements; None if they were not kept or are not numbers.
 
     Args:
         logdir: The logdir.
-        event_index: Its row in tensor_health.
+        event_index: The event_index of the tensor.
         run_id: The run.
-        max_bytes: Maximum number of bytes to count. In a larger tensor, only the first elements are counted.
+        max_bytes: Maximum number of bytes to read. In a larger tensor, only the first elements are counted.
 
     Raises:
         BrokenPartError: A part cannot be read.
@@ -232,7 +235,7 @@ def count_elements(array: npt.NDArray[Any], *, num_elements: int | None = None, 
 
     Args:
         array: The elements, of any shape: booleans, integers, floats or complex numbers.
-        num_elements: Number of elements of the whole tensor; None if the array holds all of them.
+        num_elements: Number of elements of the whole tensor; None if the array has all elements.
         num_bins: Maximum number of bins.
     """
     is_modulus = array.dtype.kind == "c"
@@ -254,15 +257,15 @@ def count_elements(array: npt.NDArray[Any], *, num_elements: int | None = None, 
 
 
 def decode(raw: npt.NDArray[np.uint8], dtype: str) -> Array | None:
-    """Returns the elements in a tensor's bytes.
+    """Decodes the bytes of a tensor.
 
     Args:
         raw: The bytes, row-major and little-endian. An incomplete element at the end is ignored.
         dtype: TensorFlow's name of the dtype.
 
     Returns:
-        The elements as a one-dimensional array: bfloat16 and most float8 dtypes as float32, float8_e5m2 as float16, all
-        other dtypes unchanged. None for a dtype that is not in DECODED_DTYPES.
+        The elements as a one-dimensional array. bfloat16 and most float8 dtypes become float32, float8_e5m2 becomes
+        float16, and other dtypes do not change. None for a dtype that is not in DECODED_DTYPES.
     """
     if dtype in NUMPY_DTYPES:
         kind = np.dtype(dtype).newbyteorder("<")
@@ -277,11 +280,11 @@ def texts(value: bytes, *, size: int) -> tuple[str, ...]:
     """Returns the elements of a tensor of strings as text. Bytes that are not UTF-8 become escapes.
 
     Args:
-        value: `tensor_value.value`, complete.
+        value: The complete `tensor_value.value`.
         size: Number of elements.
 
     Raises:
-        BrokenPartError: The value does not hold this number of strings.
+        BrokenPartError: The value does not have this number of strings.
     """
     try:
         elements = decode_strings(value, size)
@@ -332,7 +335,7 @@ def _index(shape: tuple[int, ...], row: int, column: int) -> tuple[int, ...]:
 
 
 def _elements(value: bytes, dtype: str, *, first: int, size: int) -> list[object] | None:
-    """Returns the elements in a prefix of a tensor's bytes, starting at the element `first`."""
+    """Decodes a prefix of a tensor's bytes, and returns the elements from index `first` to the end of the prefix."""
     if dtype == "string":
         return list(texts(value, size=size)[first:])
     array = _array(value[first * (itemsize_of(dtype) or 1) :], dtype)
@@ -344,7 +347,7 @@ def _array(value: bytes, dtype: str) -> Array | None:
 
 
 def _float8(mantissa_bits: int, bias: int, *, has_one_zero: bool) -> npt.NDArray[np.float32]:
-    """Returns the values of all 256 bit patterns of a float8 without infinities."""
+    """Returns the values of all 256 bit patterns of a float8 dtype that has no infinities."""
     bits = np.arange(256)
     exponent, mantissa = (bits & 127) >> mantissa_bits, bits & (2**mantissa_bits - 1)
     fraction = mantissa * 2.0**-mantissa_bits
@@ -379,7 +382,7 @@ def _bins(finite: npt.NDArray[Any], num_bins: int) -> tuple[HistogramBin, ...]:
             HistogramBin(low=float(value), high=float(value), num_elements=count_of_value.get(value, 0))
             for value in range(int(low), int(high) + 1)
         )
-    # The elements are divided by 4, because the range of the greatest float64 values would be infinite.
+    # The elements are divided by 4, because the difference between the largest float64 values would be infinite.
     counts, edges = np.histogram(finite.astype(np.float64) / 4, bins=num_bins, range=(low / 4, high / 4))
     ends = (edges * 4).tolist()
     return tuple(

@@ -1,4 +1,4 @@
-"""Texts about answers: parts of sentences for the command line, notebooks and error messages."""
+"""Texts about answers: phrases for the command line, notebooks and error messages."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _COUNTS = (
 )
 _NUM_SIMILAR = 3
 _MAX_TEXT = 40
-"""Maximum number of characters of a text in a sample."""
+"""Maximum number of characters that are shown of a string element in a sample."""
 HOW: Mapping[str, str] = {
     "argument": "passed as an argument",
     "capture": "captured by the function",
@@ -46,7 +46,7 @@ HOW: Mapping[str, str] = {
     "zeros": "as exp(-Inf), which is 0",
     "gradient": "created by the gradient of the op",
 }
-"""How a tensor reached the op that took it, by `how`. If the op took the tensor directly, there is no entry."""
+"""How a tensor reached the op that took the tensor, by `how`. A tensor that the op took directly has no entry."""
 _EFFECTS = {
     "variable": "reached a variable",
     "result": "reached a result of the program",
@@ -56,7 +56,7 @@ _EFFECTS = {
 
 
 class _Op(Protocol):
-    """An op. If the object has the attribute `output_slot`, it is an output of an op."""
+    """An op, or an output of an op if the object has the attribute `output_slot`."""
 
     @property
     def op_type(self) -> str | None: ...
@@ -65,7 +65,7 @@ class _Op(Protocol):
 
 
 def output_text(output: _Op) -> str:
-    """Returns the name of an op or of its output, such as `Log:0 (Log)`, or `Log:0, run eagerly`."""
+    """Returns the name of an op or of an output, such as `Log:0 (Log)`, or `Log:0, run eagerly`."""
     if output.op_type is None and output.op_name is None:
         return "a tensor from outside"
     slot = getattr(output, "output_slot", None)
@@ -95,13 +95,13 @@ def op_in_graph_text(tensor: NonFinite) -> str:
 
 
 def gradient_text(forward: Forward) -> str:
-    """Returns the op whose gradient an op computes, such as `the gradient of Sqrt, line 9`."""
+    """Returns a text about the forward op of a gradient, such as `the gradient of Sqrt, line 9`."""
     line = "" if forward.source is None else f", line {forward.source.lineno}"
     return f"the gradient of {forward.op_type or forward.op_name or 'an unknown op'}{line}"
 
 
 def effect_text(answer: NonFinite | Provenance | Spread) -> str | None:
-    """Returns the effect of a bad value, such as `no harm: nothing used it`, or None if it is not known."""
+    """Returns the effect of a bad value, such as `no harm: nothing used it`, or None if the effect is not known."""
     if answer.expected_reason is not None:
         return f"no harm: {answer.expected_reason}"
     return None if answer.effect is None else _EFFECTS[answer.effect]
@@ -113,14 +113,14 @@ def frame_text(frame: Frame) -> str:
 
 
 def carets(frame: Frame, text: str) -> str | None:
-    """Returns carets that underline the part of a line that a frame executes, to print below the line.
+    """Returns a line of carets to print below a line of code. The carets mark the part that a frame executes.
 
     Args:
         frame: The frame.
-        text: The whole line.
+        text: The whole line of code.
 
     Returns:
-        None if the part is not known, or is the whole line without its indentation.
+        The line of carets; None if the part is not known, or if it is the whole line without its indentation.
     """
     span = executed_span(frame, text)
     if span is None:
@@ -138,12 +138,12 @@ def _width(text: str) -> int:
 
 
 def made_at_text(frame: Frame) -> str:
-    """Returns the line that made a Keras object, such as a layer: `/home/me/train.py:9: model.add(Dense(1))`."""
+    """Returns the line that made a Keras object, such as `/home/me/train.py:9: model.add(Dense(1))` for a layer."""
     return frame.place + (f": {frame.code}" if frame.code else "")
 
 
 def call_lines(tensor: NonFinite) -> list[str]:
-    """Returns the calls that led to an op, innermost first. Consecutive calls on the same line are merged."""
+    """Returns one text for each call that led to an op, innermost call first. Consecutive equal texts are merged."""
     lines = [_call_text(call) for call in tensor.called_from]
     return [line for index, line in enumerate(lines) if index == 0 or line != lines[index - 1]]
 
@@ -160,7 +160,7 @@ def _call_text(call: CallSite) -> str:
 
 
 def label_facts(tensor: NonFinite) -> tuple[tuple[str, str], ...]:
-    """Returns the known purpose and effect of a bad tensor, as pairs of a name and a text."""
+    """Returns facts such as the layer, step and effect of a bad tensor, as (name, text). Omits unknown facts."""
     facts = (
         ("layer", tensor.layer),
         ("created at", None if tensor.made_at is None else made_at_text(tensor.made_at)),
@@ -178,7 +178,7 @@ def call_text(call: FunctionCall) -> str:
 
 
 def column_unit(answer: LayerMap | TrainingCurves | Distributions) -> str:
-    """Returns what the columns of an answer are: `step`, `event`, `execution` or `call`."""
+    """Returns the unit of the columns of an answer: `step`, `event`, `execution` or `call`."""
     return answer.axis if _calls_of(answer) is None else "call"
 
 
@@ -189,7 +189,7 @@ def column_start(answer: LayerMap | TrainingCurves | Distributions, column: int)
 
 
 def columns_text(answer: LayerMap | TrainingCurves | Distributions) -> str:
-    """Returns what the columns of an answer are, such as `steps 0 to 95` or `calls 1 to 60 of train_step`."""
+    """Returns the range of the columns of an answer, such as `steps 0 to 95` or `calls 1 to 60 of train_step`."""
     unit, calls = column_unit(answer), _calls_of(answer)
     if not answer.columns:
         return f"no {unit}s"
@@ -202,7 +202,7 @@ def columns_text(answer: LayerMap | TrainingCurves | Distributions) -> str:
 
 
 def axis_text(answer: LayerMap | TrainingCurves | Distributions) -> str:
-    """Returns the axis of an answer, such as `steps` or `calls of train_step`."""
+    """Returns the name of the axis of an answer, such as `steps` or `calls of train_step`."""
     calls = _calls_of(answer)
     return f"{answer.axis}s" if calls is None else f"calls of {calls.function}"
 
@@ -212,9 +212,9 @@ def _calls_of(answer: LayerMap | TrainingCurves | Distributions) -> ColumnCalls 
 
 
 def place_facts(health: TensorHealth, samples: BadSamples | None) -> tuple[tuple[str, str], ...]:
-    """Returns the bad samples or rows of a tensor and where they came from, as pairs of a name and a text.
+    """Returns facts about the bad samples or rows of a tensor, as (name, text).
 
-    An example is `sample 17 of the batch, the only bad one of 64`.
+    An example of a text is `sample 17 of the batch, the only bad one of 64`.
     """
     name = [] if samples is None or samples.name in (None, samples.whole) else [f"this is {samples.name}"]
     data = [] if samples is None else [*name, *data_texts(samples)]
@@ -225,10 +225,14 @@ def place_facts(health: TensorHealth, samples: BadSamples | None) -> tuple[tuple
 
 
 def slices_text(health: TensorHealth, samples: BadSamples | None) -> str | None:
-    """Returns which samples, rows or elements of a bad tensor are bad; None if unknown, or if most are bad."""
+    """Returns which samples, rows or elements of a bad tensor are bad.
+
+    The result is None if this is unknown. If no samples are known, the result is also None if most rows are bad.
+    """
     if samples is not None:
         unit, whole = samples.unit, f" of {samples.whole}"
-        is_computed = samples.unit != "sample" and samples.name is None  # the rows themselves may be healthy
+        # The bad elements are computed from the rows of an argument, so the rows themselves may be healthy.
+        is_computed = samples.unit != "sample" and samples.name is None
         is_one_each = health.num_bad == samples.num_bad == health.num_bad_slices and samples.num_samples != health.size
         each = ", with one bad element each" if is_one_each and not is_computed else ""
         if samples.num_bad == samples.num_samples:
@@ -258,9 +262,9 @@ def slices_text(health: TensorHealth, samples: BadSamples | None) -> str | None:
 
 
 def sample_texts(samples: BadSamples) -> tuple[tuple[str, str], ...]:
-    """Returns what each input of the step holds for the first bad sample, as pairs of a name and a text.
+    """Returns (name, elements as text) of each input of the step for the first bad sample.
 
-    An example is `x`, `[0.5, 0, 0, …] (784 elements)`.
+    An example is (`x`, `[0.5, 0, 0, …] (784 elements)`).
     """
     return tuple((input_.name, _sample_text(input_)) for input_ in samples.first_sample)
 
@@ -289,13 +293,13 @@ def _element_text(element: object) -> str:
 
 
 def data_texts(samples: BadSamples) -> list[str]:
-    """Returns the facts that the recording shows about the origin of the samples, as sentences."""
+    """Returns sentences about the records that the bad samples come from, and about the other inputs of the step."""
     texts = []
     if samples.row is not None and samples.num_bad != samples.num_samples:
         record = "row {} of the arrays" if samples.is_row_of_arrays else "record {} of the data set"
         record = f"{record} that the batches come from"
         if samples.is_row_of_arrays and samples.whole.endswith("of the validation"):
-            record = "row {} of the validation data"  # which may be a part of the arrays
+            record = "row {} of the validation data"  # the validation data may be only a part of the arrays
         after = ", counted after the skipped ones" if samples.follows_skipped else ""
         texts.append(f"sample {samples.first:,} is {record.format(f'{samples.row:,}')}{after}")
     for input_ in samples.inputs:
@@ -314,7 +318,7 @@ def data_texts(samples: BadSamples) -> list[str]:
 
 
 def nonfinite_facts(tensor: NonFinite) -> list[tuple[str, str]]:
-    """Returns the facts about a bad tensor except its name, inputs and stack, as pairs of a name and a text."""
+    """Returns facts about a bad tensor, as (name, text). The inputs and the stack are not included."""
     facts = (
         ("op", op_text(tensor)),
         ("graph", graph_text(tensor)),
@@ -334,7 +338,7 @@ def nonfinite_facts(tensor: NonFinite) -> list[tuple[str, str]]:
 
 
 def origin_text(tensor: NonFinite) -> str:
-    """Returns whether the op of a bad tensor created the value, and why this is known or not known."""
+    """Returns a text that says whether the op of a bad tensor created the bad value, and why this is known or not."""
     if not tensor.is_origin:
         return "not proven: an input was not recorded, or contains the value too"
     if tensor.op_type is None:
@@ -346,7 +350,7 @@ def origin_text(tensor: NonFinite) -> str:
 
 
 def _bad_counts(health: TensorHealth) -> list[str]:
-    """Returns the kinds of bad elements that were counted in a tensor."""
+    """Returns the kinds of bad values that were counted in a tensor."""
     infinities = (health.num_neg_inf or 0) + (health.num_pos_inf or 0)
     return [kind for kind, number in (("nan", health.num_nan), ("inf", infinities)) if number]
 
@@ -357,16 +361,17 @@ def _time_text(wall_time_ns: int) -> str:
 
 
 def graph_text(tensor: NonFinite) -> str | None:
-    """Returns the graph and the loop iteration, or None outside graphs."""
+    """Returns the name of a tensor's graph and the loop iteration, or None outside graphs."""
     if tensor.graph_name is None:
         return None
     return tensor.graph_name + ("" if tensor.iteration is None else f", iteration {tensor.iteration}")
 
 
 def facts_text(health: TensorHealth) -> str:
-    """Returns dtype, shape, the nonzero counts, and the place of the first bad element unless all elements are bad.
+    """Returns the dtype, the shape, the counts that are not 0, and the index of the first bad element.
 
-    An example is `float32 [2, 3]: 1 NaN, 5 positive of 6 elements, the first NaN at [1, 0]`.
+    If all elements are bad, the index is omitted. An example is `float32 [2, 3]: 1 NaN, 5 positive of 6 elements, the
+    first NaN at [1, 0]`.
     """
     text = health.dtype or "dtype not known"
     if health.shape is not None:
@@ -375,8 +380,8 @@ def facts_text(health: TensorHealth) -> str:
     names = _COUNTS[:-3] if is_complex else _COUNTS
     counts = [f"{getattr(health, column):,} {name}" for column, name in names if getattr(health, column)]
     if is_complex:
-        # A complex number has no sign: the negative and the positive counts together are the finite numbers that are
-        # not 0.
+        # Complex numbers have no sign. Their negative and positive counts together are the number of finite elements
+        # that are not 0.
         num_nonzero = (health.num_neg_finite or 0) + (health.num_pos_finite or 0)
         counts += [
             f"{number:,} {name}" for number, name in ((health.num_zero, "zero"), (num_nonzero, "nonzero")) if number
@@ -390,9 +395,9 @@ def facts_text(health: TensorHealth) -> str:
 
 
 def first_bad_text(health: TensorHealth) -> str | None:
-    """Returns the place of the first bad element, such as `first NaN at [1, 0]`.
+    """Returns the index of the first bad element as text, such as `first NaN at [1, 0]`.
 
-    The result is None if the place is not known, for a scalar, and if every element is bad.
+    The result is None if the index is not known, for a scalar, and if every element is bad.
     """
     if health.first_bad_place is None or health.num_bad == health.size:
         return None
@@ -402,7 +407,7 @@ def first_bad_text(health: TensorHealth) -> str | None:
 
 
 def range_text(health: TensorHealth, *, digits: int) -> str:
-    """Returns the least and the greatest finite element and the mean; an empty text if they are not known."""
+    """Returns the range and the mean of the finite elements as text; an empty text if they are not known."""
     least, greatest, mean = health.min_finite, health.max_finite, health.mean_finite
     if least is None or greatest is None or mean is None:
         return ""
@@ -410,7 +415,7 @@ def range_text(health: TensorHealth, *, digits: int) -> str:
 
 
 def producer_text(input_: InputTensor) -> str:
-    """Returns where an input came from, such as `Softmax:0 (Softmax) in model, passed as an argument`."""
+    """Returns the source of an input as text, such as `Softmax:0 (Softmax) in model, passed as an argument`."""
     producer = input_.producer
     if producer is None:
         return "of unknown source"
@@ -422,14 +427,15 @@ def producer_text(input_: InputTensor) -> str:
 
 
 def input_health_text(input_: InputTensor) -> str:
-    """Returns an input's health as text, or a text that it was not recorded."""
+    """Returns the health of an input as text; `not recorded` if the input was not recorded."""
     return "not recorded" if input_.health is None else facts_text(input_.health)
 
 
 def similar_text(text: str, names: Sequence[str]) -> str:
-    """Returns a sentence with the names similar to a text, such as ` Did you mean Log?`; '' if no name is similar.
+    """Returns a sentence with names that are similar to a text, such as ` Did you mean Log?`.
 
-    Names of ops and layers are paths. The text is compared with the whole path and with its last part.
+    The result is an empty text if no name is similar. Names of ops and layers are paths. The text is compared with the
+    whole path and with the last part of the path.
 
     Args:
         text: The name that the user wrote.

@@ -1,6 +1,6 @@
 """The format of a logdir: tables, Arrow schemas, Parquet settings, version and layout.
 
-Writer and query both build on this package and never on each other.
+The writer and the query layer import this package, but never each other.
 """
 
 from __future__ import annotations

@@ -24,13 +24,13 @@ class Column:
     """One column of a table.
 
     Attributes:
-        id: Parquet field id, unique within its table and never reused.
-        name: Name in SQL.
-        type: Type of a value.
+        id: The Parquet field ID. It is unique within the table, and is never reused for another column.
+        name: The name in SQL.
+        type: The type of the values.
         doc: One line that says what the value is, and what NULL means if NULL is allowed.
         nullable: Whether the column can be NULL.
-        unit: Unit of the value; None if it has none.
-        references: `table.column` that the value refers to within the same run, or None.
+        unit: The unit of the value; None if the value has no unit.
+        references: The column that the value refers to within the same run, as `table.column`, or None.
     """
 
     id: int
@@ -48,10 +48,10 @@ class Table:
     """One table.
 
     Attributes:
-        name: Name in SQL and directory name in the logdir.
-        row: What one row is.
-        columns: All columns, in the order of the file.
-        key: Names of the columns that identify a row.
+        name: The name in SQL, which is also the name of the table's directory in a logdir.
+        row: A sentence that says what one row is.
+        columns: All columns, in the order in which they are in the files.
+        key: The names of the columns that together identify a row.
     """
 
     name: str

@@ -1,6 +1,6 @@
 """Writes spec/tables.md and spec/schema.json from the declaration.
 
-`python -m tfdbg_arrow.schema.document` writes them, `--check` fails when they are stale.
+`python -m tfdbg_arrow.schema.document` writes these files. With `--check`, it fails if a file is out of date.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tfdbg_arrow.schema.tables import TABLES
 from tfdbg_arrow.schema.version import FORMAT_VERSION
 
 SPEC_DIRECTORY = Path(__file__).resolve().parents[2] / "spec"
-"""Directory of the specification in a source tree."""
+"""The directory of the specification in the source tree."""
 
 _INTRODUCTION = f"""\
 # Tables
@@ -71,7 +71,7 @@ def tables_markdown() -> str:
 
 
 def generated_files() -> Mapping[str, str]:
-    """Returns the generated files of spec/, as a mapping from name to content."""
+    """Returns the content of each generated file of spec/, by file name."""
     return {"tables.md": tables_markdown(), "schema.json": schema_json()}
 
 
@@ -92,7 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: Command line without the program's name; None means the arguments of the process.
 
     Returns:
-        Exit code: 1 if `--check` found a stale file, else 0.
+        The exit code: 1 if `--check` found a file that is out of date, otherwise 0.
     """
     parser = argparse.ArgumentParser(description="Write spec/tables.md and spec/schema.json from the declaration.")
     parser.add_argument("--check", action="store_true", help="write nothing; fail if a file is stale")
@@ -195,7 +195,7 @@ _SHARED_EXAMPLES: dict[str, object] = {
     "shape": [2],
     "value": b"\x00\x00\x80\x3f\x00\x00\x00\x00",
 }
-"""The examples of columns that have the same example in several tables."""
+"""The example values of columns that have the same value in the examples of several tables, by column."""
 _OWN_EXAMPLES: dict[str, dict[str, object]] = {
     "run": {
         **_time(0),
@@ -307,7 +307,7 @@ _OWN_EXAMPLES: dict[str, dict[str, object]] = {
         "reason_code": "xla_kept",
     },
 }
-"""The other examples, by table. A column without an example is NULL."""
+"""The other example values, by table and column. A column without an example value is NULL."""
 EXAMPLES: dict[str, dict[str, object]] = {
     table.name: {
         column.name: {**_SHARED_EXAMPLES, **_OWN_EXAMPLES.get(table.name, {})}.get(column.name)
@@ -315,7 +315,10 @@ EXAMPLES: dict[str, dict[str, object]] = {
     }
     for table in TABLES
 }
-"""One row for each table name, as a mapping from column name to value. The tensor in `tensor_value` is [1.0, -inf]."""
+"""One example row for each table, as a mapping from column name to value.
+
+The tensor in `tensor_value` is [1.0, -inf].
+"""
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""TensorFlow's element types: their numbers, names, sizes and precision, and the encoding of string tensors.
+"""TensorFlow's dtypes: their numbers, names, sizes and precision, and the encoding of string tensors.
 
-Sources: tensorflow/core/framework/types.proto (enum DataType), `tf.dtypes.DType.name` and `.size`; for strings,
-spec/README.md, "Modes".
+Sources: tensorflow/core/framework/types.proto (enum DataType), `tf.dtypes.DType.name` and `.size`. The source for the
+encoding of strings is spec/README.md, "Modes".
 
-The functions for strings import NumPy, because the others need only the table.
+NumPy is imported inside the functions for strings, because the other functions do not need it.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 _REF_OFFSET = 100
-"""A reference to a dtype has the dtype's number plus this."""
+"""The number of a reference to a dtype is the number of the dtype plus this offset."""
 _END = "<i8"
 _END_SIZE = 8
 
 
 @dataclass(frozen=True)
 class Dtype:
-    """One element type.
+    """One dtype.
 
     Attributes:
-        number: Value of TensorFlow's enum DataType.
+        number: The value of TensorFlow's enum DataType.
         name: TensorFlow's name, such as `float32`.
-        itemsize: Bytes of one element in memory; None if elements are not plain bytes. Elements of the
-            2-bit and 4-bit types take one byte each.
+        itemsize: Number of bytes of one element in memory; None if elements have no fixed size. Elements of the 2-bit
+            and 4-bit dtypes take one byte each.
         kind: `float`, `complex`, `integer` or `bool`; None if elements are not numbers.
         has_health: Whether tensor_health counts the elements.
-        eps: The distance from 1 to the next number; 0 if numbers are exact.
-        floor: The number below which the relative precision `eps` ends.
-        largest: The largest finite number; None for dtypes without one, and for small ones.
+        eps: The distance from 1 to the next larger number; 0 if numbers are exact.
+        floor: A tiny number. Differences of this size are rounding errors, because `eps` does not apply close to 0.
+        largest: The largest finite number. None for dtypes that are not floating-point, and for dtypes of one byte.
     """
 
     number: int
@@ -94,7 +94,10 @@ _BY_NUMBER: dict[int, Dtype] = {dtype.number: dtype for dtype in DTYPES}
 
 
 def dtype_name(number: int) -> str:
-    """Returns the name of a dtype: `float32_ref` for a reference, `unknown_<number>` if it is not listed here."""
+    """Returns the name of a dtype.
+
+    The name of a reference is like `float32_ref`. The name of a dtype that is not in DTYPES is `unknown_<number>`.
+    """
     if number in _BY_NUMBER:
         return _BY_NUMBER[number].name
     if number - _REF_OFFSET in _BY_NUMBER:
@@ -103,7 +106,7 @@ def dtype_name(number: int) -> str:
 
 
 def dtype_itemsize(number: int) -> int | None:
-    """Returns the size of one element in bytes; None if elements are not plain bytes or the dtype is not listed."""
+    """Returns the size of one element in bytes; None if elements have no fixed size, or if the dtype is unknown."""
     dtype = _BY_NUMBER.get(number) or _BY_NUMBER.get(number - _REF_OFFSET)
     return None if dtype is None else dtype.itemsize
 
@@ -117,8 +120,8 @@ def itemsize_of(name: str) -> int | None:
 def encode_strings(elements: Iterable[bytes]) -> bytes:
     """Returns the encoding of a tensor of strings in `tensor_value.value`.
 
-    The value starts with the end offset of each element as little-endian int64: the number of bytes of all elements up
-    to and including it. The bytes of all elements follow without gaps.
+    The value starts with the end offset of each element, as little-endian int64. The end offset of an element is the
+    number of bytes of this element and all elements before it. The bytes of all elements follow without gaps.
 
     Args:
         elements: The strings, in row-major order.

@@ -1,7 +1,7 @@
-"""What the types of ops do: the facts on which all packages agree.
+"""The traits of op types: what an op of each type does. All packages use these facts.
 
-A trait says what an op does. It does not say what a reader concludes from it. That the output equals an input is one
-fact; that the op is at the border of a loop is another fact.
+A trait is one fact about an op, such as that the output equals an input, or that the op is at the border of a loop. A
+trait does not say what a package concludes from this fact.
 """
 
 from __future__ import annotations
@@ -17,49 +17,52 @@ class Trait(Flag):
     """What an op does.
 
     Attributes:
-        EQUAL: Each output equals the first input; an output of IdentityN equals the input of the same index.
+        EQUAL: Each output equals the first input. For IdentityN, each output equals the input with the same index.
         RESHAPED: The output has the elements of the first input, in another shape or order.
-        CARRIES: Each element of the outputs is an element of an input, or of what the op takes from a list or store; or
-            it is a constant. The op computes nothing from the elements.
-        TESTS: The output says something about the input, such as whether it is finite, or which shape it has. Its
-            elements are those of no input, except for an op that is EQUAL too: it raises an error, or writes a text.
-        FINDS_BAD: The output says for each element whether it is bad.
-        COMPARES: The output says whether elements are equal, so that it shows NaN if an input is compared with itself.
+        CARRIES: Each element of the outputs is a constant, or an element of an input, or an element of a tensor that
+            the op takes from a list or store. The op computes nothing from the elements.
+        TESTS: The output says something about the input, such as whether the input is finite, or its shape. The output
+            has no elements of an input, unless the op is also EQUAL. Such an op raises an error or writes a text.
+        FINDS_BAD: The output says for each element of the input whether the element is bad.
+        COMPARES: The output says whether elements are equal. If an input is compared with itself, the output shows
+            which elements are NaN.
         OF_SHAPE: The output depends only on the shape of the input.
-        SHARES_MEMORY: The output can lie in the memory of an input.
-        OWN_MEMORY: The output never lies in the memory of an input that something else holds.
-        CAN_FAIL: The op is EQUAL unless it fails because of the elements or the shape.
-        STANDS_FOR_CALL: TensorFlow puts the op in place of the borders of a call.
-        ENTERS: It hands a tensor into a loop.
-        EXITS: It hands a tensor out of a loop.
-        NEXT: It hands a tensor to the next iteration.
-        SWITCHES: It hands a tensor to one of several branches, or into the body of a loop.
-        MERGES: It hands on the one of its inputs that was computed.
-        DECIDES: It hands on the boolean that decides about the next iteration.
-        ARGUMENT, RESULT: It is an argument or a result of the outermost function that TensorFlow runs.
-        SENDS: It passes a tensor to another device or process, or takes it from there.
-        ORDERS: It has no tensors, and only orders other ops.
-        CALLS: It runs a function.
-        BRANCHES: It runs one of several functions.
-        LOOPS: It runs functions repeatedly.
-        FED: A run of a session fails if nobody feeds the output.
-        HAS_DEFAULT: The output can be fed, and otherwise equals the input.
+        SHARES_MEMORY: The output can use the memory of an input.
+        OWN_MEMORY: The output never uses the memory of an input that is still in use elsewhere.
+        CAN_FAIL: The op is EQUAL, but it fails for some elements or shapes.
+        STANDS_FOR_CALL: TensorFlow uses the op to replace the borders of a call.
+        ENTERS: The op passes a tensor into a loop.
+        EXITS: The op passes a tensor out of a loop.
+        NEXT: The op passes a tensor to the next iteration of a loop.
+        SWITCHES: The op passes a tensor to one of several branches, or into the body of a loop.
+        MERGES: The op passes on the only input that was computed.
+        DECIDES: The op passes on the boolean that decides whether a loop has another iteration.
+        ARGUMENT, RESULT: The op is an argument or a result of the outermost function that TensorFlow runs.
+        SENDS: The op sends a tensor to another device or process, or receives a tensor from there.
+        ORDERS: The op has no tensors, and only orders other ops.
+        CALLS: The op runs a function.
+        BRANCHES: The op runs one of several functions.
+        LOOPS: The op runs functions repeatedly.
+        FED: The program must feed the output to a run of a session that uses it.
+        HAS_DEFAULT: The program can feed the output. Otherwise, the output equals the input.
         HOLDS_REFERENCE: The output is a reference to the memory of a variable.
         MAKES_HANDLE: The output is the handle of a variable.
         READS: The output is the content of the variable that the op takes.
-        READS_PART: The output is a part of that content.
+        READS_PART: The output is a part of the content of the variable that the op takes.
         GETS_ELEMENT: The outputs are the components of an element of a tf.data pipeline.
-        KEEPS_FINITE: The output is finite if all inputs are.
-        IS_SINGULAR: The op makes bad values of small numbers too. Others, such as Mul, make them of very large ones.
-        DIVIDES: The output is the first input divided by the second.
+        KEEPS_FINITE: The output is finite if all inputs are finite.
+        IS_SINGULAR: The op can make bad values even of small numbers. In contrast, an op such as Mul makes bad values
+            only of very large numbers.
+        DIVIDES: The output is the first input divided by the second input.
         DIVIDES_ONE: The output is one divided by the input.
-        ELEMENTWISE: Each element of the output is computed from the elements at its place in the inputs, after these
-            were broadcast to one shape.
+        ELEMENTWISE: The inputs are broadcast to one shape. Each element of the output is computed from the elements at
+            the same index in the inputs.
         KEEPS_SLICES: Slice i of the output along the first axis is computed from slice i of the first input, and from
-            all of the other inputs. Only for tensors with two axes or more; for a product also only if it does not
-            transpose the first input.
-        MULTIPLIES_MATRICES: The output is the product of matrices, which lie in the last two axes of the two inputs.
-        ASKS_RESOURCE: The op takes a resource, but neither its content nor a value to write.
+            all other inputs. This is only true for tensors with two or more axes. For a product, it is only true if the
+            first input is not transposed.
+        MULTIPLIES_MATRICES: The output is the product of matrices. The matrices are the last two axes of the two
+            inputs.
+        ASKS_RESOURCE: The op takes a resource, but neither reads the content of the resource nor writes to it.
     """
 
     EQUAL = auto()
@@ -125,7 +128,7 @@ _ROWS: tuple[tuple[str, Trait], ...] = (
     ("RefSwitch Switch _SwitchN", _FORWARDS | _T.SWITCHES),
     ("Merge RefMerge", _T.CARRIES | _T.SHARES_MEMORY | _T.MERGES),
     ("LoopCond", _T.EQUAL | _T.DECIDES),
-    # What an optimized graph adds.
+    # Ops that TensorFlow adds when it optimizes a graph.
     ("_Arg _DeviceArg", _T.ARGUMENT),
     ("_DeviceRetval _Retval", _T.RESULT),
     ("_HostRecv _HostSend _Recv _Send", _T.SENDS),
@@ -145,7 +148,7 @@ _ROWS: tuple[tuple[str, Trait], ...] = (
     # Pipelines. Keras runs OptionalGetValue for several steps in one function.
     ("IteratorGetNext IteratorGetNextSync", _T.GETS_ELEMENT),
     ("OptionalGetValue", _T.CARRIES | _T.GETS_ELEMENT),
-    # Elements in another order, some of them, or repeated.
+    # Ops that reorder, select or repeat elements.
     ("ExpandDims Reshape Squeeze", _T.RESHAPED | _T.CARRIES | _T.SHARES_MEMORY),
     ("Transpose", _T.RESHAPED | _T.CARRIES),
     ("Bitcast Slice Split SplitV StridedSlice Unpack", _T.CARRIES | _T.SHARES_MEMORY),
@@ -166,7 +169,7 @@ _ROWS: tuple[tuple[str, Trait], ...] = (
     ("TensorArrayGatherV3 TensorArrayRead TensorArrayReadV2 TensorArrayReadV3 TensorArrayScatter", _T.CARRIES),
     ("TensorArrayScatterV2 TensorArrayScatterV3 TensorArraySplit TensorArraySplitV2 TensorArraySplitV3", _T.CARRIES),
     ("TensorArrayWrite TensorArrayWriteV2 TensorArrayWriteV3", _T.CARRIES),
-    # Which elements of the output are computed from which of the inputs. These rows add to those above.
+    # These rows say from which input elements each output element is computed. They add traits to the rows above.
     (
         "Abs Acos Acosh Add AddN AddV2 Asin Asinh Atan Atan2 Atanh Cast Ceil ClipByValue Cos Cosh Digamma Div",
         _T.ELEMENTWISE,
@@ -192,7 +195,8 @@ _ROWS: tuple[tuple[str, Trait], ...] = (
     ("AvgPool BiasAdd Conv2D Conv3D DepthwiseConv2dNative LogSoftmax MatMul MaxPool Softmax", _T.KEEPS_SLICES),
     ("_FusedConv2D _FusedMatMul", _T.KEEPS_SLICES),
     ("BatchMatMul BatchMatMulV2 BatchMatMulV3 MatMul", _T.MULTIPLIES_MATRICES),
-    # Ops with memory of their own, of those whose outputs are often added up. These rows add to those above.
+    # Ops whose outputs have their own memory. Only ops whose outputs are often summed are listed. These rows add traits
+    # to the rows above.
     ("Abs Add AddV2 BatchMatMul BatchMatMulV2 BiasAdd BiasAddGrad Conv2D Conv2DBackpropFilter", _T.OWN_MEMORY),
     ("Conv2DBackpropInput DivNoNan Elu EluGrad Erf Erfc Exp FusedBatchNormGradV3 FusedBatchNormV3", _T.OWN_MEMORY),
     ("LeakyRelu LeakyReluGrad Log LogSoftmax MatMul MaxPool MaxPoolGrad Maximum Minimum Mul Neg Pow", _T.OWN_MEMORY),
@@ -200,7 +204,7 @@ _ROWS: tuple[tuple[str, Trait], ...] = (
     ("Softplus SoftplusGrad Sqrt SqrtGrad Square SquaredDifference Sub Tanh TanhGrad", _T.OWN_MEMORY),
     ("SoftmaxCrossEntropyWithLogits SparseSoftmaxCrossEntropyWithLogits UnsortedSegmentSum", _T.OWN_MEMORY),
     ("_FusedConv2D _FusedMatMul", _T.OWN_MEMORY),
-    # Finite and bad values. These rows add to those above.
+    # These rows say which ops make bad values. They add traits to the rows above.
     (
         "Abs BroadcastTo Ceil ConcatV2 Cos Elu Erf ExpandDims Floor GatherV2 LeakyRelu Maximum Minimum Neg",
         _T.KEEPS_FINITE,
@@ -225,10 +229,11 @@ def _merged() -> dict[str, Trait]:
 
 
 TRAITS: Mapping[str, Trait] = MappingProxyType(_merged())
-"""The traits of each type of op that has any."""
+"""The traits of each op type that has at least one trait."""
 
 
-_BITS = {op_type: traits.value for op_type, traits in TRAITS.items()}  # the operators of Flag are slow
+# Integers are used because the operators of Flag are slow.
+_BITS = {op_type: traits.value for op_type, traits in TRAITS.items()}
 
 
 def types_with(any_of: Trait) -> frozenset[str]:
@@ -241,7 +246,7 @@ BORDERS = _T.ENTERS | _T.EXITS | _T.NEXT | _T.SWITCHES | _T.MERGES | _T.DECIDES 
 """The traits of ops at the borders of loops, branches and the outermost function."""
 
 REPEATED: Mapping[str, int] = MappingProxyType({"BroadcastTo": 0, "Fill": 1, "Tile": 0})
-"""Types of ops whose output has the elements of one input, each equally often; the value is the index of the input."""
+"""Types of ops whose output repeats each element of one input equally often. The value is the index of this input."""
 
 
 READER = "ReadVariableOp"
@@ -249,25 +254,28 @@ READER = "ReadVariableOp"
 MOVING = (types_with(_T.CARRIES | _T.READS | _T.READS_PART) | {"Cast", "TensorScatterUpdate"}) - (
     types_with(_T.MERGES) | {"ClipByValue", "EagerPyFunc", "Maximum", "Minimum", "Select", "SelectV2"}
 )
-"""Types of ops that only move elements or change their dtype. The elements do not decide which of them are moved."""
+"""Types of ops that only move elements or change their dtype. Which elements are moved does not depend on their values.
+"""
 WRITER = re.compile(
     r"Assign(Add|Sub)?VariableOp|Resource(Sparse)?Apply\w+|ResourceScatter\w+|ResourceStridedSliceAssign|MakeIterator"
 )
-"""Types of ops that write to the resource that they take. See "Following values" in the specification."""
+"""Matches types of ops that write to the resource that they take. See "Following values" in the specification."""
 REPLACING = frozenset({"AssignVariableOp", "MakeIterator"})
-"""Types of ops after which the content of the resource does not depend on the content before."""
+"""Types of ops that replace the content of a resource. The new content does not depend on the old content."""
 OPTIMIZERS = ("ResourceApply", "ResourceSparseApply")
-"""Prefixes of the types of ops that apply a gradient to a variable. Most compute what they add from a state of their
-own, of which only the handle is an input."""
+"""Prefixes of the types of ops that apply a gradient to a variable.
+
+Most of these ops also use a state of the optimizer. Only the handle of the state is an input of the op.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Added:
-    """What an op adds to a variable or subtracts from it.
+    """The inputs that determine what an op adds to a variable or subtracts from a variable.
 
     Attributes:
-        value: Index of the input that it adds.
-        rate: Index of the scalar input by which it multiplies the value before; None if it adds the value itself.
+        value: Index of the input that the op adds or subtracts.
+        rate: Index of the scalar input that the op multiplies by `value` first; None if there is no such input.
     """
 
     value: int
@@ -281,25 +289,31 @@ ADDING: Mapping[str, Added] = MappingProxyType(
         "ResourceApplyGradientDescent": Added(value=2, rate=1),
     }
 )
-"""Types of ops that add to the variable that is their first input, if their other inputs say how much."""
+"""Types of ops that add an input to a variable, or subtract an input from it. The variable is the first input."""
 
 REFERENCE_WRITER = re.compile(
     r"Assign(Add|Sub)?|(Sparse)?Apply\w+|Scatter(Nd)?(Update|Add|Sub|Mul|Div|Min|Max)|StridedSliceAssign"
 )
-"""Types of ops that write to a variable of TensorFlow 1 by its reference, which they return."""
+"""Matches types of ops that write to a variable of TensorFlow 1 through its reference. They return the reference."""
 UPDATER = re.compile(
     r"Assign(Add|Sub)(VariableOp)?|(Resource)?(Sparse)?Apply\w+|(Resource)?Scatter(Nd)?(Add|Sub|Mul|Div)"
 )
-"""Types of ops that compute the new value of a variable from its old value and from what they take."""
+"""Matches types of ops that compute the new value of a variable from the old value and from their inputs."""
 
 CONTAINERS = ("EmptyTensorList", "Optional", "TensorList")
-"""Prefixes of the types of ops whose variant output holds exactly the tensors that they take."""
+"""Prefixes of the types of ops whose variant output contains exactly the tensors that the op takes."""
 PUSHES, POPS = "TensorListPushBack", "TensorListPopBack"
-"""Types of ops that append an element to a list of tensors, and that take the last one."""
+"""The type of op that appends an element to a list of tensors, and the type of op that removes the last element."""
 PUTS_INTO_STORE = re.compile(r"(TensorArray(Write|Scatter|Split)|StackPush)(V\d)?")
-"""Types of ops that put tensors into a TensorArray or a stack of TensorFlow 1. Which op takes them out is unknown."""
+"""Matches types of ops that store tensors in a TensorArray or a stack of TensorFlow 1.
+
+The recording does not show which op takes a stored tensor.
+"""
 TAKES_FROM_STORE = re.compile(r"(TensorArray(Read|Gather|Concat)|StackPop)(V\d)?")
-"""Types of ops that return a tensor from a TensorFlow 1 TensorArray or stack. The op that stored it is not recorded."""
+"""Matches types of ops that take a tensor from a TensorArray or a stack of TensorFlow 1.
+
+The recording does not show which op stored the tensor.
+"""
 PIPELINE_ENDS = ("Iterator", "MultiDeviceIterator", "OptionalGetValue", "DatasetToSingleElement")
 """Prefixes of the types of ops that return elements of a tf.data pipeline."""
 POLES: Mapping[str, int] = MappingProxyType(
@@ -315,11 +329,11 @@ POLES: Mapping[str, int] = MappingProxyType(
         "SqrtGrad": 0,
     }
 )
-"""Types of ops that make an infinity of a zero; the value is the index of the input that is zero."""
+"""Types of ops that make an infinity from a zero. The value is the index of the input that has the zero."""
 
 
 class Bad(Flag):
-    """A kind of bad element."""
+    """A kind of bad value."""
 
     NAN = auto()
     NEG_INF = auto()
@@ -338,7 +352,7 @@ MADE_OF_FINITE: Mapping[str, Bad] = MappingProxyType(
         "Sqrt": Bad.NAN,
     }
 )
-"""The kinds of bad elements that an op can make of finite ones. An op of another type can make each kind."""
+"""The kinds of bad values that an op can make from finite inputs. Ops of other types can make every kind."""
 _MADE_OF_INFINITY: Mapping[str, tuple[Bad, Bad]] = MappingProxyType(
     {
         **dict.fromkeys(("Abs", "Cosh", "Square"), (Bad.POS_INF, Bad.POS_INF)),
@@ -349,11 +363,14 @@ _MADE_OF_INFINITY: Mapping[str, tuple[Bad, Bad]] = MappingProxyType(
         "Neg": (Bad.POS_INF, Bad.NEG_INF),
     }
 )
-"""What an op can make of -Inf and of +Inf, if its other inputs are finite. An op of another type can make each kind."""
+"""The kinds of bad values that an op can make from -Inf, and those that it can make from +Inf.
+
+The other inputs of the op are finite. Ops of other types can make every kind.
+"""
 
 
 def made_of_bad(op_type: str, kinds: Bad) -> Bad:
-    """Returns the kinds of bad elements that an op can make of some kinds, if its other inputs are finite."""
+    """Returns the kinds of bad values that an op can make from the given kinds, if its other inputs are finite."""
     of_neg_inf, of_pos_inf = _MADE_OF_INFINITY.get(op_type, (ANY_BAD, ANY_BAD))
     made = kinds & Bad.NAN
     if Bad.NEG_INF in kinds:
@@ -367,15 +384,15 @@ RANDOM = re.compile(
     r"(Multinomial|ParameterizedTruncatedNormal|Random(?!Dataset$)|Stateful(?!PartitionedCall$)|StatelessRandom"
     r"|TruncatedNormal)\w*|StatelessMultinomial|StatelessTruncatedNormalV2"
 )
-"""Types of ops that draw random numbers, from a seed or a state."""
+"""Matches types of ops that generate random numbers from a seed or a state."""
 RANDOM_KEYS = frozenset(
     {
         *("StatelessRandomGetAlg", "StatelessRandomGetKeyCounter", "StatelessRandomGetKeyCounterAlg"),
     }
 )
-"""Types of these ops that only turn a seed into the key with which others draw."""
+"""Types of ops that match RANDOM, but only turn a seed into a key for other ops that generate random numbers."""
 DIVISIONS = types_with(_T.DIVIDES | _T.DIVIDES_ONE) | {"DivNoNan", "Rsqrt"}
-"""Types of ops that return 0 where they divide a finite number by an infinity."""
+"""Types of ops that divide: they return 0 for a finite number divided by an infinity."""
 WITH_WEIGHTS = types_with(_T.MULTIPLIES_MATRICES) | {"BiasAdd", "_FusedConv2D", "_FusedMatMul"}
 """Types of ops that combine a tensor with the weights of a layer."""
 COLLECTIVES = ("Collective", "Nccl")

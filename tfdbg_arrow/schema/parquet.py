@@ -2,15 +2,15 @@
 
 Reasons for the Parquet settings:
 
-* Float columns have no statistics: DuckDB prunes row groups by minimum and maximum, which
-  ignore NaN, and would lose rows for `isnan(x)` and `x > 100`.
-* Only names use dictionaries, because they repeat. Integers are mostly counters with small
-  differences, which suit delta encoding: without it, parts are 11 to 25 % larger. fastparquet
-  cannot decode it reliably, and crashes; all other readers that are tested can.
-* Page checksums let `verify` find a changed byte.
-* The Arrow schema is stored, because pyarrow drops the table's metadata without it.
+* Float columns have no statistics. The minimum and maximum of a row group ignore NaN. DuckDB would use them to skip row
+  groups, and would lose rows for `isnan(x)` and `x > 100`.
+* Only texts use dictionaries, because most texts repeat.
+* Integers use delta encoding, because most of them are counters with small differences. Without this encoding, parts
+  are 11 to 25 % larger. fastparquet crashes on some of these parts. All other readers that are tested can decode them.
+* With page checksums, `verify` finds every changed byte.
+* The Arrow schema is stored. Without it, pyarrow drops the metadata of the table.
 
-The functions import pyarrow, because most commands read this package but need no Arrow schema.
+pyarrow is imported inside the functions, because most commands import this module but need no Arrow schema.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 FIELD_ID_KEY = b"PARQUET:field_id"
-"""Metadata key of a field for its Parquet field id, in decimal."""
+"""The key of the Parquet field ID in the metadata of a field. The ID is a decimal number."""
 TABLE_KEY = b"tfdbg_arrow.table"
-"""Metadata key of the schema and the file for the name of the table."""
+"""The key of the table's name in the metadata of a schema and a file."""
 FORMAT_VERSION_KEY = b"tfdbg_arrow.format_version"
-"""Metadata key of the schema and the file for the format version, MAJOR.MINOR."""
+"""The key of the format version (MAJOR.MINOR) in the metadata of a schema and a file."""
 
 ROW_GROUP_ROWS = 122_880
-"""Rows per row group, DuckDB's own vector-aligned size; pass it as `row_group_size` when writing."""
+"""Number of rows of a row group, which is DuckDB's default. Pass it as `row_group_size` to write a part."""
 
 _BATCH_OF_LONG_VALUES = 16
-"""Number of long values after which Arrow checks the size of a page.
+"""Arrow checks the size of a page after each batch of this many long values.
 
 With Arrow's default of 1,024, a page of values of 64 KiB each would have 64 MiB.
 """
 
 _LONG_TEXTS = frozenset({"source_text"})
-"""Columns of long texts that differ in each row. A dictionary would only be a second copy of them in memory."""
+"""Columns of long texts that differ in each row. A dictionary would only be a second copy of these texts in memory."""
 
 _INTEGERS = frozenset({Type.BIGINT, Type.INTEGER, Type.TIMESTAMP, Type.BIGINT_LIST})
 _WITHOUT_STATISTICS = frozenset({Type.DOUBLE, Type.BLOB})
@@ -63,7 +63,8 @@ def _arrow_types() -> dict[Type, pa.DataType]:
         Type.DOUBLE: pa.float64(),
         Type.VARCHAR: pa.string(),
         Type.BOOLEAN: pa.bool_(),
-        # Always UTC, but stored without a time zone, because DuckDB needs pytz to convert TIMESTAMPTZ to Python.
+        # The times are always UTC. They are stored without a time zone, because DuckDB needs pytz to convert
+        # TIMESTAMPTZ to Python.
         Type.TIMESTAMP: pa.timestamp("us"),
         Type.BLOB: pa.binary(),
         Type.BIGINT_LIST: pa.list_(pa.field("element", pa.int64(), nullable=False)),
@@ -78,8 +79,8 @@ def arrow_schema(name: str) -> pa.Schema:
         name: Name of the table.
 
     Returns:
-        The columns in the order of the declaration, with their field ids, and the table's name
-        and the format version as metadata.
+        The schema. The columns are in the order of the declaration, with their field IDs. The metadata has the name of
+        the table and the format version.
 
     Raises:
         KeyError: The format has no such table.
@@ -101,7 +102,7 @@ def _arrow_field(column: Column) -> pa.Field:
 
 
 def leaf_path(column: Column) -> str:
-    """Returns the path of the column's values in a Parquet schema, such as `shape.list.element`."""
+    """Returns the path of a column's values in a Parquet schema, such as `shape.list.element`."""
     return f"{column.name}.list.element" if column.type is Type.BIGINT_LIST else column.name
 
 
@@ -113,8 +114,9 @@ def parquet_options(name: str) -> dict[str, Any]:
         name: Name of the table.
 
     Returns:
-        Keyword arguments for `pyarrow.parquet.ParquetWriter` and `write_table`, which must not be changed. They do not
-        contain the size of row groups: pass `row_group_size=ROW_GROUP_ROWS` to the call that writes a table.
+        Keyword arguments for `pyarrow.parquet.ParquetWriter` and `write_table`. The dict is cached, so do not change
+        it. It does not contain the size of row groups: pass `row_group_size=ROW_GROUP_ROWS` to the call that writes a
+        table.
 
     Raises:
         KeyError: The format has no such table.

@@ -1,4 +1,4 @@
-"""The version of the format, and the check that this package reads a version."""
+"""The version of the format, and a check that this package can read a given version."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ def parse_format_version(text: str, *, path: str | PurePath) -> tuple[int, int]:
 
     Args:
         text: `MAJOR.MINOR`, as found in a logdir.
-        path: The file that holds it, for the message.
+        path: The file that contains the text. The error message names it.
 
     Returns:
         (MAJOR, MINOR).
 
     Raises:
-        LogdirError: The text does not have this form.
+        LogdirError: The text does not have the form `MAJOR.MINOR`.
     """
     match = _VERSION.fullmatch(text)
     if match is None:
@@ -39,15 +39,15 @@ def parse_format_version(text: str, *, path: str | PurePath) -> tuple[int, int]:
 def check_format_version(text: str, *, path: str | PurePath) -> None:
     """Raises an error if this package cannot read a format version.
 
-    A newer MINOR version is accepted: it only adds columns and tables, which readers ignore.
+    A newer MINOR version is accepted. Such a version only adds columns and tables, and readers ignore these.
 
     Args:
         text: `MAJOR.MINOR`, as found in a logdir.
-        path: The file that holds it, for the message.
+        path: The file that contains the text. The error message names it.
 
     Raises:
-        LogdirError: The text does not have this form.
-        FormatVersionError: The MAJOR version is another one.
+        LogdirError: The text does not have the form `MAJOR.MINOR`.
+        FormatVersionError: The MAJOR version is not the one that this package reads.
 
     Source:
         spec/README.md, "Versions".
