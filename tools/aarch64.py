@@ -4,7 +4,7 @@ Usage: `python tools/aarch64.py`. The whole core is compiled and linked by a cro
 Python nor TensorFlow are linked with tests/aarch64/outputs.cc, for aarch64 and for this machine. QEMU runs the aarch64
 program. Both programs print the results of the health kernels and the other parts for the same random bytes, of all
 dtypes. All bytes must be equal, with one exception: the largest modulus of complex elements may differ in its last bit.
-`std::hypot` of the C library computes the modulus, and the C library of aarch64 rounds differently.
+`std::hypot` computes the modulus, and this function rounds differently in the C library of aarch64.
 
 QEMU orders the memory accesses of threads like this machine, so the comparison cannot find races. On Debian, the script
 needs `apt-get install g++ g++-aarch64-linux-gnu qemu-user`.

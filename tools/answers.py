@@ -2,7 +2,7 @@
 
     python tools/answers.py freeze before LOGDIR…        # writes before/NAME.json for each logdir
     python tools/answers.py freeze after LOGDIR…         # after a change of the query layer
-    python tools/answers.py compare before after         # prints each answer that differs; exit code 1 if any does
+    python tools/answers.py compare before after # prints each answer that differs; exit code 1 if any does
 
 The answers come from `first-nonfinite`, `why`, `why --forward`, `nonfinite`, `alerts`, `coverage`, `info` and each
 page. A page that shows one tensor shows the first bad tensor. `--ignore FIELD` leaves a field out of a comparison, for
@@ -30,7 +30,7 @@ from tfdbg_arrow.viewer.site import Site
 _MAX_BAD_ROWS = 200
 _TIME_LIMIT_S = 600.0
 _SHOWN = 6
-"""How many differences are printed for each logdir."""
+"""Maximum number of differences that are printed for each logdir."""
 
 
 def answers_of(path: Path) -> dict[str, Any]:
@@ -77,7 +77,7 @@ def _answered(ask: Callable[[], Any]) -> Any:
 
 
 def differences(old: Any, new: Any, *, ignored: Collection[str] = (), where: str = "") -> Iterator[str]:
-    """Yields a line for each value that differs: where it is, the old value and the new one."""
+    """Yields a line for each value that differs: its position, the old value and the new value."""
     if isinstance(old, dict) and isinstance(new, dict):
         for key in sorted({*old, *new} - set(ignored)):
             yield from differences(
@@ -96,7 +96,7 @@ def _short(value: Any) -> str:
 
 
 def freeze(store: Path, logdirs: list[Path]) -> None:
-    """Writes the answers about each logdir into a file with its name. Existing files are kept."""
+    """Writes the answers about each logdir into a file that is named after the logdir. Existing files are kept."""
     store.mkdir(parents=True, exist_ok=True)
     for logdir in logdirs:
         file = store / f"{logdir.name}.json"

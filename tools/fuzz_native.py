@@ -71,7 +71,7 @@ def report(name: str) -> None:
 
 
 def write_seeds() -> None:
-    """Writes inputs of each harness that TensorFlow made."""
+    """Writes the first inputs of each harness, which TensorFlow made."""
     import tensorflow as tf
     from tensorflow.core.framework import op_def_pb2
     from tensorflow.python.framework import op_def_registry

@@ -1,16 +1,16 @@
 """Tests the package with each supported version of Python and TensorFlow, and prints a table of the results.
 
 Usage: `python tools/matrix.py` tests all combinations for which a Python is installed. `--python 3.12` and
-`--tensorflow 2.18` choose some combinations. `--lowest` chooses the last combination, with the lowest versions.
-`--write` puts the results into docs/versions.md, next to the results of other combinations.
+`--tensorflow 2.18` choose some combinations. `--lowest` chooses the combination with the lowest versions. `--write`
+puts the results into docs/versions.md, next to the results of other combinations.
 
 Each combination gets a virtual environment in .venv/matrix. Like a fresh installation, it contains the package, the
 chosen TensorFlow, and the newest versions of all other packages that pip finds. Then the demo, the programs with known
 bugs (`tests/culprit`) and tests of recording run in the environment.
 
-The last combination has the oldest Python and TensorFlow, and the lowest version that pyproject.toml allows of each
-package that the package and its viewer need. In this combination, the tests of the query layer, the commands and the
-viewer run too.
+The combination with the lowest versions has the oldest Python and TensorFlow. For each other package that the package
+and its viewer need, it has the lowest version that pyproject.toml allows. In this combination, the tests of the query
+layer, the commands and the viewer run too.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ COMBINATIONS = {
     "2.20": ("3.11", "3.12", "3.13"),
     "2.21": ("3.11", "3.12", "3.13"),
 }
-"""For each supported version of TensorFlow, the versions of Python, from 3.11 on, for which it has wheels."""
+"""For each supported version of TensorFlow, the versions of Python from 3.11 on for which wheels exist."""
 TESTS = (
     "tests/culprit",
     "tests/writer/test_executed_graphs.py",
@@ -50,7 +50,7 @@ LOWEST_TESTS = (*TESTS, "tests/cli", "tests/query")
 TEST_REQUIREMENTS = ("hypothesis", "pandas", "polars", "pytest", "pytest-xdist", "scikit-learn", "tensorboard")
 """The packages that the demo and the tests also need, in the newest versions."""
 EXTRA_REQUIREMENTS = {"2.18": ("protobuf<7",), "2.19": ("protobuf<7",), "2.20": ("protobuf<7",)}
-"""Undeclared requirements of TensorFlow versions: their `tf.io.write_graph` fails with protobuf 7."""
+"""Requirements that versions of TensorFlow do not declare: their `tf.io.write_graph` fails with protobuf 7."""
 _ROW = re.compile(r"^\| (\d+\.\d+)\.\S+ \| (\d+\.\d+)\.\S+ \| (newest|lowest) \|")
 _COUNT = re.compile(r"(\d+) (passed|failed|skipped|error)")
 

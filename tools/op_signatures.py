@@ -49,7 +49,7 @@ _OF_STRINGS = frozenset({
     "AsString", "DecodeCSV", "DecodePaddedRaw", "DecodeRaw", "StringJoin", "StringLength", "StringLower", "StringStrip",
     "StringToHashBucketFast", "StringToHashBucketStrong", "StringToNumber", "StringUpper", "Substr",
 })  # fmt: skip
-"""The allowed ops that take or return strings. Others read files, or decode formats that are not needed here."""
+"""The allowed ops that take or return strings. Other such ops read files, or decode formats that no script needs."""
 _OTHERS = re.compile(
     r"(Audio|Batch$|BoostedTrees|Check|Collective|ConvertTo|Copy|Cudnn|Debug|Enter$|Exit$|FakeParam|FixedUnigram|GetStats"
     r"|ImmutableConst|LoopCond|Merge$|NextIteration|Placeholder|PyFunc|Quantized|Sdca|SortList|Switch|TPU|TensorArray"
@@ -63,7 +63,7 @@ _FUSED = {
     "_FusedMatMul": "MatMul",
     "_UnaryOpsComposition": None,
 }
-"""Ops that only TensorFlow's optimizer makes, and the op of `tf.raw_ops` whose attributes each of them has too."""
+"""Ops that only TensorFlow's optimizer makes. Each has all attributes of the given op of `tf.raw_ops`."""
 
 
 def signatures() -> dict[str, dict[str, Any]]:
@@ -72,7 +72,7 @@ def signatures() -> dict[str, dict[str, Any]]:
     `inputs` is a list of [argument, attribute that gives the length of a list of tensors, or an empty text].
     `attributes` maps an argument to `type`, `name` (the attribute in a NodeDef, if it differs), `values` (the allowed
     texts) and `default`. `is_single` is false if the op returns several tensors or a list. Only ops that are not in
-    `tf.raw_ops` have `types`: a list of [attribute, input whose dtype it holds].
+    `tf.raw_ops` have `types`: a list of [attribute that holds a dtype, input with this dtype].
     """
     found = {}
     for op_type in sorted(dir(tf.raw_ops)):
@@ -134,7 +134,10 @@ def signature(op_def: Any) -> dict[str, Any]:
 
 
 def fused_signature(op_def: Any, base: dict[str, Any]) -> dict[str, Any]:
-    """Returns the arguments of an op that is not in `tf.raw_ops`, given the attributes of the op that it replaces."""
+    """Returns the arguments of an op that is not in `tf.raw_ops`.
+
+    `base` has the attributes of the op that it replaces.
+    """
     args = [arg for arg in op_def.input_arg if arg.name != "host_args"]  # the optimizer adds none
     types: dict[str, str] = {}
     for arg in args:

@@ -49,7 +49,7 @@ TESTS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Sanitizer:
-    """A way to build the core.
+    """A build of the core with sanitizers.
 
     Attributes:
         flags: The value of `-fsanitize`.
@@ -74,12 +74,12 @@ SANITIZERS = {
     "thread": Sanitizer(
         flags="thread",
         library="libtsan.so",
-        # The deadlock detector ends a process that holds more than 64 locks, as DuckDB does while it forks.
+        # The deadlock detector ends a process that holds more than 64 locks. DuckDB holds more while it forks.
         options={
             "TSAN_OPTIONS": "ignore_noninstrumented_modules=1:report_signal_unsafe=0:detect_deadlocks=0:"
             f"suppressions={Path(__file__).with_name('thread_sanitizer.supp')}"
         },
-        # With many random bits in addresses, other memory may lie where ThreadSanitizer needs space.
+        # If addresses have many random bits, other memory may occupy the addresses that ThreadSanitizer needs.
         prefix=("setarch", "--addr-no-randomize"),
     ),
 }

@@ -3,10 +3,10 @@
 Usage: `python tools/walks.py` prints the counts. `--files` lists the files of each walk. `--small` lists the modules
 that have fewer than 100 lines and that only one other module imports.
 
-The walks are measured, not declared. `tensor to row` has the files that run while a recorded function is called a
-second time and its rows reach a sealed part. `question to answer` has the files that `first_nonfinite` imports in a new
-process. `page to HTML` has the files, without the query layer, that run while a server answers its second request for
-the overview.
+The walks are measured, not declared. `tensor to row` has the files that run from the second call of a recorded function
+until the rows of the call are in a sealed part. `question to answer` has the files that `first_nonfinite` imports in a
+new process. `page to HTML` has the files, without the query layer, that run while a server answers its second request
+for the overview.
 """
 
 from __future__ import annotations

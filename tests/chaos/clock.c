@@ -7,7 +7,7 @@
 
 static atomic_long step_s;
 
-// Moves the clock by this many seconds against the real one.
+// Moves the clock by this many seconds from the real time.
 void chaos_step_clock(long seconds) { atomic_store(&step_s, seconds); }
 
 int clock_gettime(clockid_t clock, struct timespec *now) {

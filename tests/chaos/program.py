@@ -1,7 +1,7 @@
 """A training with disturbances at given steps. It prints the loss of each step exactly, as soon as the step is done.
 
 `python -m tests.chaos.program CASE [LOGDIR]`: CASE is a JSON object, see `tests.chaos.run`. Without LOGDIR, the
-training is not recorded. The disturbances are the same then, except for those that only a recording can notice.
+training is not recorded. The disturbances are then the same, but disturbances of the recording itself do nothing.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def eager(steps: int) -> Iterator[float]:
 
 
 def function(steps: int) -> Iterator[float]:
-    """Trains in a tf.function with a loop and a conditional; makes a NaN in the middle."""
+    """Trains in a tf.function with a loop and a conditional, and makes a NaN in the middle of the training."""
     weights = tf.Variable(tf.random.stateless_normal([8, 4], [3, 4]))
 
     @tf.function
@@ -127,13 +127,13 @@ def _thread() -> None:
 
 
 def _timer(on: bool) -> None:
-    """Sends the process a signal each few milliseconds, whose handler does nothing that shows."""
+    """Sends the process a signal every few milliseconds. The handler of the signal has no visible effect."""
     signal.signal(signal.SIGALRM, lambda *_: gc.get_count())
     signal.setitimer(signal.ITIMER_REAL, *((0.004, 0.004) if on else (0.0, 0.0)))
 
 
 def _raise_in_handler() -> None:
-    """Gets a signal whose handler raises an error, which the program catches."""
+    """Sends a signal to this process. The handler raises an error, which the program catches."""
 
     def raise_error(*_: Any) -> None:
         raise TimeoutError("too slow")
@@ -148,7 +148,7 @@ def _raise_in_handler() -> None:
 
 
 def _interrupt_often(pauses_s: list[float]) -> None:
-    """Gets SIGINT, and again after each of the pauses, so that the last ones come while the process ends."""
+    """Sends SIGINT to this process, and again after each pause. The last signals come while the process ends."""
     signals = "; ".join(f"sleep {pause}; kill -INT {os.getpid()}" for pause in pauses_s)
     quiet = subprocess.DEVNULL
     subprocess.Popen(["sh", "-c", signals], stdin=quiet, stdout=quiet, stderr=quiet)
@@ -188,13 +188,13 @@ class _Recorder:
         self.enable()
 
     def disable_in_handler(self) -> None:
-        """Ends the recording in a signal handler, and starts another one."""
+        """Ends the recording in a signal handler, and starts another recording."""
         signal.signal(signal.SIGUSR2, lambda *_: self.disable())
         os.kill(os.getpid(), signal.SIGUSR2)
         self.restart()
 
     def interrupt_enable(self, cpu_seconds: float) -> None:
-        """Ends the recording, and interrupts the start of the next one after some time; then starts one."""
+        """Ends the recording, and interrupts the start of the next recording after some time. Then starts another."""
         if self._logdir is None:
             return
 
@@ -219,7 +219,7 @@ class _Recorder:
 
 
 def main() -> None:
-    """Trains as the command line says."""
+    """Runs the training that the command line specifies."""
     case = json.loads(sys.argv[1])
     recorder = _Recorder(Path(sys.argv[2]) if len(sys.argv) > 2 else None, case["settings"])
     actions: dict[str, Callable[..., object]] = {

@@ -1,13 +1,16 @@
 """Random trainings with random disturbances, each compared with the same training without a recording.
 
 `python -m tests.chaos.run --minutes 60` prints its seed, each failure, and the counts. `--seed S --case N` runs one
-case again. A case is one of the trainings of `tests.chaos.program`, settings of the recording, and disturbances at some
-of its steps: signals, also several in a moment or while a recording starts, errors, exits and kills, forks, threads, a
-disk that is full or takes only a part of each write, a wall clock that jumps, and recordings that end and start again.
-A reader asks the logdir all the time.
+case again. A case consists of a training of `tests.chaos.program`, settings of the recording, and disturbances at some
+steps of the training.
+
+The disturbances are signals (also several at once, or while a recording starts), errors, exits, kills, forks and
+threads. The disk can be full or write only a part of the data, and the wall clock can jump. Recordings end and start
+again. All the time, a reader asks questions about the logdir.
 
 The recorded training must print the same numbers, end with the same status and the same error, and not hang. The logdir
-must be readable while it is written and afterwards, be intact, and hold the rows of all steps, or say what is missing.
+must be readable during the recording and afterwards. It must be intact, and hold the rows of all steps or say what is
+missing.
 """
 
 from __future__ import annotations
@@ -52,13 +55,13 @@ HARMLESS = (
 DISKS = ("full_disk", "disk_that_stays_full", "short_writes")
 ENDS = ("interrupt", "interrupt_often", "terminate", "kill", "abort", "fail", "exit", "exit_at_once")
 KILLED = frozenset({"terminate", "kill", "abort", "exit_at_once"})
-"""Ends after which no code of the recording can run."""
+"""Ends of a process after which no code of the recording can run."""
 FORWARD, BACK = (3, 3_600, 31_536_000), (-5, -86_400)
-"""Steps of the wall clock in seconds. TensorFlow itself waits in the end of a pipeline until a clock that was set back
-has caught up: the thread that tunes pipelines sleeps until then."""
+"""Changes of the wall clock in seconds. If the clock is set back, the thread of TensorFlow that tunes pipelines sleeps
+until the clock has caught up. The end of a pipeline waits for this thread."""
 TIMEOUT_S = 180
 MAX_RATIO, MAX_MORE_S = 10.0, 60.0
-"""A recorded training may take this many times as long as the other one, and this much longer."""
+"""A recorded training may take MAX_RATIO times as long as the unrecorded training, plus MAX_MORE_S seconds."""
 
 Case = dict[str, Any]
 
@@ -106,7 +109,7 @@ def names_in(case: Case) -> list[str]:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a process ended; `status` is None if it was stopped because it took too long."""
+    """The end of a process. `status` is None if the process was stopped because it took too long."""
 
     status: int | None
     output: str
@@ -115,14 +118,14 @@ class Ended:
 
     @property
     def error(self) -> str:
-        """The error that ended it, without those that a library printed before."""
+        """The error that ended the process, without errors that a library printed before."""
         lines = [line for line in self.errors.splitlines() if line and not line.startswith((" ", "tfdbg_arrow"))]
         named = [line for line in lines if line.split(":")[0].endswith(("Error", "KeyboardInterrupt"))]
         return named[-1] if named else ""
 
 
 def run(case: Case, logdir: Path | None, preload: str) -> Ended:
-    """Runs the training of a case, recorded if a logdir is given."""
+    """Runs the training of a case. The training is recorded if a logdir is given."""
     words = [sys.executable, "-m", "tests.chaos.program", json.dumps(case), *([str(logdir)] if logdir else [])]
     environment = {**os.environ, "LD_PRELOAD": preload, "PYTHONHASHSEED": "0"}
     begin = time.monotonic()
@@ -140,7 +143,7 @@ def run(case: Case, logdir: Path | None, preload: str) -> Ended:
 
 
 class Reader:
-    """Asks growing logdirs in a thread, and collects the answers that no reader should get."""
+    """Asks questions about growing logdirs in a thread, and collects the answers that no reader should get."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -168,7 +171,7 @@ class Reader:
 
 
 def check(case: Case, directory: Path, preload: str) -> list[str]:
-    """Runs a case twice, and returns what is wrong."""
+    """Runs a case without and with a recording, and returns the problems."""
     alone = run(case, None, preload)
     logdirs = directory / "logdirs"
     logdirs.mkdir(parents=True)
@@ -198,7 +201,7 @@ def check(case: Case, directory: Path, preload: str) -> list[str]:
 
 
 def wrong_in(logdir: Path) -> Iterator[str]:
-    """Yields what is wrong with a logdir."""
+    """Yields the problems of a logdir."""
     try:
         tfdbg_arrow.recover(logdir)
         with tfdbg_arrow.open_logdir(logdir) as opened:
@@ -219,7 +222,7 @@ def wrong_in(logdir: Path) -> Iterator[str]:
 
 
 def missing_steps(case: Case, logdirs: Path, recorded: Ended) -> list[str]:
-    """Returns an error if a step was marked, and neither its mark nor a note about losses was recorded."""
+    """Returns an error if a step was marked, but neither the mark nor a report of lost rows was recorded."""
     marked = {
         int(line.split()[0]) + 1 for line in recorded.output.splitlines() if line[:1].isdigit() and " " in line
     }  # each line was printed before its mark
@@ -233,13 +236,13 @@ def missing_steps(case: Case, logdirs: Path, recorded: Ended) -> list[str]:
     last = max(marked, default=0)
     expected = marked - ({last} if set(names) & {*ENDS} else set())
     if {"disable_in_handler", "restart", "interrupt_enable"} & set(names) or "steps" in case["settings"]:
-        return []  # marks between two recordings, and of steps left out, are not recorded
+        return []  # marks between two recordings, and marks of steps that were left out, are not recorded
     is_told = is_loss_noted or set(names) & {*DISKS}
     return [] if expected <= found or is_told else [f"the marks of the steps {sorted(expected - found)} are missing"]
 
 
 def main() -> None:
-    """Runs cases for the time that the command line asks for; exits with 1 if one of them failed."""
+    """Runs cases for the time that the command line asks for, and exits with 1 if a case failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=60)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
@@ -284,7 +287,7 @@ def main() -> None:
 
 
 def compile_preload(directory: Path) -> str:
-    """Compiles the libraries that make file operations fail and move the clock; returns the value of LD_PRELOAD."""
+    """Compiles the libraries that make file operations fail and move the clock. Returns the value of LD_PRELOAD."""
     clock = directory / "clock.so"
     source = Path(__file__).with_name("clock.c")
     compiler = os.environ.get("CC", "cc")

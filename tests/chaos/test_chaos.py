@@ -1,4 +1,4 @@
-"""Test some random trainings with disturbances, and that differences are found. `make chaos` runs many."""
+"""Test some random trainings with disturbances, and that differences are found. `make chaos` runs many more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks on a logdir whose recording met failing file operations."""
+"""Checks of a logdir after a recording with failing file operations."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ FIRST_BAD = "first_bad"
 
 
 def check_whole(logdir: Path, counts: dict[str, int], *, num_unkept: int = 0) -> Rows:
-    """Checks that each recorded event is there exactly once, except for elements reported as lost. Returns the rows.
+    """Checks that each recorded event is there exactly once, except for elements that are reported as lost.
+
+    Returns the rows.
 
     Args:
         logdir: The logdir.
-        counts: What the program counted, by COUNTERS.
-        num_unkept: Number of further tensors whose elements could not be written to disk in the first place.
+        counts: The counts of the program, by COUNTERS.
+        num_unkept: Number of further tensors whose elements were never on disk.
     """
     with open_logdir(logdir) as opened:
         rows = rows_of(opened)
@@ -40,7 +42,7 @@ def lost_values(rows: Rows) -> int:
 
 
 def leftovers(logdir: Path, run_id: str) -> list[str]:
-    """Returns the files that are not live parts: spool files, and files that a reader by path would take for parts."""
+    """Returns the files that are not live parts: spool files, and files that look like parts to a reader by path."""
     live = {entry.path for entry in read_live_parts(logdir, run_id=run_id)}
     found = [str(path.relative_to(logdir)) for path in (logdir / SPOOL_DIRECTORY).iterdir()]
     for table in TABLES:
@@ -52,7 +54,7 @@ def leftovers(logdir: Path, run_id: str) -> list[str]:
 
 
 def sample(names: Sequence[str]) -> list[int]:
-    """Returns the numbers of some operations: one of each kind, spread over the whole recording."""
+    """Returns the numbers of some operations: one operation of each kind, spread over the whole recording."""
     by_name: dict[str, list[int]] = {}
     for number, name in enumerate(names):
         by_name.setdefault(name, []).append(number)

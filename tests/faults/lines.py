@@ -1,4 +1,4 @@
-"""Raises an error at a line of the package, as the handler of a signal can do at any line of the main thread."""
+"""Raises an error at a line of the package. The handler of a signal can do so at any line of the main thread."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ Line = tuple[str, int]
 
 
 class Interruption(BaseException):
-    """What is raised, in place of KeyboardInterrupt, which pytest would take for its own."""
+    """The error that is raised. It is not KeyboardInterrupt, because this error would stop pytest."""
 
 
 class Lines:
-    """Notes the lines of the package that the calling thread runs in the block, and interrupts it at one of them.
+    """Collects the lines of the package that the calling thread runs in the block, and raises an error at one line.
 
     Args:
-        target: Where to raise an Interruption, once. None means nowhere.
+        target: The line at which to raise one Interruption. None means no line.
 
     Attributes:
-        seen: The lines that ran, in order, each once.
+        seen: The lines that ran, in order of their first run.
         has_raised: Whether the target was reached.
     """
 

@@ -1,6 +1,6 @@
 """Records, reads and recovers while file operations fail, without TensorFlow.
 
-It also runs without the sink's thread, so that the operations come in the same order each time.
+The program also runs without the sink's thread, so that the operations come in the same order each time.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.dataset  # which else each fork imports
+import pyarrow.dataset  # so that not each fork imports it
 
 from tests.faults.server import serve
 from tests.faults.shim import Shim
@@ -35,7 +35,7 @@ class SmallRecorder(Recorder):
 
 
 def record(job: Mapping[str, Any]) -> Mapping[str, object]:
-    """Records a few calls. `phase` says whether faults begin before or after the recorder is created."""
+    """Records a few calls. `phase` says if faults begin before or after the recorder is created."""
     shim, logdir = Shim(), Path(job["logdir"])
     Sink._run = lambda self: None  # type: ignore[method-assign]
     counters = np.zeros(len(COUNTERS), np.int64)

@@ -1,7 +1,7 @@
 """A process that runs jobs under faults, each in its own fork, so that slow imports happen only once.
 
-It reads jobs as lines of JSON. It answers each job with a line of JSON: the job's result, what it wrote to stderr, and
-the exit status of its process.
+The process reads jobs as lines of JSON. It answers each job with a line of JSON: the job's result, its output on
+stderr, and the exit status of its process.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Job = Callable[[Mapping[str, Any]], Mapping[str, object]]
 
 
 def serve(do: Job) -> None:
-    """Runs the jobs that come in on stdin until there are no more."""
+    """Runs the jobs from stdin until there are no more jobs."""
     for line in sys.stdin:
         with tempfile.TemporaryFile("w+") as answer, tempfile.TemporaryFile("w+") as errors:
             child = os.fork()
@@ -50,7 +50,7 @@ def _do(do: Job, job: Mapping[str, Any], answer: Any) -> None:
 
 
 class Server:
-    """Controls such a process from another process.
+    """Controls the process of this module from another process.
 
     Args:
         module: The module to run. It calls `serve`.

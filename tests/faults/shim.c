@@ -1,5 +1,6 @@
-// A library to preload that makes file operations fail: those of this process on paths below a directory, and on
-// descriptors opened there. Nothing is counted before `faults_arm`, and nothing fails after `faults_disarm`.
+// A library to preload that makes file operations of this process fail. The operations are those on paths below a
+// directory, and on descriptors that were opened there. Nothing is counted before `faults_arm`, and nothing fails after
+// `faults_disarm`.
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <dlfcn.h>
@@ -27,7 +28,7 @@ static long first_failing, end_failing;
 static int failing_errno;  // 0: writes are cut short
 static const char *names[MAX_NAMES];
 
-// From here on operations are counted, from 0; those with a number from `first` and before `end` fail.
+// From now on, operations are counted, from 0. Operations with a number from `first` to `end` (excluded) fail.
 void faults_arm(const char *below, long first, long end, int error) {
   strncpy(directory, below, sizeof(directory) - 1);
   directory_length = strlen(directory);
@@ -38,7 +39,7 @@ void faults_arm(const char *below, long first, long end, int error) {
   atomic_store(&is_armed, 1);
 }
 
-// Returns how many operations were counted.
+// Returns the number of operations that were counted.
 long faults_disarm(void) {
   atomic_store(&is_armed, 0);
   return atomic_load(&count);
@@ -70,7 +71,7 @@ static int track(int fd, const char *path) {
   return fd;
 }
 
-// Defines `real` as the function that this one stands before.
+// Defines `real` as the function that this function replaces.
 #define REAL(result, name, ...)                               \
   static result (*real)(__VA_ARGS__);                         \
   if (real == NULL) real = (result(*)(__VA_ARGS__))dlsym(RTLD_NEXT, #name)
@@ -152,7 +153,7 @@ ssize_t writev(int fd, const struct iovec *pieces, int num_pieces) {
   return real(fd, pieces, num_pieces);
 }
 
-// A function of a descriptor that returns -1, with errno, when it fails.
+// Defines a function that takes a descriptor, and that returns -1 and sets errno when it fails.
 #define OF_FD(result, name, label, parameters, arguments, ...)        \
   result name parameters {                                            \
     REAL(result, name, __VA_ARGS__);                                  \
@@ -213,7 +214,7 @@ DIR *opendir(const char *path) {
   return real(path);
 }
 
-// Of what is synced nothing has to outlive the machine here.
+// The tests need no data after a crash of the machine, so these functions sync nothing.
 int fsync(int fd) {
   REAL(int, fsync, int);
   if (!ON_FD(fd)) return real(fd);
@@ -226,7 +227,7 @@ int fdatasync(int fd) {
   return verdict("fdatasync", 0) == FAIL ? -1 : 0;
 }
 
-// These return the error.
+// These functions return the error.
 #define POSIX_FALLOCATE(name)                                                  \
   int name(int fd, off_t start, off_t size) {                                  \
     REAL(int, name, int, off_t, off_t);                                        \

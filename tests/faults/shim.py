@@ -8,9 +8,9 @@ import subprocess
 from pathlib import Path
 
 FOR_EVER = 2**62
-"""As `end`: all operations from `first` on fail."""
+"""A value of `end`: all operations from `first` on fail."""
 SHORT = 0
-"""As `error`: writes are cut short, and other operations succeed."""
+"""A value of `error`: writes are cut short, and other operations succeed."""
 _SOURCE = Path(__file__).with_name("shim.c")
 
 
@@ -33,7 +33,7 @@ class Shim:
         self._library.faults_name.restype = ctypes.c_char_p
 
     def arm(self, below: Path, *, first: int, end: int, error: int) -> None:
-        """Makes operations below a directory fail, from number `first` up to `end` (excluded), counted from 0 here."""
+        """Makes operations below a directory fail, with numbers from `first` to `end` (excluded), counted from 0."""
         self._library.faults_arm(os.fsencode(below), first, end, error)
 
     def disarm(self) -> list[str]:

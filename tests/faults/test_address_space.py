@@ -1,4 +1,4 @@
-"""A recording under a limit of address space: it does not abort the program."""
+"""Test that a recording does not abort the program if the address space is limited."""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""An interruption at each line of enable(), of the hooks, of disable() and of the exit changes nothing for the program.
+"""Test that an interruption at any line of a recording changes nothing for the program.
 
-Each is compared with the program without a recording, and followed by a second recording. The fast tests take a sample.
+The lines are those of enable(), the hooks, disable() and the code that runs at exit. Each interrupted program is
+compared with the program without a recording, and then recorded a second time. The fast tests interrupt only a sample
+of the lines.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from tests.faults.lines import Interruption, Line, Lines
 from tfdbg_arrow import open_logdir, verify
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
-"""An interruption right after open() leaves a file that nobody owns. Python closes it and warns."""
+"""An interruption right after open() leaves an open file that no variable refers to. Python closes it and warns."""
 ALL = pytest.param(1, id="all", marks=pytest.mark.exhaustive)
 _SOURCE = """
 import tensorflow as tf
@@ -71,7 +73,10 @@ class Program:
 
 @pytest.fixture(autouse=True)
 def without_collections() -> Iterator[None]:
-    """Python ignores what is raised in finalizers, so none may run where the test raises something."""
+    """Turns garbage collection off.
+
+    Python ignores errors in finalizers, so no finalizer may run where the test raises an error.
+    """
     gc.disable()
     yield
     gc.enable()
@@ -79,7 +84,7 @@ def without_collections() -> Iterator[None]:
 
 
 def check_recording(program: Program, logdir: Path) -> None:
-    """Checks that the last recording of the program is whole and names the culprit."""
+    """Checks that the last recording of the program is complete and names the culprit."""
     assert verify(logdir).deviations == ()
     with open_logdir(logdir) as opened:
         assert opened.rows("SELECT count(*) FROM run WHERE NOT is_clean_end") == [(0,)]
@@ -120,7 +125,7 @@ def check_recording(program: Program, logdir: Path) -> None:
 
 
 def threads_of_recordings() -> set[str]:
-    """Returns the names of the threads that belong to a recording. Those that read URLs belong to the process."""
+    """Returns the names of the threads that belong to a recording. Threads that read URLs belong to the process."""
     names = {thread.name for thread in threading.enumerate()}
     return names & {"tfdbg_arrow-end", "tfdbg_arrow-sink", "tfdbg_arrow-upload"}
 
@@ -136,14 +141,14 @@ def interrupt(lines: Lines, action: Callable[[], object]) -> bool:
 
 
 class Problems:
-    """Collects what goes wrong, so that one line does not hide the others."""
+    """Collects errors, so that an error at one line does not hide errors at other lines."""
 
     def __init__(self) -> None:
         self.found: list[str] = []
 
     @contextmanager
     def at(self, target: object) -> Iterator[None]:
-        """Notes the errors of the block, and then collects its garbage: graphs of TensorFlow are cycles."""
+        """Collects the errors of the block, and then its garbage: graphs of TensorFlow contain reference cycles."""
         try:
             yield
         except Exception as error:
@@ -154,7 +159,7 @@ class Problems:
 
 
 def sample(lines: Sequence[Line], every: int) -> list[Line]:
-    """Returns one line of `every`, other ones in each part of the sequence."""
+    """Returns every `every`-th line, or all lines if `every` is 1."""
     return list(lines[every // 2 :: every] if every > 1 else lines)
 
 
@@ -193,10 +198,10 @@ def test_enable(every: int, tmp_path: Path) -> None:
 
 
 def step_if_tensorflow_can(program: Program) -> float | None:
-    """Returns the result of a step; None if TensorFlow cannot use a function in whose tracing it was interrupted.
+    """Returns the result of a step; None if TensorFlow cannot use a function after an interruption of its tracing.
 
-    Interrupted while it makes the gradient of a branch or a loop, TensorFlow leaves half of it in the function, also
-    without a recording. Every later call of the function fails then.
+    If TensorFlow is interrupted while it makes the gradient of a branch or a loop, it leaves half of the gradient in
+    the function. Every later call of the function then fails. This also happens without a recording.
     """
     try:
         return program.step()

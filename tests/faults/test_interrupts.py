@@ -1,4 +1,4 @@
-"""Recording must not change what signals, exits and finalizers do to a program."""
+"""Test that a recording does not change the effect of signals, exits and finalizers on a program."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def append(self, *entry):
     return original(self, *entry)
 Journal.append = append
 """
-"""Makes something happen in the middle of the recorder, the next time that it writes a stack to its journal."""
+"""Makes an event happen in the middle of the recorder's code, the next time that it writes a stack to its journal."""
 RAISED = (
     ("KeyboardInterrupt", "signal.default_int_handler"),
     ("SystemExit", "lambda *_: sys.exit(3)"),
@@ -46,7 +46,7 @@ INTERRUPTIONS = ("signal.raise_signal(signal.SIGUSR1)", "finalized.clear()", "we
 
 
 def run(text: str, logdir: Path, *, timeout_s: float = 120.0) -> subprocess.CompletedProcess[str]:
-    """Runs a program with a logdir as its argument; fails if it hangs."""
+    """Runs a program with a logdir as its argument. Fails if the program hangs."""
     with tempfile.TemporaryDirectory() as directory:
         script = Path(directory, "program.py")
         script.write_text(START + textwrap.dedent(text))

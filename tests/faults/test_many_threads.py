@@ -14,11 +14,13 @@ from tests.faults.threads import COUNTS
 from tfdbg_arrow import open_logdir
 
 MAX_GROWTH_BYTES = 64 * 2**20
-"""Maximum growth of the median from the middle third of the time to the last third. Merges are peaks in both."""
+"""Maximum growth of the median memory from the middle third of the time to the last third. Both contain merges."""
 MAX_PEAK_BYTES = 448 * 2**20
-"""Bound on the memory of a process: 140 MB with its libraries before it records, 16 MB for the mapped spool file, about
-90 MB for batches of up to 65,536 records and their rows, and up to 150 MB more while parts are merged, however many
-there are. The allocators return some of that later.
+"""Maximum memory of a process.
+
+A process takes 140 MB with its libraries before it records, 16 MB for the mapped spool file, about 90 MB for batches of
+up to 65,536 records and their rows, and up to 150 MB more while any number of parts is merged. The allocators return
+some of this memory later.
 """
 
 

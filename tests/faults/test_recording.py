@@ -1,4 +1,4 @@
-"""Let every file operation of a recording fail: the program continues, and nothing that was recorded is lost."""
+"""Let every file operation of a recording fail. The program continues, and no recorded event is lost."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class Whole:
     """A recording without faults.
 
     Attributes:
-        names: Names of its file operations.
-        rows: The rows it wrote. Readers must see the same rows whichever single operation fails.
-        contents: The hashes of its parts, by table.
+        names: Names of the recording's file operations.
+        rows: The rows that were written. Readers must see the same rows if any single operation fails.
+        contents: The hashes of the parts, by table.
     """
 
     def __init__(self, server: Server, directory: Path) -> None:
@@ -99,7 +99,7 @@ class TestOneFailure:
 
 
 def check_outage(server: Server, logdir: Path, first: int, length: int, *, error: int) -> None:
-    """Lets some operations in a row fail. The disk works again before the end of the recording, or after it."""
+    """Lets several successive operations fail. The disk works again before the end of the recording, or after it."""
     done = attempt(server, logdir, first=first, end=first + length, error=error)
     what = f"operations {first} to {first + length}: {done.stderr}"
     assert len(done.warnings) <= 1, what
@@ -127,7 +127,7 @@ class TestOutage:
 
 
 def check_no_end(server: Server, logdir: Path, first: int, *, error: int) -> None:
-    """Lets all operations from one on fail. Events are in the spool; other data written after that may be missing."""
+    """Lets all operations from `first` on fail. Events are in the spool. Other data written later may be missing."""
     done = attempt(server, logdir, first=first, end=FOR_EVER, error=error)
     what = f"operations from {first} on: {done.stderr}"
     assert len(done.warnings) <= 1, what

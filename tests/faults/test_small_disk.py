@@ -1,4 +1,4 @@
-"""Test with a disk that is really full: a small in-memory file system. Skipped if none can be mounted."""
+"""Test with a really full disk: a small in-memory file system. Skipped if such a file system cannot be mounted."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def fill(disk: Path) -> Path:
-    """Fills the disk and returns the path of the file that does so."""
+    """Fills the disk, and returns the path of the file that fills it."""
     path = disk / "filler"
     with open(path, "wb", buffering=0) as file:
         try:

@@ -29,7 +29,7 @@ def numbers(names: Sequence[str], *, is_whole: bool, step: int = 1) -> Sequence[
 
 @pytest.fixture(scope="module")
 def left(server: Server, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, int]]:
-    """The logdir that a killed process left, and what the process had counted."""
+    """The logdir of a killed process, and the counts of the process."""
     logdir = tmp_path_factory.mktemp("killed") / "logdir"
     done = server.do(what="record", logdir=logdir, phase="run", dies=True, first=NEVER, end=NEVER, error=0)
     assert done.status == 0, done.stderr

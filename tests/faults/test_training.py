@@ -1,4 +1,4 @@
-"""Test that a training whose recorder cannot write gives bit-identical results to the same training without it."""
+"""Test that a training gives bit-identical results with a recorder that cannot write and without a recorder."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def check_full(trainer: Server, whole: Whole, logdir: Path, *, first: int) -> No
     """Fills the disk from one operation on and checks that all events are there and can be recovered."""
     done = attempt(trainer, logdir, first=first, end=FOR_EVER, error=errno.ENOSPC)
     assert done.answer["weights"] == whole.weights
-    assert len(done.warnings) <= 2, done.stderr  # one that the disk is full, one at the end about data waiting for room
+    assert len(done.warnings) <= 2, done.stderr  # the disk is full; at the end, data waits for room
     with open_logdir(logdir) as opened:
         first_nonfinite(opened)
     rows = all_rows(logdir)

@@ -1,8 +1,9 @@
-"""Processes that record into one logdir, each from many threads as fast as they can, without TensorFlow.
+"""Processes that record into one logdir without TensorFlow, each from many threads and as fast as possible.
 
-Run as `python -m tests.faults.threads LOGDIR COUNTER NUM_PROCESSES NUM_THREADS SECONDS`. It forks the processes. Each
-thread counts what it has recorded in its own line of a file. Each process prints a line of JSON with its run, its
-memory early and late in the recording, and its peak memory, which includes the final merge of all parts.
+Run as `python -m tests.faults.threads LOGDIR COUNTER NUM_PROCESSES NUM_THREADS SECONDS`. This process forks the other
+processes. Each thread counts its recorded rows in its own row of an array in a file. Each process prints a line of JSON
+with its run, its memory early and late in the recording, and its peak memory. The peak includes the final merge of all
+parts.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ from tfdbg_arrow.spool.records import NO_STEP, NO_VALUE, RECORD_DTYPE, Flag, Kin
 from tfdbg_arrow.writer.recover import remove_spool_files
 
 COUNTS = ("execution", "tensor_health", "tensor_value", "mark", "dropped")
-"""What a thread counts: the rows of each table, and the records that found no room."""
+"""The counts of a thread: the rows of each table, and the records for which the spool had no room."""
 CAPACITY = 65_536
 
 
 class Worker(threading.Thread):
-    """Records calls until its time is over."""
+    """Records calls until a time limit."""
 
     def __init__(self, recorder: Recorder, counts: npt.NDArray[np.int64], *, end_s: float) -> None:
         super().__init__()

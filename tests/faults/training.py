@@ -1,4 +1,4 @@
-"""A TensorFlow training that is recorded or not while file operations fail."""
+"""A TensorFlow training, with or without a recording, while file operations fail."""
 
 from __future__ import annotations
 

@@ -75,15 +75,15 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
 
 
 def is_asked_all(number: int) -> bool:
-    """Returns whether an input gets all tests, which may change its files."""
+    """Returns whether an input gets all tests. These may change the files of the input."""
     return Random(f"all {number}").random() < _SHARE_ASKED_ALL
 
 
 def failures(given: Input, directory: Path, database: SharedDatabase) -> Iterator[str]:
-    """Tests an input and yields each result other than an answer or an error of tfdbg_arrow.
+    """Tests an input, and yields each result that is neither an answer nor an error of tfdbg_arrow.
 
-    A graph gets its record ops. Of most other inputs, only the mutated file itself is read, and some of them get one
-    question. One in a hundred gets all tests, in its own database.
+    For a graph, the record ops are added. For most other inputs, only the mutated file itself is read. Some inputs also
+    get one question. One input in a hundred gets all tests, in its own database.
     """
     if given.kind == "graph":
         if (editor := graph_editor(directory)) is not None:
@@ -153,7 +153,7 @@ def _questioned(logdir: Path, tables: Iterable[str], questions: Iterable[str]) -
 
 
 def _listed(given: Input) -> None:
-    """Lists the parts. Checks that verify reports lost or new parts, unless the checksums are valid."""
+    """Lists the parts, and checks that `verify` reports lost or new parts unless the checksums are valid."""
     parts = list_parts(given.path)
     assert given.whole is not None
     expected = {

@@ -24,7 +24,7 @@ _INPUTS_A_DATABASE = 200
 class SharedDatabase:
     """A database for many logdirs.
 
-    Opening a database costs more processor time than most questions to a small logdir. Code that opens one therefore
+    Opening a database costs more processor time than most questions about a small logdir. So code that opens a database
     gets its own schema in the shared database instead.
     """
 
@@ -35,7 +35,7 @@ class SharedDatabase:
 
     @contextlib.contextmanager
     def serving(self) -> Iterator[None]:
-        """Makes all code that opens a database within the block use this one."""
+        """Makes all code that opens a database within the block use this database."""
         number = next(self._numbers)
         if number % _INPUTS_A_DATABASE == 0:
             self._database = None
@@ -57,7 +57,7 @@ class SharedDatabase:
                 database.execute(f"DROP SCHEMA IF EXISTS {schema} CASCADE")
 
     def _sound(self, open_database: Callable[..., duckdb.DuckDBPyConnection]) -> duckdb.DuckDBPyConnection:
-        """Returns the database. After an internal error it answers no further queries, so a new one is opened."""
+        """Returns the database. After an internal error, a database answers no queries, so a new database is opened."""
         if self._database is not None:
             try:
                 self._database.execute("SELECT 1").fetchall()
@@ -71,7 +71,7 @@ class SharedDatabase:
 
 @contextlib.contextmanager
 def no_parts_written() -> Iterator[None]:
-    """Makes imports build all tables without writing them. Writing is most of the work for a small dump."""
+    """Makes imports build all tables without writing them. Writing takes most of the time for a small dump."""
     with mock.patch.object(importer, "PartWriter", _NoParts):
         yield
 

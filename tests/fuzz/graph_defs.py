@@ -1,7 +1,7 @@
-"""GraphDefs as TensorFlow hands them to an optimizer, and the properties that they must have after record ops are
-added.
+"""Adds record ops to GraphDefs, and checks the resulting GraphDefs.
 
-Works without TensorFlow's Python part, which takes seconds and memory to import.
+The GraphDefs are like those that TensorFlow passes to an optimizer. The module works without TensorFlow's Python part,
+which takes seconds and memory to import.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ ATTRIBUTES = {
     "call_site",
 }
 _FLOATS = 1 << 1 | 1 << 2 | 1 << 14 | 1 << 19
-"""Of the numbers of dtypes: float32, float64, bfloat16 and float16."""
+"""A bit for each of the dtypes float32, float64, bfloat16 and float16, at the number of the dtype."""
 _SHARED_LIBRARIES = (
     "libtensorflow_framework.so.2",
     "libtensorflow_cc.so.2",
@@ -52,7 +52,7 @@ NamedOp = tuple[str, str, str, list[int], bool]
 
 
 def make_recording(directory: Path, mode: int = 3) -> Any:
-    """Returns a recording of floats whose graphs can be added; nothing in TensorFlow writes to it."""
+    """Returns a recording of floating-point tensors that can edit graphs. Nothing in TensorFlow writes to it."""
     directory.mkdir(parents=True, exist_ok=True)
     spool, values = directory / "graphs.spool", directory / "graphs.values"
     recording = native_core().Recording(str(spool), str(values), 1024, mode, _FLOATS, GENERATION)
@@ -61,7 +61,7 @@ def make_recording(directory: Path, mode: int = 3) -> Any:
 
 
 def load_libraries() -> bool:
-    """Loads TensorFlow's libraries alone, from which the core learns of ops; returns whether they are there."""
+    """Loads only TensorFlow's libraries, which describe the ops to the core. Returns whether the libraries exist."""
     found = importlib.util.find_spec("tensorflow")
     if native_core() is None or found is None or found.origin is None:
         return False
@@ -76,19 +76,19 @@ def load_libraries() -> bool:
 
 
 def edit(recording: Any, data: bytes, *, message: Any = GraphDef, stops: bool = False) -> Any | None:
-    """Edits what may be no graph, and asserts what holds of what comes out.
+    """Edits bytes that may not be a graph, and checks the result.
 
     Args:
-        recording: Edits it.
+        recording: The recording that edits the graph.
         data: The bytes.
         message: The class of the messages.
         stops: Whether the recording stops the program at a bad value.
 
     Returns:
-        The edited graph; None where the bytes were refused or left as they are, or where protobuf reads none in them.
+        The edited graph. None if the bytes were refused or left unchanged, or if protobuf cannot parse them.
     """
     edited = b""
-    with contextlib.suppress(RuntimeError):  # it was refused
+    with contextlib.suppress(RuntimeError):  # the bytes were refused
         edited = recording.with_record_ops(data)
     recording.take_executed_graphs()
     try:
@@ -106,7 +106,7 @@ class GraphEditor:
     """Edits GraphDefs of the program of `small_graph`.
 
     Args:
-        directory: For its spool.
+        directory: A directory for the spool.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -116,16 +116,16 @@ class GraphEditor:
         self._num_strings = 0
 
     def check(self, data: bytes) -> None:
-        """Edits what may be no graph; asserts that what comes out of it is whole, and can be written."""
+        """Edits bytes that may not be a graph. Checks that the result is complete and can be serialized."""
         edit(self._recording, data)
         self._num_strings += len(native_core().strings(self._num_strings))
 
 
 @functools.cache
 def graph_editor(directory: Path) -> GraphEditor | None:
-    """Returns the editor of this process; None without TensorFlow or the native core.
+    """Returns the editor of this process; None if TensorFlow or the native core is missing.
 
-    TensorFlow's libraries, which it loads, take 0.3 GB of memory.
+    The first call loads TensorFlow's libraries, which take 0.3 GB of memory.
     """
     return GraphEditor(directory) if load_libraries() else None
 
@@ -136,7 +136,7 @@ def marked(graph_id: int) -> int:
 
 
 def canonical(text: str) -> str:
-    """Returns how TensorFlow writes an input."""
+    """Returns the text of an input in the form that TensorFlow writes."""
     name, colon, slot = text.rpartition(":")
     if text.startswith("^") or not colon or not (slot.isascii() and slot.isdigit()):
         return text
@@ -144,16 +144,16 @@ def canonical(text: str) -> str:
 
 
 def is_record_op(node: Any) -> bool:
-    """Returns whether a node records another one."""
+    """Returns whether a node records another node."""
     return node.op in (THROUGH, CONSTANT)
 
 
 def check_edit(original: Any, edited: Any, *, stops: bool = False) -> None:
-    """Asserts what holds of every GraphDef with record ops, and the one that it was made of.
+    """Checks the properties of a GraphDef with record ops, given the original GraphDef.
 
-    Without the record ops, and with their inputs in their place, it is the original, in the same order. No consumer
-    goes around a record op that hands its tensor on. If the recording stops the program, the iterations of a loop run
-    one after the other.
+    If each record op is replaced by its input, the result is the original, in the same order. If a record op passes its
+    tensor on, all consumers take the tensor from the record op. If the recording stops the program, the iterations of a
+    loop run one after the other.
     """
     records = [node for node in edited.node if is_record_op(node)]
     others = [node for node in edited.node if not is_record_op(node)]
@@ -180,7 +180,7 @@ def check_edit(original: Any, edited: Any, *, stops: bool = False) -> None:
     restored.CopyFrom(edited)
     del restored.node[:]
     for before, after in zip(expected.node, others, strict=True):
-        if before.op == "AddN" and not _is_host(before.device):  # it waits until its terms are copied to the host
+        if before.op == "AddN" and not _is_host(before.device):  # the AddN waits until its terms are copied to the host
             waits_for = [text.removeprefix("^") for text in after.input[len(before.input) :]]
             assert {record.name for record in records if record.op == CONSTANT}.issuperset(waits_for)
             del after.input[len(before.input) :]
@@ -219,13 +219,13 @@ def _check_record(record: Any) -> None:
 
 
 def serialized(message: Any) -> bytes:
-    """Returns bytes that are the same for the same messages, also where these hold a NaN."""
+    """Returns bytes that are the same for the same messages, also if the messages hold a NaN."""
     data: bytes = message.SerializeToString(deterministic=True)
     return data
 
 
 def small_graph() -> tuple[bytes, dict[int, tuple[list[NamedOp], list[str], dict[str, int]]]]:
-    """Returns a GraphDef with a loop, a call, a fused op and a library, and the graphs of the program in it."""
+    """Returns a GraphDef with a loop, a call, a fused op and a library, and the program's graphs that it contains."""
     graph = GraphDef()
     _add(graph, "x", "_Arg", T=1, index=0)
     _add(graph, "weights", "Const", ["^x"], 1, dtype=1)

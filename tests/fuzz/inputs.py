@@ -1,4 +1,4 @@
-"""Makes the inputs from intact logdirs, spools, dumps and graphs: each number gives one of them with a mutation."""
+"""Makes the inputs from intact logdirs, spools, dumps and graphs. Each number gives one of these with a mutation."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .graph_defs import small_graph
 
 _FILES = ("parts", "manifest", "spool", "dump", "rows", "manifest", "spool", "dump")
 KINDS = (*_FILES, *_FILES[:4], "graph", *_FILES[5:])
-"""The kinds of each 16 inputs in turn: about a quarter each for Parquet, manifests, spools and dumps, and one graph."""
+"""The kinds of 16 successive inputs: one is a graph; Parquet, manifests, spools and dumps have a quarter each."""
 _NUM_CALLS = 20
 _CAPACITY = 256
 _NUM_RECORDS = 90
@@ -31,7 +31,7 @@ class Input:
     """One input.
 
     Attributes:
-        number: Its number, which determines everything else.
+        number: The number of the input, which determines everything else.
         kind: The kind of file that was mutated.
         spoiled: The files that were mutated.
         path: The logdir, the dump, or a directory with a GraphDef.
@@ -110,7 +110,7 @@ class Inputs:
         self._last = None
 
     def _mend(self) -> None:
-        """Restores the mutated files of the last input in its copy, so that the rest need not be copied again."""
+        """Restores the mutated files of the last input in its copy, so that no other file has to be copied again."""
         last = self._last
         if last is None or last.whole is None:
             self.discard()

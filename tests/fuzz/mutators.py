@@ -37,7 +37,7 @@ def spoiled(data: bytes, random: Random, *, hot: range | None = None) -> bytes:
     Args:
         data: The bytes.
         random: Generator that makes the choices.
-        hot: Range where most mutations go. None means anywhere.
+        hot: Range of positions that gets most mutations. None means all positions.
     """
     changed = bytearray(data)
     for _ in range(random.choice((1, 1, 1, 2, 4))):
@@ -113,7 +113,7 @@ def spoiled_json(text: str, random: Random) -> str:
         value = json.loads(text)
     except (ValueError, RecursionError):
         return text
-    if text.startswith("[["):  # it was wrapped before and is nested too deep for recursion
+    if text.startswith("[["):  # it was wrapped before, and is nested too deeply for recursion
         return text
     holders = list(_holders(value))
     if not holders:
@@ -146,7 +146,7 @@ def _any_value(random: Random) -> Any:
 
 
 def spoiled_lines(data: bytes, random: Random) -> bytes:
-    """Returns a file of JSON lines in which some are changed, duplicated, moved or removed."""
+    """Returns a file of JSON lines in which some lines are changed, duplicated, moved or removed."""
     lines = data.decode("utf-8", "replace").split("\n")
     for _ in range(random.choice((1, 1, 2, 5))):
         at = random.randrange(len(lines))

@@ -28,14 +28,14 @@ MAX_SECONDS = 5.0
 """Maximum processor time for an input."""
 MAX_RSS_BYTES = 1 << 30
 _PATIENCE_S = 600.0
-"""Wall time after which a worker counts as hung even if it takes no processor time. The machine may be busy."""
+"""Wall time after which a worker counts as hung even if it takes no processor time. Long, for busy machines."""
 _POLL_S = 2.0
 _INPUTS_A_WORKER = 2_000
 
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """A failure caused by an input: the input's number and kind, what was mutated, and the failure."""
+    """A failure caused by an input: the input's number and kind, the mutated files, and the failure."""
 
     number: int
     kind: str
@@ -62,7 +62,7 @@ class _Worker:
             raise RuntimeError(f"a worker did not start: {self._last_words()}")
 
     def ask(self, number: int) -> dict[str, Any] | str:
-        """Returns the worker's answer, or a text about how it died."""
+        """Returns the worker's answer, or a text that says how the worker died."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(f"{number}\n")
@@ -88,7 +88,7 @@ class _Worker:
     def _processor_seconds(self) -> float:
         try:
             fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
-        except OSError:  # the process is dead, which its output shows
+        except OSError:  # the process is dead, as its output shows
             return 0.0
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -120,7 +120,7 @@ def findings(
         directory: Directory for the workers' files.
         workers: Number of worker processes.
         kinds: The kinds of input to make.
-        on_answer: Called with each answer of a worker, or with a text about how it died.
+        on_answer: Called with each answer of a worker, or with a text that says how the worker died.
     """
     waiting, found, lock = iter(numbers), list[Finding](), threading.Lock()
 
@@ -165,7 +165,7 @@ def _judged(number: int, answer: dict[str, Any] | str, kinds: tuple[str, ...]) -
 
 
 class _Tally:
-    """Counts the inputs so far. For each kind: their number, their processor time, and the slowest one."""
+    """Counts the inputs so far. For each kind: the number of inputs, their processor time, and the slowest input."""
 
     def __init__(self) -> None:
         self._begin = time.monotonic()
@@ -203,7 +203,7 @@ class _Tally:
 
 
 def main() -> None:
-    """Tests inputs and prints the failures. Of several failures with the same last line, one is printed in full."""
+    """Tests inputs and prints the failures. Of failures with the same last line, only one is printed in full."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--number", type=int, default=1000)

@@ -1,4 +1,4 @@
-"""Regression tests for what fuzzing found: files that once broke a reader, and things that are not files at all."""
+"""Test the findings of fuzzing: files that once broke a reader, and directory entries that are not files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Test mutated inputs: no process dies, hangs or takes much memory, and every error is a message of tfdbg_arrow.
+"""Test mutated inputs: no process dies, hangs or takes much memory, and each error is an error of tfdbg_arrow.
 
 A finding has a number. To test that input again, run `python -m tests.fuzz.pool --first NUMBER --number 1`.
 """

@@ -28,7 +28,7 @@ def max_rss_bytes() -> int:
 
 
 def main(directory: Path, kinds: tuple[str, ...]) -> None:
-    """Answers until there are no more lines."""
+    """Answers each line until there are no more lines."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # anything printed to stdout goes to stderr
     faulthandler.enable()

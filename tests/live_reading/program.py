@@ -1,8 +1,8 @@
 """A program that writes parts as often as it can, without TensorFlow, while readers read them.
 
-Run as `python -m tests.live_reading.program LOGDIR NUM_RUNS FLUSHES_A_RUN REPORTS`. It flushes and merges, and compacts
-at the end of each run. Its runs follow one another, so its rows have one order. The report of each reader is written to
-a file in the directory REPORTS.
+Run as `python -m tests.live_reading.program LOGDIR NUM_RUNS FLUSHES_A_RUN REPORTS`. The program flushes and merges, and
+compacts at the end of each run. The runs do not overlap, so the order of all rows is known. The report of each reader
+is written to a file in the directory REPORTS.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from tfdbg_arrow.writer.recover import remove_spool_files
 from tfdbg_arrow.writer.sink.sink import Sink
 
 MERGE_PARTS = 8
-"""Maximum number of unmerged parts. It is small, so that merges of merged parts come soon."""
+"""Maximum number of unmerged parts. The number is small, so that merged parts are soon merged again."""
 
 
 def record_run(logdir: Path, number: int, *, num_flushes: int) -> None:
-    """Records a run, with one or a few calls before each flush."""
+    """Records a run with a few calls before each flush."""
     run_id = f"20261120T163000.{number:06d}-myhost-4242"
     counters = np.zeros(len(COUNTERS), np.int64)
     recorder = Recorder(logdir, counters, seed=number, run_id=run_id)

@@ -1,8 +1,8 @@
 """Readers of a logdir that is being written to, and checks of what they see.
 
-The full content is a history: the rows of a table in the order of their runs, which follow one another, and events. A
-reader sees a prefix of it if it sees each row up to its last event exactly once, and no others. Rows are compared by a
-hash of all their columns, and sets of rows by the sum of these hashes, because the order of rows in a logdir has no
+The full content of a table is a history: its rows in the order of runs and events. A reader sees a prefix of this
+history if it sees each row up to its last event exactly once, and no other row. Rows are compared by a hash of all
+their columns. Sets of rows are compared by the sum of these hashes, because the order of rows in a logdir has no
 meaning.
 """
 
@@ -28,7 +28,7 @@ EVENT_TABLES = {
     "tensor_value": "event_index",
     "mark": "event_index",
 }
-"""The tables with rows here whose rows belong to events, with the column that orders them."""
+"""The tables that the program fills with rows of events, and the column that orders the rows of each table."""
 Seen = tuple[str, int, int, str]
 """The last run and event, the number of rows, and the sum of their hashes (as text because it exceeds 64 bits)."""
 NOTHING: Seen = ("", -1, 0, "0")
@@ -52,7 +52,10 @@ def columns(table: str) -> str:
 
 
 def summary(source: str, table: str) -> str:
-    """Returns the query for what is visible of a table in a source."""
+    """Returns a query that summarizes a table in a source.
+
+    The query gives the last run and event, the number of rows, and the sum of the hashes of the rows.
+    """
     event = EVENT_TABLES[table]
     rows = f"SELECT run_id, {event}, hash(row({columns(table)})) AS row_hash FROM {source}"
     last = f"max(row(run_id, {event}))"
@@ -61,14 +64,14 @@ def summary(source: str, table: str) -> str:
 
 @dataclass
 class Report:
-    """What a reader saw.
+    """The observations of a reader.
 
     Attributes:
-        num_reads: How often it read all tables.
-        num_retries: How often a listed part was gone, so that the reader listed the parts again.
-        num_doubled: How often it found rows of a table twice where the specification allows that.
-        seen: What it saw of each table, in order and without consecutive duplicates.
-        faults: Violations that it found.
+        num_reads: Number of times that the reader read all tables.
+        num_retries: Number of times that a listed part had been removed, so that the reader listed the parts again.
+        num_doubled: Number of times that the reader found rows of a table twice, where the specification allows this.
+        seen: The observations of each table, in order and without consecutive duplicates.
+        faults: Violations that the reader found.
     """
 
     num_reads: int = 0
@@ -137,7 +140,10 @@ class Holding(Reader):
 
 
 class ByPath(Reader):
-    """Lists the files of each table without the manifest, drops duplicate rows, and lists again if a file is gone."""
+    """Lists the directory of each table instead of reading the manifest.
+
+    Drops duplicate rows. Lists the directory again if a listed file was removed.
+    """
 
     def __init__(self, logdir: Path) -> None:
         super().__init__(logdir)

@@ -1,7 +1,7 @@
-"""Test readers beside a program that flushes, merges and compacts: each sees a prefix of the final content.
+"""Test readers beside a program that flushes, merges and compacts: each reader sees a prefix of the final content.
 
-A reader never sees less than it saw before. Readers that list files without the manifest are promised less
-(spec/README.md, "Manifest").
+A reader never sees less than it saw before. The specification promises less to readers that list files without the
+manifest (spec/README.md, "Manifest").
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tfdbg_arrow import Logdir, open_logdir
 
 
 def read_beside(logdir: Path, reports: Path, *, num_runs: int, flushes_a_run: int) -> dict[str, dict[str, Any]]:
-    """Runs the program and returns what each kind of reader saw."""
+    """Runs the program and returns the observations of each kind of reader."""
     reports.mkdir()
     arguments = [str(logdir), str(num_runs), str(flushes_a_run), str(reports)]
     command = [sys.executable, "-m", "tests.live_reading.program", *arguments]
@@ -30,7 +30,7 @@ def read_beside(logdir: Path, reports: Path, *, num_runs: int, flushes_a_run: in
 
 
 Prefixes = dict[tuple[str, int], tuple[int, str]]
-"""For each run and event: the number of rows of a table up to there, and the sum of their hashes."""
+"""For each run and event: the number of rows of a table up to this event, and the sum of their hashes."""
 
 
 def prefixes(opened: Logdir, table: str) -> Prefixes:
@@ -51,7 +51,7 @@ def prefixes(opened: Logdir, table: str) -> Prefixes:
 
 
 def check_by_path(seen: Seen, expected: Prefixes) -> None:
-    """Checks one reading. Rows of the last run may be missing while parts are replaced; earlier runs are complete."""
+    """Checks one reading. Rows of the last run may be missing while parts are replaced. Earlier runs are complete."""
     run_id, event, num_rows, total = seen
     in_order = [count for (run, _), (count, _) in expected.items() if run < run_id]
     whole = expected[run_id, event]

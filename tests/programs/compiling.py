@@ -17,7 +17,7 @@ def compiled() -> Iterator[list[object]]:
     """Makes XLA compile every Keras model, and every tf.function except those of Keras.
 
     Yields:
-        A list of what has requested XLA so far.
+        A list of the models and functions that have requested XLA so far.
     """
     asked: list[object] = []
     function, compile_model = tf.function, keras.Model.compile

@@ -19,8 +19,8 @@ from typing import IO
 
 _SERVER = Path(__file__).with_name("server.py")
 _READ_AT_START = ("PYTHON", "TF2_", "TF_CPP_", "TF_ENABLE_", "TF_USE_", "TF_XLA_", "XLA_", "KERAS_", "OMP_")
-"""Prefixes of the variables that the interpreter, TensorFlow or Keras read at their start. Each set of values gets its
-own server."""
+"""Prefixes of the environment variables that the interpreter, TensorFlow or Keras read at their start. Programs with
+different values of these variables get different servers."""
 _AS_ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
 _TIMEOUT_SECONDS = 300
 
@@ -47,7 +47,7 @@ class Program:
         self.wait()
 
     def wait(self, timeout_s: float = _TIMEOUT_SECONDS) -> int:
-        """Waits for the program, and kills it after a time.
+        """Waits for the program, and kills it after a time limit.
 
         Returns:
             The exit code, or the negative number of the signal that ended the program.
@@ -111,7 +111,7 @@ class _Server:
 
 @functools.cache
 def _server(pid: int, read_at_start: frozenset[tuple[str, str]]) -> _Server:
-    """Returns this process's server for programs with these variables. The first call starts it."""
+    """Returns this process's server for programs with these variables. The first call starts the server."""
     others = {name: value for name, value in os.environ.items() if not name.startswith(_READ_AT_START)}
     return _Server({**others, **dict(read_at_start)})
 
@@ -129,15 +129,15 @@ def start_python(
     stdout: IO[str] | int = 1,
     stderr: IO[str] | int = 2,
 ) -> Program:
-    """Starts a program like `python *words` does.
+    """Starts a program as `python *words` does.
 
     Args:
         *words: A script, or `-m` and a module, followed by its arguments.
-        cwd: Working directory. None means the current one.
-        environment: Environment variables. None means those of this process.
+        cwd: Working directory. None means the current directory.
+        environment: Environment variables. None means the variables of this process.
         stdin: Input of the program. With subprocess.PIPE, write to the returned program's `stdin`.
         stdout: Output of the program. With subprocess.PIPE, read from the returned program's `stdout`.
-        stderr: Where the program writes errors.
+        stderr: Destination of the program's errors.
     """
     command = list(map(str, words))
     variables = dict(os.environ if environment is None else environment)
@@ -167,7 +167,7 @@ def run_to_end(
     environment: Mapping[str, str] | None = None,
     timeout_s: float = _TIMEOUT_SECONDS,
 ) -> subprocess.CompletedProcess[str]:
-    """Runs a program like `python *words` does. Returns its exit code and output; see start_python()."""
+    """Runs a program as `python *words` does. Returns its exit code and output. See start_python()."""
     with tempfile.TemporaryFile("w+") as stdout, tempfile.TemporaryFile("w+") as stderr:
         program = start_python(*words, cwd=cwd, environment=environment, stdout=stdout, stderr=stderr)
         returncode = program.wait(timeout_s)

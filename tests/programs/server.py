@@ -2,10 +2,11 @@
 
 To its program, a child looks like a newly started process: it has its own `__main__`, command line, environment,
 directory, streams, and `sys.path`. The server's imports are not in `sys.modules` before the program imports them. The
-child ends like an interpreter. The stack has only one frame of this file, as its outermost frame.
+child ends like an interpreter. Of this file, only one frame is on the stack of the program, as the outermost frame.
 
-A request is one message on the socket with file descriptor `sys.argv[1]`. It carries the descriptors of stdin, stdout,
-stderr, and of a socket for the answers: one line with the program's process ID, then one with its wait status.
+A request is one message on the socket with file descriptor `sys.argv[1]`. The message carries the descriptors of stdin,
+stdout, stderr, and of a socket for the answers. The first answer is a line with the program's process ID. The second
+answer is a line with its wait status.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _LARGEST_REQUEST_BYTES = 1 << 20
 
 
 class _Imported(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Provides modules that were imported earlier, as if they were imported only now."""
+    """Provides modules that were imported earlier as if they were imported only now."""
 
     def __init__(self, modules: dict[str, types.ModuleType]) -> None:
         self._modules = modules
@@ -62,7 +63,7 @@ class _Imported(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def import_all() -> None:
-    """Imports what takes long, and hides it. It must not leave any threads, because a fork would lose them."""
+    """Imports the slow modules, and hides them. This must not leave any threads, because a fork would lose them."""
     before = set(sys.modules)
     for name in IMPORTED:
         importlib.import_module(name)
@@ -97,7 +98,7 @@ def next_program(requests: socket.socket) -> dict[str, Any]:
 
 
 def _fork_and_wait(stdin: int, stdout: int, stderr: int, answers: int) -> None:
-    """Forks again and returns in the new process, which runs the program. The parent reports its end and exits."""
+    """Forks again, and returns in the new process, which runs the program. The parent reports its end, and exits."""
     program = os.fork()
     if program == 0:
         os.close(answers)

@@ -1,4 +1,4 @@
-"""Test that a program forked by the server behaves like one in a newly started process."""
+"""Test that a program that the server forks behaves as in a newly started process."""
 
 from __future__ import annotations
 

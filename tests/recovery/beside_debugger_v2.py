@@ -2,10 +2,10 @@
 
     python -m tests.recovery.beside_debugger_v2 DIRECTORY [NUM_KILLS]
 
-The same training is killed at the same moments after its first step. The number of recorded events is the number of
-ended steps, which the training counts in shared memory, times the number of executions and graph tensors of a step,
-which is taken from trainings that ended normally. The number of readable events is what the recorder's own reader
-returns; for Debugger V2 that is the DebugDataReader.
+The same training is killed at the same moments after its first step. The training counts ended steps in shared memory.
+The number of executions and graph tensors of a step is taken from trainings that ended normally. The product of these
+two numbers is the number of recorded events. The number of readable events is the number that the recorder's own reader
+returns. For Debugger V2, this reader is the DebugDataReader.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class Events:
 
 @dataclass
 class Score:
-    """What became of the events of a recorder.
+    """The counts of recorded and readable events of a recorder.
 
     Attributes:
         recorded: Number of events of ended steps.
-        readable: How many of these can be read.
+        readable: Number of these events that can be read.
         num_whole: Number of kills after which all events could be read.
         num_none: Number of kills after which no event could be read.
         errors: The errors that the reader raised, with their counts.
@@ -57,7 +57,7 @@ class Score:
 
 
 def read(logdir: Path, recorder: str) -> Events:
-    """Returns how many events the recorder's own reader finds in a logdir."""
+    """Returns the numbers of events that the recorder's own reader finds in a logdir."""
     if recorder == "tfdbg_arrow":
         with open_logdir(logdir) as opened:
             ((executions,),) = opened.rows("SELECT count(*) FROM execution")
@@ -69,7 +69,7 @@ def read(logdir: Path, recorder: str) -> Events:
 
 
 def events_a_step(trainer: Trainer, directory: Path, recorder: str) -> Events:
-    """Returns how many events a step has, computed from two trainings that ended normally."""
+    """Returns the numbers of events of a step, computed from two trainings that ended normally."""
     found = []
     for num_steps in CLEAN_STEPS:
         place = directory / f"clean-{recorder}-{num_steps}"
@@ -84,7 +84,7 @@ def events_a_step(trainer: Trainer, directory: Path, recorder: str) -> Events:
 
 
 def kill(trainer: Trainer, directory: Path, recorder: str, *, number: int, a_step: Events, score: Score) -> None:
-    """Kills a training; the number seeds the moment of the kill."""
+    """Kills a training at a random moment. `number` is the seed of the moment."""
     directory.mkdir(parents=True)
     pid = trainer.start(directory, recorder=recorder)
     time.sleep(random.Random(number).random() ** 2 * MAX_LIFE_S)

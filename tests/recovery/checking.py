@@ -1,4 +1,4 @@
-"""Checks on the logdir of a killed process, given what the process had counted."""
+"""Checks of the logdir of a killed process, with the counts that the process had made."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def all_rows(logdir: Path) -> Rows:
 
 
 def rows_of(opened: Logdir) -> Rows:
-    """Returns the rows of each table. A NaN, which does not equal itself, is a text."""
+    """Returns the rows of each table. A NaN becomes a text, because a NaN does not equal itself."""
 
     def comparable(row: tuple[Any, ...]) -> tuple[Any, ...]:
         return tuple("NaN" if isinstance(value, float) and math.isnan(value) else value for value in row)
@@ -40,9 +40,9 @@ def tree(logdir: Path) -> dict[str, bytes]:
 
 
 def check_recovery(logdir: Path, *, calls: int, tensors: int, values: int, marks: int, first_bad: int) -> None:
-    """Checks what readers see of a killed process's logdir, then recovers it and checks again.
+    """Checks the rows that readers see in a killed process's logdir, then recovers the logdir and checks again.
 
-    The event that was being recorded when the counters were read may be there or not, so there may be one more of each.
+    The counters may lack the event that was being recorded at the moment of the kill, so there may be one more of each.
     """
     with open_logdir(logdir) as opened:
         before = rows_of(opened)
@@ -63,7 +63,7 @@ def check_rows(rows: Rows, *, calls: int, tensors: int, values: int, marks: int)
 
 
 def check_events(rows: Rows, *, calls: int, tensors: int, values: int, marks: int) -> None:
-    """Checks that each recorded event is there exactly once, with the rows it refers to."""
+    """Checks that each recorded event is there exactly once, with the rows that it refers to."""
 
     def column(table: str, name: str) -> list[Any]:
         return column_of(rows, table, name)
@@ -112,7 +112,10 @@ def check_first_bad(opened: Logdir, *, first_bad: int, tensors: int) -> None:
 
 
 def left_by_a_kill(directory: Path, *, num_calls: int, flushed_after: int, capacity: int = CAPACITY) -> Path:
-    """Returns the logdir of a process killed after some calls, with some rows in parts and the others in its spool."""
+    """Returns the logdir of a process that was killed after some calls.
+
+    Some rows are in parts, the others in its spool.
+    """
     counters = np.zeros(len(COUNTERS), np.int64)
     recorder = Recorder(directory / "logdir", counters, seed=1, capacity=capacity)
     recorder.sink._stop.set()
@@ -128,5 +131,8 @@ def left_by_a_kill(directory: Path, *, num_calls: int, flushed_after: int, capac
 
 
 def copied(logdir: Path, target: Path) -> Path:
-    """Copies a logdir that is being written to, as a kill at this moment would leave it, and returns the copy."""
+    """Copies a logdir that is being written to, and returns the copy.
+
+    A kill at this moment would leave the same files.
+    """
     return Path(shutil.copytree(logdir, target))

@@ -1,9 +1,9 @@
 """A program that records as fast as it can, without TensorFlow, until it is killed.
 
-When run as a program, it reads lines of `LOGDIR COUNTER SEED`. For each line, it forks a child that records. It prints
-the child's process ID once the child records, and another line once the child is dead. After each event, the child
-updates the counts of what it has recorded in a file that it shares with the killer. The counts are never ahead of what
-was recorded, and at most one event behind.
+When run as a program, this module reads lines of `LOGDIR COUNTER SEED`. For each line, it forks a child that records.
+It prints the child's process ID once the child records, and another line once the child is dead. After each event, the
+child updates the counts of recorded events in a file that it shares with the killer. The counts are never higher than
+the numbers of recorded events, and lack at most one event.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from tfdbg_arrow.writer.sink.sink import Sink
 
 RUN_ID = "20261120T163000.123456-myhost-4242"
 COUNTERS = ("calls", "tensors", "values", "marks", "first_bad")
-"""What the counters count. `first_bad` is 1 + the number of the first bad tensor, or 0 before there is one."""
+"""The names of the counters. `first_bad` is 1 + the number of the first bad tensor, or 0 if no tensor is bad yet."""
 TENSORS_A_CALL = 3
 CAPACITY = 4096
 RUN_ROW = {
@@ -51,7 +51,7 @@ RUN_ROW = {
 
 
 class CoreSpool:
-    """Wraps the native spool like Backend, in a process without TensorFlow."""
+    """Wraps the native spool as Backend does, in a process without TensorFlow."""
 
     def __init__(self, paths: SpoolPaths, journal: Journal, *, capacity: int) -> None:
         self._paths = (paths.spool, paths.values)

@@ -1,4 +1,4 @@
-"""Test that recovery sees that another process is dead or alive. tests/durability/test_run_files.py has the rules."""
+"""Test that recovery sees if another process is dead or alive. tests/durability/test_run_files.py tests the rules."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ time.sleep(60)
 
 @contextmanager
 def outlived_by_its_child(program: str, logdir: Path, *arguments: str) -> Iterator[None]:
-    """Kills a program when its forked child prints its process ID; the child lives in the block."""
+    """Kills a program when its forked child prints its process ID. The child lives until the end of the block."""
     process = subprocess.Popen(
         [sys.executable, "-c", program, str(logdir), *arguments],
         cwd=Path(__file__).parents[2],

@@ -1,4 +1,4 @@
-"""Simulate kills at chosen moments: a copy of the logdir is what a kill at that moment leaves."""
+"""Simulate kills at chosen moments. A kill leaves the same files as a copy of the logdir at that moment."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tfdbg_arrow.writer.sink.parts import PartWriter
 
 
 class Killed(BaseException):
-    """Raised where the simulated kill happens."""
+    """Raised at the moment of the simulated kill."""
 
 
 def counts_of(recorder: Recorder) -> dict[str, int]:
@@ -45,7 +45,7 @@ def recording(logdir: Path) -> Iterator[Recorder]:
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, int]]:
-    """The logdir that a killed process left, partly in parts and partly in the spool, and the process's counts."""
+    """The logdir of a killed process, with some rows in parts and the others in the spool, and the process's counts."""
     directory = tmp_path_factory.mktemp("killed")
     with recording(directory / "logdir") as recorder:
         for number in range(300):
@@ -66,7 +66,7 @@ def left(tmp_path: Path, killed: tuple[Path, dict[str, int]]) -> tuple[Path, dic
 def test_a_kill_between_any_two_operations_of_the_sink_neither_loses_nor_duplicates_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Copies the logdir before each rename, before each line of the manifest, and each time slots are released."""
+    """Copies the logdir before each rename, before each line of the manifest, and each time that slots are released."""
     copies: list[tuple[Path, dict[str, int]]] = []
 
     def noting(function: Any) -> Any:
@@ -111,7 +111,7 @@ def test_a_torn_line_of_the_manifest_is_ignored(left: tuple[Path, dict[str, int]
 def test_a_recovery_that_was_killed_can_be_repeated(
     left: tuple[Path, dict[str, int]], number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The recovery dies at the file-changing operation with the given number."""
+    """The recovery dies at the operation with the given number that changes a file."""
     logdir, counts = left
     calls = 0
     gc.collect()  # so that objects of other tests do not remove their files below
@@ -130,7 +130,7 @@ def test_a_recovery_that_was_killed_can_be_repeated(
         for module, name in ((os, "replace"), (os, "fsync"), (Path, "unlink"), (os, "unlink")):
             patched.setattr(module, name, dying(getattr(module, name)))
         with patched.context() as inner:
-            inner.setattr(PartWriter, "_discard", lambda self, entries: None)  # the dead do not clean up
+            inner.setattr(PartWriter, "_discard", lambda self, entries: None)  # a dead process does not clean up
             with contextlib.suppress(Killed):
                 recover(logdir)
     with open_logdir(logdir) as opened:

@@ -1,4 +1,4 @@
-"""Test that recovery restores the layer, the role and the forward op of what a killed process had recorded."""
+"""Test that recovery restores the layer, the role and the forward op of ops that a killed process had recorded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Test that everything a TensorFlow training had recorded is still there after the training died."""
+"""Test that everything that a TensorFlow training had recorded is still there after the training died."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def trainer() -> Iterator[Trainer]:
 
 
 def check(logdir: Path, *, done: int) -> None:
-    """Checks the content of the logdir against what the program counted."""
+    """Compares the content of the logdir with the counts of the program."""
     with open_logdir(logdir) as opened:
         steps = [step for (step,) in opened.rows("SELECT step FROM mark ORDER BY step")]
         assert steps in (list(range(done)), list(range(done + 1)))
@@ -39,7 +39,7 @@ def check(logdir: Path, *, done: int) -> None:
         )
         trained = [step for step, _ in calls]
         assert trained in (list(range(done)), list(range(done + 1)))
-        # Each call that ended has all of its tensors, each once, with elements, stack traces and source lines.
+        # Each call that ended has each of its tensors exactly once, with elements, stack traces and source lines.
         counts = dict(
             opened.rows("SELECT execution_index, count(*) FROM tensor_health WHERE scope = 'graph' GROUP BY ALL")
         )

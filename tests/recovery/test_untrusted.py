@@ -1,4 +1,4 @@
-"""Test spools with arbitrary content: reading them gives rows, fewer rows and a note, or one clear error."""
+"""Test spools with arbitrary content: reading gives all rows, fewer rows and a report of the loss, or a clear error."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """A TensorFlow training that crashes or is killed.
 
-When run as a program, it reads lines of `LOGDIR COUNTER RECORDER NUM_STEPS HOW`. For each line, it forks a child that
-trains. It prints the child's process ID, another line once the child has trained a step, and the exit status once the
-child is dead. The child counts its trained steps in a file that it shares with the killer.
+When run as a program, this module reads lines of `LOGDIR COUNTER RECORDER NUM_STEPS HOW`. For each line, it forks a
+child that trains. It prints the child's process ID, another line once the child has trained a step, and the exit status
+once the child is dead. The child counts its trained steps in a file that it shares with the killer.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ RECORDERS = ("tfdbg_arrow", "debugger_v2", "debugger_v2_circular")
 
 
 class Trainer:
-    """Controls such a program from another process."""
+    """Controls the program of this module from another process."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
@@ -48,7 +48,7 @@ class Trainer:
             how: How the training crashes after a few steps: `segv`, `exit` or `abort`. `-` means that it does not.
 
         Returns:
-            Its process ID.
+            The process ID of the training.
         """
         self._counter = directory / "counter"
         self._counter.write_bytes(bytes(8))
@@ -61,7 +61,7 @@ class Trainer:
         return pid
 
     def end(self) -> tuple[int, int]:
-        """Waits until the training is dead. Returns its exit status and the number of steps it trained."""
+        """Waits until the training is dead. Returns its exit status and the number of steps that it trained."""
         status = int(self._line())
         return status, int(np.frombuffer(self._counter.read_bytes(), np.int64)[0])
 

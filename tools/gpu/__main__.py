@@ -52,7 +52,7 @@ def table(check: CheckResult) -> Table:
     title = f"{check.check}: {'passed' if check.is_passed else 'FAILED'} in {check.seconds:.0f} s"
     shown = Table("", "", "", title=title, title_justify="left", show_header=False)
     for result in check.results:
-        # As Text, so that brackets in the text are not read as markup.
+        # Text objects, so that brackets in the text are not read as markup.
         cells = ("ok" if result.is_right else "WRONG", result.item, result.told)
         shown.add_row(*map(Text, cells), style=None if result.is_right else "red")
     return shown

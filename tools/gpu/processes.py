@@ -26,8 +26,8 @@ class Check:
 
     Attributes:
         function: Module and name of a generator function of Results, which takes the argument `is_cpu`.
-        limit_s: Time limit of its process in seconds. It stops a process that hangs, but is long enough for slow
-            machines.
+        limit_s: Time limit of the check's process in seconds. The limit stops a process that hangs, but is long enough
+            for slow machines.
     """
 
     function: str
@@ -40,8 +40,8 @@ def run_check(name: str, check: Check, *, is_cpu: bool, log: Path) -> CheckResul
     Args:
         name: Name of the check.
         check: The check.
-        is_cpu: Whether it runs without a GPU.
-        log: The file for the output of its processes.
+        is_cpu: Whether the check runs without a GPU.
+        log: The file for the output of the check's processes.
     """
     start = time.monotonic()
     failure = None

@@ -27,7 +27,7 @@ from tools.gpu.results import Result
 Function = Callable[[Any], Any]
 
 SMALL, LARGE, LARGE_EAGER = 8, 20_000, 1 << 21
-"""Numbers of elements. The host counts SMALL. The GPU counts LARGE in graphs, and LARGE_EAGER also in eager code."""
+"""Numbers of elements. The host counts SMALL tensors. The GPU counts LARGE ones in graphs, and LARGE_EAGER always."""
 
 
 def logarithm(x: Any) -> Any:
@@ -107,7 +107,7 @@ def thread(function: Function, values: np.ndarray) -> None:
 
 
 def stopped(function: Function, values: np.ndarray) -> None:
-    """Calls a program as a tf.function, which the recording must stop."""
+    """Calls a program as a tf.function. The recording must stop the program."""
     try:
         graph(function, values)
     except NonFiniteError:
@@ -163,14 +163,14 @@ def record(*, is_cpu: bool) -> Iterator[Result]:
 
 
 def pretended_accelerator(*, is_cpu: bool) -> contextlib.AbstractContextManager[object]:
-    """Makes recordings on a CPU use the same code as with a GPU, as far as possible. On a GPU, does nothing."""
+    """Makes recordings on a CPU use the code for a GPU, as far as possible. On a GPU, does nothing."""
     if not is_cpu:
         return contextlib.nullcontext()
     return mock.patch.object(runtime, "has_accelerator", return_value=True)
 
 
 def backend(*, is_cpu: bool) -> dict[str, Any]:
-    """Returns the argument of enable() with which TensorFlow's ops count elements. This is the default with a GPU."""
+    """Returns the argument of enable() that makes TensorFlow's ops count elements, as by default with a GPU."""
     return {"health_backend": "tensorflow"} if is_cpu else {}
 
 

@@ -23,7 +23,7 @@ void put_masked_checksum(std::vector<uint8_t>* out, const uint8_t* data, size_t 
   out->insert(out->end(), bytes, bytes + sizeof(masked));
 }
 
-// Splits bytes into records, each after a byte with its size, and frames them as a TFRecord file does.
+// Splits bytes into records, and frames the records as a TFRecord file does. A byte before each record gives its size.
 std::vector<uint8_t> framed(const uint8_t* data, size_t size) {
   std::vector<uint8_t> out;
   while (size > 0) {
@@ -56,7 +56,7 @@ void scan(const std::vector<uint8_t>& bytes, size_t max_records) {
     const int64_t start = found.content_start[i], length = found.content_length[i];
     require(start >= 0 && length >= 0 && static_cast<size_t>(start + length) <= bytes.size());
   }
-  // The complete frames alone give the same records.
+  // Without the incomplete frame at the end, the scan gives the same records.
   DebugEventScanner other;
   const DebugEventColumns again = other.scan(bytes.data(), found.consumed, max_records);
   require(again.consumed == found.consumed && again.slot == found.slot && again.content_start == found.content_start);
@@ -64,7 +64,7 @@ void scan(const std::vector<uint8_t>& bytes, size_t max_records) {
 
 }  // namespace
 
-// The first byte chooses raw bytes or framed records, and the number of records.
+// The first byte selects raw bytes or framed records, and the number of records.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size < 1) return 0;
   const size_t max_records = (data[0] >> 1) + 1;

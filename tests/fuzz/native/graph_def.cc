@@ -19,7 +19,7 @@ bool is_inside(std::string_view part, std::string_view whole) {
   return part.empty() || (part.data() >= whole.data() && part.data() + part.size() <= whole.data() + whole.size());
 }
 
-// Reads everything that the optimizer reads of a node.
+// Reads everything that the optimizer reads from a node.
 void read(const NodeView& node, std::string_view graph) {
   for (std::string_view part : {node.field, node.bytes, node.name, node.op, node.device}) require(is_inside(part, graph));
   require(is_utf8(node.name) && is_utf8(node.op) && is_utf8(node.device));
@@ -55,7 +55,7 @@ void edit(const NodeView& node) {
 
 }  // namespace
 
-// The input is an OpList, of the size in the first two bytes, and a GraphDef.
+// The input is an OpList and a GraphDef. The first two bytes give the size of the OpList.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size < 2) return 0;
   const std::string_view bytes(reinterpret_cast<const char*>(data) + 2, size - 2);
