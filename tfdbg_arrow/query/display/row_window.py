@@ -87,7 +87,7 @@ def find_window(
         matching: Selects the rows.
         index: The column to order by. Its values are unique.
         first: The window starts at the first row with at least this index.
-        before: The window ends directly before this index instead; None makes it start at `first`.
+        before: The window ends directly before this index instead; None makes the window start at `first`.
         place: The window starts after this many matching rows instead, or at the last row if there are fewer rows.
         limit: Maximum number of rows.
 

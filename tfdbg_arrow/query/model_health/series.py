@@ -1,4 +1,4 @@
-"""Quantities over the columns that need single tensors: update ratios, saturated activations, and scalars."""
+"""Quantities that need single tensors, for each column: update ratios, saturated activations, and scalars."""
 
 from __future__ import annotations
 
@@ -262,7 +262,9 @@ def _framework_series(logdir: Engine, axis: Axis, scalar: _FrameworkScalar, *, r
 def _best_series(
     logdir: Engine, axis: Axis, name: str, outputs: list[tuple[int, str, int]], *, run_id: str
 ) -> Series | None:
-    """Returns the values of the output that was computed most often. Of several, takes the output that was made last.
+    """Returns the values of the output that was computed most often.
+
+    If several outputs were computed equally often, takes the output that was made last.
 
     Args:
         logdir: The logdir.

@@ -84,7 +84,7 @@ class Divergence:
         difference: The greatest absolute difference for `magnitudes`, and for `values` of floating dtypes; the number
             of differing elements for `counts`, and for `values` of other dtypes; None for the first three kinds.
         tolerance: The greatest accepted `difference`; None if `difference` is None.
-        worst: The elements furthest apart; None if the values were not recorded or the shapes differ.
+        worst: The two elements that are furthest apart; None if the values were not recorded or the shapes differ.
         a: The tensor in A.
         b: The tensor in B.
         inputs: The recorded tensors that the diverging tensor was computed from.

@@ -18,7 +18,7 @@ from tfdbg_arrow.schema.op_traits import RANDOM, RANDOM_KEYS, Trait, types_with
 
 _READS = types_with(Trait.READS | Trait.HOLDS_REFERENCE)
 _SEARCHED = 200
-"""The maximum number of ops after a tensor in the search for a random op."""
+"""To find a random op that uses a tensor, at most this many later ops are searched."""
 
 
 def describe_divergence(
