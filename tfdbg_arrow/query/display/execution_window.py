@@ -189,7 +189,7 @@ def next_execution(
 
 
 def first_execution_of_step(logdir: Engine, step: int, *, run_id: str) -> int | None:
-    """Returns the first execution of a training step, or else of a later step; None if there is none."""
+    """Returns the first execution of a training step, or of a later step if it has none; None if there is none."""
     ((execution_index,),) = logdir.rows(
         "SELECT min(execution_index) FROM execution WHERE run_id = ? AND step >= ?", [run_id, step]
     )

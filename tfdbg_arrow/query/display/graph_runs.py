@@ -124,7 +124,7 @@ def inner_runs(logdir: Engine, run: GraphRun, op_name: str, *, run_id: str) -> t
 def _some_event(
     logdir: Engine, context: Context, *, run_id: str, graph_id: int, is_any_iteration: bool = False
 ) -> int | None:
-    """Returns the first bad tensor of a run of a graph, or its first tensor if none is bad; None without tensors."""
+    """Returns the first bad tensor of a graph's run, or the first tensor if no tensor is bad; None without tensors."""
     where, parameters = context_condition(context)
     if is_any_iteration:
         where, parameters = where.removesuffix(" AND iteration IS NOT DISTINCT FROM ?"), parameters[:-1]

@@ -188,7 +188,7 @@ def next_bad(
 
 
 def first_of_step(logdir: Engine, step: int, *, run_id: str) -> int | None:
-    """Returns the least event_index of a tensor in a training step, or else in a later step; None if there is none."""
+    """Returns the first event_index of a training step, or of a later step if it has none; None if there is none."""
     ((event_index,),) = logdir.rows(
         "SELECT min(event_index) FROM tensor_health WHERE run_id = ? AND step >= ?", [run_id, step]
     )
@@ -257,7 +257,7 @@ class SeriesBucket:
         first_event_index: The first tensor of the bucket.
         last_event_index: The last tensor of the bucket.
         first_step: The least marked training step of the bucket; None if no step was marked.
-        last_step: Its greatest marked training step.
+        last_step: The greatest marked training step of the bucket.
         num_tensors: Number of recorded tensors.
         num_bad: Number of these tensors that hold an infinity or a NaN.
         first_bad_event_index: The first bad tensor; None if no tensor is bad.

@@ -147,7 +147,7 @@ class _Row:
         return mask
 
     def apart(self, rtol: float) -> dict[str, Mask]:
-        """Returns, by measure, the columns in which the runs are apart. `bad`: only one run has a bad tensor."""
+        """Returns the columns in which the runs are apart, by measure; `bad`: only one run has a bad tensor."""
         masks = {measure.name: abs(self.difference(measure)) > rtol for measure in MEASURES}
         return {BAD: self.is_bad_in_one, **masks}
 

@@ -307,7 +307,7 @@ def no_distribution_sentence(logdir: Engine, run_id: str) -> str:
 
 
 def _sums_statement(axis: Axis, selection: Selection) -> str:
-    """Returns the SELECT of (column, tensors without a histogram, tensors with a histogram, _COUNTS of the latter)."""
+    """Returns the SELECT of (column, tensors without a histogram, tensors with one, _COUNTS of those with one)."""
     has_histogram = "h.histogram_negative IS NOT NULL"
     counts = ", ".join(f"CAST(sum(CASE WHEN {has_histogram} THEN h.{name} END) AS BIGINT)" for name in _COUNTS)
     return (

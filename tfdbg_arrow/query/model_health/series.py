@@ -300,7 +300,7 @@ def _best_series(
 
 
 def _eager_loss(logdir: Engine, axis: Axis, *, run_id: str) -> Series | None:
-    """Returns the last scalar in each position from an eager op that has the role `loss`, or else a gradient."""
+    """Returns the last scalar of each position from an eager op with the role `loss`; without one, with a gradient."""
     has_gradient = (
         "coalesce(e.role, 'forward') = 'forward' AND e.execution_index IN "
         "(SELECT forward_execution_index FROM execution WHERE run_id = ? AND forward_execution_index IS NOT NULL)"

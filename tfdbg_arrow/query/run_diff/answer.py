@@ -106,7 +106,7 @@ class Divergence:
 
 @dataclass(frozen=True)
 class Setting:
-    """A difference in the environment or settings of two runs: its name, its value in A and in B (None for NULL)."""
+    """A difference in the environment or settings of two runs: the name, and the values in A and B (None for NULL)."""
 
     name: str
     a: str | None

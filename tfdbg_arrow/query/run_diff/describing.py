@@ -142,7 +142,7 @@ def _only_one_has(
     graph_pairs: list[GraphPair],
     work: Workspace,
 ) -> str | None:
-    """Returns a sentence about an op between the divergence and its inputs that only one run has, or None."""
+    """Returns a sentence about an op that only one run has between the divergence and its inputs, or None."""
     key = (events[0].graph_id, events[1].graph_id)
     pair = next((pair for pair in graph_pairs if (pair.graph_a, pair.graph_b) == key), None)
     extra = None if pair is None or events[0].op_name is None else pair.extra.get(events[0].op_name)

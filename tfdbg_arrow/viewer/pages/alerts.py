@@ -124,7 +124,7 @@ def read_known_alerts(background: Background, view: AlertsView, *, wait_s: float
 
 
 def wanted_rules(view: AlertsView) -> dict[Hashable, Callable[[Logdir], RuleRuns]]:
-    """Returns the computations by which the background runs rules, in the order in which the rules run."""
+    """Returns the computations that the background uses to run rules, in the order in which the rules run."""
 
     def run(kind: str) -> Callable[[Logdir], RuleRuns]:
         return lambda logdir: run_rules(logdir, [kind], run_id=view.run_id, limit=view.limit, budget_s=BUDGET_S)

@@ -102,7 +102,8 @@ def read_executions(
         filter_: The filter; None means all executions.
         run_id: The run; None if the logdir has no run.
         first: The window starts at the first matching execution from this execution_index on. None starts the window a
-            little above `focus`, or else above the first bad execution, or else at the first execution.
+            little above `focus`. Without `focus`, it starts the window a little above the first bad execution; if no
+            execution is bad, at the first execution.
         before: Instead, the window ends directly before this execution_index.
         step: Instead, the window starts at this training step.
         place: Instead, the window starts after this number of matching executions.

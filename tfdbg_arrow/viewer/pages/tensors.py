@@ -58,7 +58,7 @@ def read_tensors(
         filter_: The filter; None means all tensors.
         run_id: The run; None if the logdir has no run.
         first: The window starts at the first matching tensor from this event_index on. None starts the window a little
-            above the first bad tensor, or else at the first tensor.
+            above the first bad tensor; if no tensor is bad, at the first tensor.
         before: Instead, the window ends directly before this event_index.
         step: Instead, the window starts at this training step.
         place: Instead, the window starts after this number of matching tensors.
