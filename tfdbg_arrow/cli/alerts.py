@@ -84,7 +84,7 @@ def check(logdir: str, limit: int, expand: bool, json: bool, **asked: Any) -> No
 
 
 def _exit_code(answer: Alerts, *, is_clean: bool) -> int:
-    """Returns 1 if there is a finding, 2 if there is none but a rule could not be run, else 0."""
+    """Returns 1 if there is a finding, 2 if there is none but a rule could not be run, otherwise 0."""
     if not is_clean:
         return 1
     return 2 if answer.not_run else 0

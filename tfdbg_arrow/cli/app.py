@@ -41,12 +41,12 @@ GROUPS = {
         "recover": "recover.recover",
     },
 }
-"""The commands by what they are for, in the order of the help, with the module and the name of each."""
+"""The commands by purpose, in the order of the help. Each entry has the module and the name of the command."""
 _PLACES = {name: place for commands in GROUPS.values() for name, place in commands.items()}
 
 
 class _Commands(click.Group):
-    """The commands, which the help lists by group, each with its whole first sentence.
+    """The commands. The help lists them by group, each with the first sentence of its own help.
 
     It imports only the module of the command that runs. Importing all modules would make each command slower.
     """

@@ -1,4 +1,4 @@
-"""`tfdbg-arrow coverage`: the tensors that a recording did not look at."""
+"""`tfdbg-arrow coverage`: the tensors that a recording did not examine."""
 
 from __future__ import annotations
 

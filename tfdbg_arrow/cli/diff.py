@@ -105,7 +105,7 @@ def _compare_layers(
 
     positions = (None, None if last_step is None else last_step + 1)
     layers = layer_differences(a, b, run_a=answer.run_a, run_b=answer.run_b, rtol=rtol, positions=positions)
-    if layers is not None and layers.axis != "step" and last_step is not None:  # the positions are no steps
+    if layers is not None and layers.axis != "step" and last_step is not None:  # the positions are not steps
         layers = layer_differences(a, b, run_a=answer.run_a, run_b=answer.run_b, rtol=rtol)
     return layers
 

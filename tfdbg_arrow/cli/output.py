@@ -58,7 +58,7 @@ class Opening:
 
 
 def reading_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Declares the options of a command that reads a logdir. It gets --skip-broken and --memory-limit as an Opening."""
+    """Declares --skip-broken and --memory-limit for a command that reads a logdir. The command gets an Opening."""
 
     @functools.wraps(command)
     def with_opening(*args: Any, skip_broken: bool, memory_limit: str | None, **options: Any) -> None:
@@ -69,7 +69,7 @@ def reading_options(command: Callable[..., None]) -> Callable[..., None]:
 
 @contextlib.contextmanager
 def reading(logdir: str, opening: Opening, *, what: str | None = "Reading …") -> Iterator[Logdir]:
-    """Yields an open logdir. On exit, prints the parts that were skipped on stderr.
+    """Yields an open logdir. On exit, prints the skipped parts on stderr.
 
     Args:
         logdir: The logdir's path or URL.
@@ -99,7 +99,7 @@ def print_about(about: AboutRuns) -> None:
 
 
 def tell_broken(logdir: str, broken: Sequence[BrokenPart]) -> None:
-    """Prints the parts of a logdir that were skipped on stderr; prints nothing if there are none."""
+    """Prints the skipped parts of a logdir on stderr; prints nothing if there are none."""
     if not broken:
         return
     named = "; ".join(f"{part.path} {part.reason}" for part in broken[:_MAX_SHOWN])
@@ -226,7 +226,7 @@ def progress(what: str) -> Iterator[None]:
 def progress_bar(
     what: str, columns: Callable[[Any], Sequence[ProgressColumn]], **fields: Any
 ) -> Iterator[Callable[..., None]]:
-    """Yields a callback for (done, total, **fields); it draws a bar on stderr if that is a terminal.
+    """Yields a callback for (done, total, **fields); it draws a bar on stderr if stderr is a terminal.
 
     Args:
         what: The text before the bar.
@@ -246,7 +246,7 @@ def progress_bar(
 
 
 def byte_progress(what: str) -> AbstractContextManager[Callable[[int, int], None]]:
-    """Yields a callback for (bytes read, total bytes); it draws a bar on stderr if that is a terminal."""
+    """Yields a callback for (bytes read, total bytes); it draws a bar on stderr if stderr is a terminal."""
     return progress_bar(
         what, lambda rich: (rich.DownloadColumn(), rich.TransferSpeedColumn(), rich.TimeRemainingColumn())
     )

@@ -27,14 +27,15 @@ _EXIT_FINDINGS = 1
 _EXIT_ERROR = 2
 _EXIT_INTERRUPTED = 130
 _SUMMARY_S = 10.0
-"""Time limit of the queries for the closing summary, which the program's process waits for. Only a run with bad values
-is searched. On a busy machine this takes seconds even for a small run, and without it the exit code may be wrong."""
+"""Time limit of the queries for the closing summary. The program's process waits for these queries. The first bad value
+is searched for only in a run with bad values. On a busy machine, the search takes seconds even for a small run. Without
+the search, the exit code may be wrong."""
 
 
 class RunCommand(Command):
     """A command whose own options end at the script's path, or after `-m` and the module's name.
 
-    The program owns stdout. Therefore an error as JSON is the last line of stderr, as the summary is.
+    The program owns stdout. Therefore the JSON object of an error is the last line of stderr, like the summary.
     """
 
     def print_error_json(self, type_: str, message: str, **more: object) -> None:
@@ -71,10 +72,10 @@ class Summary:
         run_ids: The recorded runs; empty if nothing was recorded.
         program_exit_code: The program's own exit code.
         num_tensors: Number of recorded tensors of these runs.
-        num_nonfinite: Number of those with an infinity or a NaN.
+        num_nonfinite: Number of these tensors with an infinity or a NaN.
         nonfinite: The first bad tensor, in the form of `first-nonfinite --json`; None if there is none.
-        reasons: Why it is bad, in the same form; None if there is none.
-        unobserved: One line about the tensors of these runs that were not looked at; None if there are none.
+        reasons: Why that tensor is bad, in the same form; None if there is no bad tensor.
+        unobserved: One line about the tensors of these runs that were not examined; None if there are none.
         stopped_by: The bad tensor that stopped the program under `--on-nonfinite raise`, in the form of `nonfinite`;
             None if nothing stopped it.
         about: What the other runs of the logdir hold; None if nothing was recorded.

@@ -70,7 +70,7 @@ def _print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, is_ex
 
 
 def _print_expanded(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """Prints each column on a line of its own, and the number of the row above."""
+    """Prints each row as its number, followed by one line for each column."""
     out = console()
     width = max(map(len, columns), default=0)
     for number, row in enumerate(rows, start=1):

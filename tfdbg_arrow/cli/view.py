@@ -187,7 +187,7 @@ def report(
 
 @contextlib.contextmanager
 def _viewer_extra(command: str) -> Iterator[None]:
-    """Turns a failed import in its body into an error that says what to install.
+    """Turns a failed import in the `with` block into an error that says what to install.
 
     Args:
         command: The subcommand that needs the packages.

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tfdbg_arrow.query.following import Figure, TrainingProgress
 
 _MAX_QUERY_S = 5.0
-"""Time limit of each question of a round. What takes longer is shown as it was in an earlier round."""
+"""Time limit of each query of a round. If a query takes longer, its earlier answer is shown."""
 _POLL_S = 0.5
 """How long to wait before looking again for a logdir that does not exist yet."""
 
@@ -81,7 +81,7 @@ def watch(
 
 
 def wait_for(logdir: str) -> None:
-    """Returns when there is a logdir at a path where there is nothing yet. A URL must exist."""
+    """Waits until a path that does not exist yet holds a logdir. A URL must exist already."""
     path = parse_location(logdir)
     if not isinstance(path, Path) or path.is_file() or (path.is_dir() and any(path.iterdir())):
         return
@@ -91,7 +91,7 @@ def wait_for(logdir: str) -> None:
 
 
 def _rounds(opened: Logdir, run_id: str | None, *, interval: float) -> Iterator[TrainingProgress]:
-    """Yields the progress, again and again until the recording has ended."""
+    """Yields the progress repeatedly until the recording has ended."""
     from tfdbg_arrow.query.following import read_progress, wait_after_look
 
     before: TrainingProgress | None = None
@@ -145,7 +145,7 @@ def _json_lines() -> Iterator[Callable[[TrainingProgress], None]]:
 
 @contextlib.contextmanager
 def _live(logdir: str) -> Iterator[Callable[[TrainingProgress], None]]:
-    """Yields a function that shows the progress in the place of the one before."""
+    """Yields a function that shows the progress in place of the previous progress."""
     from rich.console import Group
     from rich.live import Live
 

@@ -130,7 +130,7 @@ def _listed_value(tensor: Any, *, itemsize: int, size: int) -> bytes | None:
 
 
 def _unpacked_strings(content: bytes, size: int) -> list[bytes] | None:
-    """Returns the strings in a content (first all lengths as varints, then all bytes), or None if it is not valid."""
+    """Returns the strings in packed content (all lengths as varints, then all bytes); None if it is not valid."""
     if size > len(content):
         return None
     lengths: list[int] = []

@@ -392,7 +392,10 @@ class PieceFinder:
         return None if trace.is_lost else self._made(trace.place)
 
     def elements_of(self, trace: Trace) -> Elements | None:
-        """Returns the recorded elements of a tensor, or None. All places on its path have the same elements."""
+        """Returns the recorded elements of a tensor, or None.
+
+        All places on the path of the tensor have the same elements.
+        """
         rows = [trace.event, trace.health]
         for place in trace.path:
             if isinstance(place, EagerValue):

@@ -14,7 +14,7 @@ from tfdbg_arrow.safe_text import number_of
 _GAP = 1.5
 """Gap between the finite bins and the other bars, in widths of a bar."""
 _LEAST_PERCENT = 1.5
-"""Least height of a bar, and least width of a share, so that it is visible."""
+"""The minimum height of a bar and the minimum width of a share. They keep small values visible."""
 _BAD = (("nan", "num_nan", "NaN"), ("neg-inf", "num_neg_inf", "-Inf"), ("pos-inf", "num_pos_inf", "+Inf"))
 _FINITE = (("neg", "num_neg_finite", "negative"), ("zero", "num_zero", "zero"), ("pos", "num_pos_finite", "positive"))
 _NUMERICS = (("min_finite", "min"), ("max_finite", "max"), ("mean_finite", "mean"), ("stddev_finite", "stddev"))

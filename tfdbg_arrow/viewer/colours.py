@@ -21,7 +21,7 @@ class Colours:
         sequential: The colours from the lowest to the greatest value. Their lightness changes evenly.
         diverging: The colours from negative values over 0 to positive values.
         bad: The colour of bad cells. No colour of the scales is similar to it.
-        zero: The colour of the other cells of a map, if the measure is 0 in all of them.
+        zero: The colour of the cells of a map that are not bad, if the measure is 0 in all of them.
     """
 
     sequential: tuple[str, ...]
@@ -46,13 +46,13 @@ DARK = Colours(
 BAD = "bad-cell"
 """The CSS class of bad cells."""
 ZERO = "zero-cell"
-"""The CSS class of the other cells, if the measure is 0 in all of them."""
+"""The CSS class of the cells that are not bad, if the measure is 0 in all of them."""
 _NUM_LEVELS = 24
 """Number of colours of a scale, minus one. Neighbouring colours are hard to tell apart."""
 
 
 def colour_at(stops: Sequence[str], place: float) -> str:
-    """Returns the colour at a place from 0 to 1 between evenly spaced colours."""
+    """Returns the colour at a position from 0 to 1 between evenly spaced colours."""
     at = place * (len(stops) - 1)
     index = min(int(at), len(stops) - 2)
     pairs = [(int(stops[index][c : c + 2], 16), int(stops[index + 1][c : c + 2], 16)) for c in (1, 3, 5)]
@@ -60,7 +60,7 @@ def colour_at(stops: Sequence[str], place: float) -> str:
 
 
 def colour_class(place: float, *, is_diverging: bool = False) -> str:
-    """Returns the class of the colour at a place from 0 to 1 on a scale."""
+    """Returns the CSS class of the colour at a position from 0 to 1 on a scale."""
     return f"{'diverging' if is_diverging else 'sequential'}-{round(place * _NUM_LEVELS)}"
 
 
@@ -78,7 +78,7 @@ _LIGHT_FILLS = _fills(LIGHT)
 
 
 def paint(name: str) -> Markup:
-    """Returns the attributes that give an element the colour of a class."""
+    """Returns the attributes that give an element the colour of a CSS class."""
     return Markup(f'class="{name}" fill="{_LIGHT_FILLS[name]}"')
 
 

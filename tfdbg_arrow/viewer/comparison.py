@@ -98,7 +98,7 @@ def compare_layers(a: Logdir, b: Logdir, asked: Comparison) -> LayerDifferences 
 def answer_of(
     compare: Callable[[Logdir, Logdir, Comparison], _Result], asked: Comparison, *, timeout_s: float
 ) -> _Result:
-    """Returns what a function of this module finds, which runs in a separate process.
+    """Runs a function of this module in a separate process, and returns its answer.
 
     Args:
         compare: The function.

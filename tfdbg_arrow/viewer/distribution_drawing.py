@@ -1,4 +1,4 @@
-"""A picture of distributions, a cell for each magnitude and column. A cell's colour shows its share of the elements.
+"""A picture of distributions, with a cell for each magnitude and column. Colours show the shares of the elements.
 
 The rows from top to bottom are: NaN, +Inf, positive magnitudes from large to small, zero, negative magnitudes from
 small to large, -Inf.
@@ -34,7 +34,7 @@ NUM_LEVELS = 10
 _EXPONENT = 0.4
 """Exponent that makes small shares visible: level 1 ends at 0.3 %, and level 4 ends at 10 %."""
 _PALEST = 0.12
-"""Place of level 1 on the colour scale. It is above 0, so that level 1 differs from the background."""
+"""Position of level 1 on the colour scale. It is above 0, so that level 1 differs from the background."""
 _TAIL_SHARE = 0.005
 """The smallest magnitudes are combined in one row if they are at most this share of the elements of each column."""
 _MAX_ROWS = 28
@@ -202,12 +202,12 @@ class _Sides:
 
     @property
     def low(self) -> float:
-        """The place of the smallest magnitude. Places are counted in rows, and `first` is at place 0."""
+        """The position of the smallest magnitude. Positions are counted in rows, and `first` is at position 0."""
         return -1.0 if self.has_tail else 0.0
 
     @property
     def high(self) -> float:
-        """The place at which the last row ends."""
+        """The position of the end of the last row."""
         return self.num_rows + self.low
 
     def text(self, row: int, sign: str) -> str:
@@ -218,7 +218,7 @@ class _Sides:
         return "from {} to {}".format(*(ends[::-1] if sign else ends))
 
     def ticks(self) -> Iterator[tuple[float, str]]:
-        """Yields the place and text of each label for magnitudes: for powers of ten, or else for the two ends."""
+        """Yields the position and text of each label for magnitudes: the powers of ten, or the two ends."""
         end = self.first + self.high * self.width
         least, greatest = math.ceil(self.first * math.log10(2)), math.floor(end * math.log10(2))
         if greatest <= least:
@@ -236,7 +236,7 @@ def level(count: int, total: int) -> int:
 
 
 def level_shares() -> tuple[tuple[str, Markup], ...]:
-    """Returns the greatest share of each level as text, and the attributes of its colour."""
+    """For each level, returns its largest share as text, and the attributes of its colour."""
     shares = (100 * (index / NUM_LEVELS) ** (1 / _EXPONENT) for index in range(1, NUM_LEVELS + 1))
     return tuple(
         (f"{float(f'{share:.2g}'):g} %", paint(_level_class(index))) for index, share in enumerate(shares, start=1)

@@ -35,7 +35,7 @@ _MAX_LABEL = 30
 _MAX_TITLE = 300
 _MAX_BORDERS = 12
 _MAX_LABELLED_EDGES = 60
-"""A picture with more lines than this shows their texts only as titles, not as labels."""
+"""A picture with more lines than this shows the texts of lines only as titles, not as labels."""
 _MAX_LINKED = 4000
 """Maximum number of characters of an op's name in an address."""
 
@@ -347,7 +347,7 @@ def _bad_inside(calls: Sequence[CalledGraph]) -> list[str]:
 
 
 def _into(calls: Sequence[CalledGraph], links: GraphLinks) -> Url | None:
-    """Returns the link into a called graph: into the body of a loop, or else into the first graph."""
+    """Returns the link into a called graph: into the body of a loop or, without a loop, into the first graph."""
     first = min(calls, key=lambda call: call.attribute != "body", default=None)
     return None if first is None else links.callee(first)
 
@@ -376,7 +376,7 @@ def _cut(text: str) -> str:
 
 
 class GraphLinks:
-    """Links to ops and graphs. They keep the depth and the call that a page shows.
+    """Links to ops and graphs. The links keep the depth and the call that a page shows.
 
     Args:
         links: Links between pages.
@@ -396,7 +396,7 @@ class GraphLinks:
         return self._to(op=op_name)
 
     def over_the_run(self, op_name: str) -> Url | None:
-        """Returns the link to an op with its worst health of the whole run."""
+        """Returns the link to an op that shows its worst health over the whole run."""
         return self._to(op=op_name, event=None)
 
     def at(self, event_index: int | None, op_name: str | None = None) -> Url | None:

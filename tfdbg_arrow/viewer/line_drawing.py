@@ -30,7 +30,7 @@ _NOTES = {
     "logs/loss": "as Keras prints it: the mean since the start of the epoch",
     "bad_share": "with a NaN or an infinity, of {}",
 }
-"""What a curve shows, by its name. The source of its numbers is inserted."""
+"""What each curve shows, by the name of the curve. The source of the numbers is inserted into the text."""
 _ROOM = 0.004
 """Minimum distance between the edges of a logarithmic scale and the nearest values, in decades."""
 _LEAST_SHARE = 1e-12

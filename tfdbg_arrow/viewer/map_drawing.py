@@ -300,7 +300,7 @@ def _marks(layers: LayerMap, rows: Sequence[MapRow]) -> tuple[dict[int, int], di
 
 
 def _mark(layers: LayerMap, number: int | None) -> Markup:
-    """Returns the mark with a number: the outline for number 1, or else a circle with the number."""
+    """Returns the mark with a number: the outline for number 1, a circle with the number for any other."""
     if number is None or layers.origin is None:
         return Markup("")
     num_columns = len(layers.columns)
@@ -317,8 +317,8 @@ def _mark(layers: LayerMap, number: int | None) -> Markup:
         f'<rect x="{left}" y="-1" width="{width}" height="100%" fill="none" stroke="{colour}" stroke-width="{px}"/>'
         for colour, px in (("#fff", 4), ("#111", 2))
     )
-    # The words are inside a wide cell, or else at the right of the cell, or at its left if there is no room at the
-    # right.
+    # The words are inside the cell if it is wide. Otherwise they are at the right of the cell, or at its left if there
+    # is no room at the right.
     is_inside, is_left = half > 0.15, middle > 0.65
     words_at = middle if is_inside else middle - half if is_left else middle + half
     x = -_LABEL / 2 if is_inside else -_LABEL - 7 if is_left else 7

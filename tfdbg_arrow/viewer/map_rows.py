@@ -18,7 +18,7 @@ class MapRow:
         layer: As in LayerRow.
         kind: As in LayerRow.
         name: As in LayerRow.
-        role: The role of its forward side, or else of its gradient side.
+        role: The role of the forward side. If there is no forward side, the role of the gradient side.
         depth: As in LayerRow.
         parent: Index of the row that contains this row; None for an outermost row.
         has_children: Whether this row contains other rows.

@@ -20,19 +20,19 @@ _NOTICEABLE = 1e-3
 
 
 def shown_measure(health: LayerMap, name: str | None = None) -> Measure | None:
-    """Returns the measure with a name, or else the preferred measure; None if the recording has no measures."""
+    """Returns the named measure. If there is none, returns the preferred measure, or None without measures."""
     measures = {measure.name: measure for measure in health.measures}
     return next((measures[candidate] for candidate in (name, *_MEASURES, *measures) if candidate in measures), None)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ColourScale:
-    """A scale that converts values of a measure to places from 0 to 1. Each place has a colour.
+    """A scale that converts values of a measure to positions from 0 to 1. Each position has a colour.
 
     Attributes:
         kind: As in Measure.
-        low: The value at place 0. For the scale `log`, this value is positive, and zeros are at place 0 too.
-        high: The value at place 1.
+        low: The value at position 0. For the scale `log`, this value is positive, and zeros are at position 0 too.
+        high: The value at position 1.
         linear: For the scale `signed`, the magnitude below which the scale is linear.
         is_difference: Whether the values are differences of two runs.
     """
@@ -44,7 +44,7 @@ class ColourScale:
     is_difference: bool = False
 
     def place(self, value: float) -> float:
-        """Returns the place of a value."""
+        """Returns the position of a value."""
         if self.kind == "signed":
             magnitude = math.log1p(min(abs(value), self.high) / self.linear) / math.log1p(self.high / self.linear)
             return 0.5 + math.copysign(magnitude, value) / 2
@@ -56,7 +56,7 @@ class ColourScale:
 
     @property
     def ticks(self) -> tuple[tuple[float, str], ...]:
-        """The places and texts of the labels on the scale."""
+        """The positions and texts of the labels on the scale."""
         if self.kind == "share":
             return tuple((share / 4, f"{25 * share} %") for share in range(5))
         if self.is_difference and self.kind == "log":

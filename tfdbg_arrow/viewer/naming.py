@@ -119,7 +119,7 @@ def moment_text(step: int | None, call: FunctionCall | None) -> str | None:
 
 
 def call_groups(calls: Sequence[CallSite]) -> list[tuple[CallSite, str]]:
-    """Returns the calls on each line, innermost first: one of them, and a text such as `calls step, then loss`."""
+    """Returns one call of each line, innermost first, with a text such as `calls step, then loss`."""
     groups = [list(group) for _, group in groupby(calls, key=lambda call: call.source and call.source.place)]
     return [(group[0], _called_text(group)) for group in groups]
 
@@ -132,7 +132,7 @@ def _called_text(group: Sequence[CallSite]) -> str:
 
 
 def run_title(run: Run) -> str:
-    """Returns the title of a run: the name that its user gave it, or else its worker, its program or its ID."""
+    """Returns the title of a run: the first that is known of its name, its worker, its program and its ID."""
     title = run.run_name or run.worker or program_name(run.command_line) or run.run_id
     return printable(title if len(title) <= _MAX_NAME else f"{title[: _MAX_NAME - 1]}…")
 
@@ -147,7 +147,7 @@ def program_name(command_line: str | None) -> str | None:
 
 
 def run_labels(runs: Sequence[Run], *, bad_steps: Mapping[str, int | None]) -> dict[str, str]:
-    """Returns a label of each run by its ID, such as `newest · train.py · 01:08 · bad from step 211`.
+    """Returns a label for each run, by run ID, such as `newest · train.py · 01:08 · bad from step 211`.
 
     All labels differ: labels that would be equal include the IDs of the runs.
 

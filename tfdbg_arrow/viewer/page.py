@@ -229,8 +229,8 @@ def one_run(logdir: Logdir, parameters: Parameters) -> str | None:
     """Returns the run that a page about one run shows.
 
     Returns:
-        The run that the URL names, else the newest run. If this means several runs, the first run with a bad tensor,
-        else the oldest run. None if the logdir has no run.
+        The run that the URL names; without one, the newest run. If the choice has several runs, the run that went bad
+        first; if no run is bad, the oldest run. None if the logdir has no run.
     """
     asked = asked_runs(logdir, chosen_run(logdir, parameters))
     if len(asked.run_ids) < 2:

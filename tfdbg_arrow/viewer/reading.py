@@ -148,7 +148,7 @@ class Reader:
 
 
 def state_of(path: str | Path) -> Hashable:
-    """Returns a value that changes with a logdir: its manifests' sizes and times. For a URL, it changes every 30 s."""
+    """Returns the sizes and times of a logdir's manifests. For a URL, returns a value that changes every 30 s."""
     if "://" in str(path):
         return int(time.monotonic() / _REMOTE_REFRESH_S)
     try:

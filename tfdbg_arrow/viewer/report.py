@@ -244,7 +244,7 @@ def _render(
 
 
 def _hash(text: str) -> str:
-    """Returns the hash by which a content security policy allows an inline text."""
+    """Returns the hash that a content security policy needs to allow an inline text."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode("ascii")
 
 

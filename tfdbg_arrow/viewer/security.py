@@ -71,7 +71,8 @@ class Hosts:
 
     Attributes:
         names: Names and addresses in lower case.
-        has_addresses: Whether every numeric address is allowed. This is safe, because DNS rebinding needs a name.
+        has_addresses: Whether every numeric address is allowed. This is safe, because DNS rebinding requires a host
+            name.
     """
 
     names: frozenset[str]
@@ -82,7 +83,7 @@ class Hosts:
         """Returns the hosts of a server.
 
         Args:
-            address: The name or address on which the server listens; `0.0.0.0` or `::` means all addresses of this
+            address: The name or address that the server listens on; `0.0.0.0` or `::` means all addresses of this
                 machine.
             *other_names: Further names under which the server is reached.
         """
@@ -320,8 +321,8 @@ class RedirectFile(contextlib.AbstractContextManager["RedirectFile"]):
     """An HTML file that opens the viewer in a browser, so that no command line contains the token.
 
     Every user of a machine can see the command lines of all processes. Therefore the browser gets the path of a file
-    that leads to the address. The file is in its own directory, which only the user can read. The directory is removed
-    at the end of a `with` block.
+    that opens the address. The file is in its own directory, which only the user can read. The directory is removed at
+    the end of a `with` block.
     """
 
     def __init__(self) -> None:
@@ -331,7 +332,7 @@ class RedirectFile(contextlib.AbstractContextManager["RedirectFile"]):
         """Writes the file.
 
         Args:
-            url: The address to which the file leads.
+            url: The address that the file opens.
 
         Returns:
             The `file:` URL to open.

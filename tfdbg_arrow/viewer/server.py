@@ -22,7 +22,7 @@ from tfdbg_arrow.viewer.site import Site
 from tfdbg_arrow.viewer.sites import Sites
 
 _MAX_FORM = 1 << 16
-"""Maximum number of bytes of a form. A saved query has up to 10,000 bytes, each of which can take three characters."""
+"""Maximum number of bytes of a form. A saved query has up to 10,000 bytes, and each byte can take three characters."""
 _TOO_LARGE = Answer.of_text("The form is too large.\n", status=413)
 
 

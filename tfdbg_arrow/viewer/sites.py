@@ -254,8 +254,8 @@ class _Shared:
     """An open logdir.
 
     Attributes:
-        reader: Its reader.
-        num_users: Number of requests that use it.
+        reader: The reader of the logdir.
+        num_users: Number of requests that use the logdir.
         is_dropped: Whether the last request that uses the logdir closes it.
     """
 

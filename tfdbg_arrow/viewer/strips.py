@@ -1,4 +1,4 @@
-"""Strips: a run from left to right in buckets of equal length. Each bucket shows how much of it is bad.
+"""Strips: a run from left to right in buckets of equal length. Each bucket shows how much of the bucket is bad.
 
 `Strip` shows the tensors of a run, `ExecutionStrip` its executions. `AlignedStrips` shows many runs one below the other
 along a common axis of steps or time.
@@ -49,7 +49,7 @@ class Strip:
         run_id: The run.
         num_buckets: Number of stretches of equal length that the run is divided into.
         buckets: The stretches that contain tensors, in order.
-        first_bad_event_index: The first bad tensor by arrival; None if none is bad.
+        first_bad_event_index: The first bad tensor by arrival; None if no tensor is bad.
         first_bad_step: The marked training step of this tensor.
     """
 
@@ -61,7 +61,7 @@ class Strip:
 
 
 def read_strip(logdir: Logdir, *, run_id: str) -> Strip | None:
-    """Returns a run from its first to its last recorded tensor; None if it has no tensors."""
+    """Returns the strip of a run, from its first to its last recorded tensor; None if the run has no tensors."""
     ((low, high, first_bad, first_bad_step),) = logdir.rows(
         "SELECT min(event_index), max(event_index), min(CASE WHEN has_inf_or_nan THEN event_index END), "
         "min_by(step, CASE WHEN has_inf_or_nan THEN event_index END) FROM tensor_health WHERE run_id = ?",
@@ -133,7 +133,7 @@ class ExecutionStrip:
 
 
 def read_execution_strip(logdir: Logdir, *, run_id: str) -> ExecutionStrip | None:
-    """Returns a run from its first to its last execution; None if it has no executions."""
+    """Returns the strip of a run, from its first to its last execution; None if the run has no executions."""
     ((low, high),) = logdir.kept_rows(
         "SELECT min(execution_index), max(execution_index) FROM execution WHERE run_id = ?", [run_id]
     )
@@ -172,7 +172,7 @@ class Stretch:
         num_buckets: Number of buckets.
         num_tensors: Number of recorded tensors.
         num_bad: Number of tensors with an infinity or a NaN.
-        first_bad_event_index: The first bad tensor; None if none is bad.
+        first_bad_event_index: The first bad tensor; None if no tensor is bad.
     """
 
     first: int
@@ -191,7 +191,8 @@ class AlignedStrips:
         low: The lowest step, or time in nanoseconds since 1970-01-01T00:00:00Z; None if nothing is recorded.
         high: The highest step or time.
         num_buckets: Number of buckets of equal length on the axis.
-        strips: The stretches of each run in order, by run ID. On an axis of steps, runs without steps are left out.
+        strips: For each run ID, the stretches of that run, in their order along the axis. On an axis of steps, runs
+            without steps are left out.
     """
 
     axis: str

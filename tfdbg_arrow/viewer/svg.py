@@ -19,7 +19,7 @@ _LEAST_TICKS_APART = 0.16
 """Minimum distance between two labels of an axis, so that their texts do not overlap, as a share of the width of a
 small chart."""
 _LARGE = 6
-"""Numbers from 10 to this power on are written with an exponent."""
+"""Numbers of at least 10 to this power are written with an exponent."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +42,7 @@ class Columns:
 
     @property
     def places(self) -> tuple[float, ...]:
-        """The places of the columns, from 0 to 1. The place of a cell is its middle."""
+        """The positions of the columns, from 0 to 1. The position of a cell is its middle."""
         if self.is_cells:
             return tuple((index + 0.5) / len(self.ranges) for index in range(len(self.ranges)))
         (start, _), (end, _) = self.ranges[0], self.ranges[-1]
@@ -66,7 +66,7 @@ class Columns:
 
     @property
     def ticks(self) -> tuple[tuple[float, str], ...]:
-        """The places and texts of the labels: the first column, and round numbers at distances without overlaps."""
+        """The positions and texts of the labels: the first column, and round numbers far enough apart."""
         places, numbers = self.places, self._numbers
         ticks = [
             (
@@ -181,7 +181,7 @@ def readout(name: str, texts: Iterable[str], kind: str = "") -> Markup:
 
 
 def percent(place: float) -> str:
-    """Returns a place from 0 to 1 as a coordinate in percent."""
+    """Returns a position from 0 to 1 as a coordinate in percent."""
     return f"{100 * place:.4g}%"
 
 

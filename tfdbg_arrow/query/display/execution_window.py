@@ -82,8 +82,8 @@ class ExecutionRow:
         stack_trace_id: The Python stack of the execution.
         thread_id: The Python thread.
         step: The marked training step.
-        devices: Names of the devices on which its tensors were computed.
-        outputs: At most MAX_OUTPUTS of its recorded outputs, bad ones first.
+        devices: Names of the devices that computed the tensors of the execution.
+        outputs: The recorded outputs, bad outputs first; at most MAX_OUTPUTS.
         num_recorded_outputs: Number of recorded outputs.
         num_inside: Number of recorded tensors inside the call.
         num_bad_outputs: Number of recorded outputs with an infinity or a NaN.
@@ -256,7 +256,7 @@ class ExecutionTensor:
         index: Index of the input or output, from 0.
         tensor_id: Identifies the eager tensor.
         dtype: TensorFlow's name of the dtype.
-        health: Its own health, or the health of the equal tensor on the other side of a call.
+        health: The health of the tensor, or of the equal tensor on the other side of a call.
         op_type: The op or function that created the tensor; None if no recorded op created it.
         output_slot: The output of this op or function.
         execution_index: The execution that created the tensor.

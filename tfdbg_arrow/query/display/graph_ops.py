@@ -19,7 +19,7 @@ class OutputHealth:
         num_measured: Number of tensors that are known to be bad or not bad.
         num_bad: Number of tensors that hold an infinity or a NaN.
         first_event_index: The first tensor.
-        first_bad_event_index: The first bad tensor; None if none is bad.
+        first_bad_event_index: The first bad tensor; None if no tensor is bad.
         num_neg_inf: Total number of elements that are -infinity.
         num_pos_inf: Total number of elements that are +infinity.
         num_nan: Total number of elements that are NaN.
@@ -43,7 +43,7 @@ class OutputHealth:
 
 @dataclass(frozen=True)
 class OpOutput:
-    """One output of an op: columns of graph_op_output, and its health, which is None if no tensor was recorded."""
+    """One output of an op: columns of graph_op_output, and its health (None if no tensor was recorded)."""
 
     output_slot: int
     dtype: str | None
@@ -74,7 +74,7 @@ def op_outputs(
         logdir: The logdir.
         op_names: The ops.
         run_id: The run.
-        graph_id: Their graph.
+        graph_id: The graph of the ops.
         context: The run of the graph whose health to read; None means the whole run.
     """
     if not op_names:
@@ -152,7 +152,7 @@ class OpConsumer:
 
     Attributes:
         op_name: The other op.
-        op_type: Its type; None if the graph does not contain it.
+        op_type: The type of the other op; None if the graph does not contain the op.
         input_index: The input of the other op that uses the output; None if the other op only waits.
         output_slot: The output that the other op uses; None if the other op only waits.
     """
@@ -168,20 +168,20 @@ class OpFacts:
     """One op of a graph.
 
     Attributes:
-        op_index: Its position in the order of creation.
-        op_name: Its name.
-        op_type: Its type.
+        op_index: The position of the op in the order of creation.
+        op_name: The name of the op.
+        op_type: The type of the op.
         device_name: The device that was requested when the op was created; None means any device.
-        devices: The devices on which its tensors were computed.
-        attributes: Its attributes, as a JSON object; None if unknown.
-        stack_trace_id: The stack that created it.
-        inputs: Its first MAX_LISTED inputs, in order.
+        devices: The devices that computed the tensors of the op.
+        attributes: The attributes of the op, as a JSON object; None if unknown.
+        stack_trace_id: The stack that created the op.
+        inputs: The first MAX_LISTED inputs of the op, in order.
         num_inputs: Total number of inputs.
-        control_inputs: Its first MAX_LISTED control inputs.
+        control_inputs: The first MAX_LISTED control inputs of the op.
         num_control_inputs: Total number of control inputs.
-        outputs: Its outputs, in order.
-        consumers: The uses of its outputs, and the ops that wait for it, by output. Only the first MAX_LISTED are
-            included.
+        outputs: The outputs of the op, in order.
+        consumers: The uses of the op's outputs, and the ops that wait for the op, by output. Only the first MAX_LISTED
+            are included.
         num_consumers: Total number of uses and waiting ops.
     """
 
@@ -317,12 +317,12 @@ class OpRow:
     """One op of a graph.
 
     Attributes:
-        op_index: Its position in order of creation.
-        op_name: Its name.
-        op_type: Its type.
+        op_index: The position of the op in order of creation.
+        op_name: The name of the op.
+        op_type: The type of the op.
         layer: The layer that made the op, as in the table graph_op.
-        role: Its purpose, as in the table graph_op.
-        num_bad: Number of its bad tensors.
+        role: The purpose of the op, as in the table graph_op.
+        num_bad: Number of bad tensors of the op.
     """
 
     op_index: int
@@ -335,7 +335,7 @@ class OpRow:
 
 @dataclass(frozen=True, kw_only=True)
 class OpWindow(Window[OpRow]):
-    """A window of the ops that match a filter, and the op types of the graph, from which a user can choose."""
+    """A window of the ops that match a filter, and the op types that a user can choose from."""
 
     op_types: tuple[str, ...]
 
@@ -358,7 +358,7 @@ def op_window(
         run_id: The run.
         graph_id: The graph.
         first: The window starts at the first op with at least this op_index.
-        before: The window ends directly before this op_index instead; None makes it start at `first`.
+        before: The window ends directly before this op_index instead; None makes the window start at `first`.
         limit: Maximum number of ops.
     """
     bad = bad_ops(logdir, run_id=run_id, graph_id=graph_id, limit=_MAX_BAD)

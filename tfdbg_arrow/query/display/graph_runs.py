@@ -110,7 +110,8 @@ def inner_runs(logdir: Engine, run: GraphRun, op_name: str, *, run_id: str) -> t
             visit = flow.borders.visit(context, call)
             if visit is None:
                 continue
-            # The body and the condition of a loop have their own frame; all iterations in this frame count.
+            # The body and the condition of a loop run in another frame than the op that calls them. Accept any
+            # iteration in that frame.
             is_loop = call.attribute in ("body", "cond")
             iteration = None if is_loop else context.iteration
             inner = replace(context, call_site=visit.call_site, frame_id=visit.frame_id, iteration=iteration)
@@ -123,7 +124,7 @@ def inner_runs(logdir: Engine, run: GraphRun, op_name: str, *, run_id: str) -> t
 def _some_event(
     logdir: Engine, context: Context, *, run_id: str, graph_id: int, is_any_iteration: bool = False
 ) -> int | None:
-    """Returns the first bad tensor of a run of a graph, or its first tensor if none is bad; None without tensors."""
+    """Returns the first bad tensor of a graph's run, or the first tensor if no tensor is bad; None without tensors."""
     where, parameters = context_condition(context)
     if is_any_iteration:
         where, parameters = where.removesuffix(" AND iteration IS NOT DISTINCT FROM ?"), parameters[:-1]
@@ -143,16 +144,16 @@ class GraphRow:
     """One graph.
 
     Attributes:
-        graph_id: Its id.
-        graph_name: Its name.
+        graph_id: The ID of the graph.
+        graph_name: The name of the graph.
         user_name: The user's name for the graph; None if it is not known. See `user_name`.
         outer_graph_id: The graph in which this graph was traced; None if it was traced in eager code.
-        outer_name: The user's name for the outer graph, or its own name if there is none.
-        num_ops: Number of its ops.
-        num_tensors: Number of its recorded tensors.
+        outer_name: The user's name for the outer graph. If there is no such name, the outer graph's own name.
+        num_ops: Number of ops of the graph.
+        num_tensors: Number of recorded tensors of the graph.
         num_bad: Number of these tensors that hold an infinity or a NaN.
         has_run: Whether the recording shows that the graph ran, because it has a tensor, a call, or an executed form.
-        source: The line of the user's code that created it, or None.
+        source: The line of the user's code that created the graph, or None.
     """
 
     graph_id: int
@@ -249,7 +250,7 @@ def graph_list(logdir: Engine, *, run_id: str, name: str | None = None, limit: i
 
 
 def graph_path(logdir: Engine, graph_id: int, *, run_id: str) -> tuple[GraphName, ...]:
-    """Returns the graphs in which a graph was traced, outermost first, and last the graph itself.
+    """Returns the graphs in which a graph was traced, the outermost first, and the graph itself at the end.
 
     Empty if the graph is unknown.
     """

@@ -36,7 +36,7 @@ class ScopeHealth:
         num_tensors: Number of recorded tensors.
         num_measured: Number of tensors that are known to be bad or not bad.
         num_bad: Number of tensors that hold an infinity or a NaN.
-        first_bad_event_index: The first bad tensor; None if none is bad.
+        first_bad_event_index: The first bad tensor; None if no tensor is bad.
     """
 
     num_tensors: int
@@ -61,9 +61,9 @@ class OpenScope:
         name: The name without the names of the outer scopes.
         side: `gradient` for a scope of gradient ops, otherwise the role of an outermost scope; None if it is not known.
         is_layer: Whether the scope is a layer or contains layers.
-        outer_id: The unfolded scope that contains it; ROOT for an outermost scope.
-        num_ops: Number of its ops.
-        health: The health of its ops.
+        outer_id: The unfolded scope that contains this scope; ROOT for an outermost scope.
+        num_ops: Total number of ops.
+        health: The health of these ops.
     """
 
     scope_id: int
@@ -77,7 +77,7 @@ class OpenScope:
 
 @dataclass(frozen=True, kw_only=True)
 class ScopeNode(OpenScope):
-    """A node: a folded scope, an op, or the ops of a scope for which there is no room. It looks like an OpenScope.
+    """A node: a folded scope, an op, or the ops of a scope that do not fit. It also has the attributes of OpenScope.
 
     Attributes:
         kind: `scope`, `op` or `rest`.
@@ -117,7 +117,7 @@ class ScopeGraph:
 
     Attributes:
         graph_id: The graph.
-        num_ops: Number of its ops.
+        num_ops: Total number of ops.
         nodes: The nodes, outer scopes in order of their first op.
         open_scopes: The unfolded scopes, each after the scope that contains it.
         edges: The edges between nodes. Control edges are left out.
@@ -180,14 +180,14 @@ class _Scope:
     """A scope.
 
     Attributes:
-        name: Its name without the names of the outer scopes.
+        name: The name of the scope without the names of the outer scopes.
         side: As in ScopeNode.
         is_layer: As in ScopeNode.
-        scopes: The scopes in it, by name.
-        ops: The positions of the ops that are directly in it.
-        number: Its number.
-        outer: The number of the scope that contains it.
-        all_ops: The positions of all ops in it.
+        scopes: The inner scopes, by name.
+        ops: The positions of the ops that are directly in the scope.
+        number: The number of the scope.
+        outer: The number of the scope that contains this scope.
+        all_ops: The positions of all ops in the scope.
     """
 
     name: str
@@ -329,7 +329,7 @@ def _total(healths: Sequence[ScopeHealth]) -> ScopeHealth:
 
 
 def _num_inside(scope: _Scope) -> int:
-    """Returns the number of nodes in an unfolded scope whose own scopes are folded."""
+    """Returns the number of nodes in an unfolded scope whose inner scopes are folded."""
     return len(scope.scopes) + min(len(scope.ops), MAX_OPS_OF_SCOPE + 1)
 
 

@@ -31,14 +31,14 @@ class OpNode:
     """One op.
 
     Attributes:
-        op_name: Its name.
-        op_type: Its type; None if the graph does not contain it.
+        op_name: The name of the op.
+        op_type: The type of the op; None if the graph does not contain the op.
         executed_types: The types of the nodes that ran in place of the op. Empty if TensorFlow's optimizer absorbed the
             op; None if the optimized graph was not recorded.
         level: The distance from the given op: 0 for the op itself, -1 for its inputs, 1 for its consumers, and so on.
         state: One of STATES.
-        outputs: Its outputs, by slot.
-        calls: The graphs that it calls.
+        outputs: The outputs of the op, by slot.
+        calls: The graphs that the op calls.
         num_inputs: Number of ops that the op takes tensors from or waits for, including ops that are left out.
         num_consumers: Number of ops that take its tensors or wait for it, including ops that are left out.
     """
@@ -129,7 +129,7 @@ def neighbourhood(
         logdir: The logdir.
         op_name: The op.
         run_id: The run.
-        graph_id: Its graph.
+        graph_id: The graph of the op.
         up: Number of steps to go against the edges, at most MAX_DEPTH.
         down: Number of steps to go along the edges, at most MAX_DEPTH.
         has_control: Whether control edges count.

@@ -49,13 +49,13 @@ class TensorFilter:
         graph_id: The graph.
         dtype: TensorFlow's name of the dtype.
         scope: One of SCOPES: from a graph, from an eager execution, or created by no recorded op.
-        execution_index: The execution that created the tensors, or in whose call they were created.
+        execution_index: The execution that created the tensors, or the call during which they were created.
         first_step: Least training step.
         last_step: Greatest training step.
         first_event: Least event_index.
         last_event: Greatest event_index.
         layer: The layer that the op of the tensor belongs to, or a layer that contains this layer. For ops outside all
-            layers, their role. As in LayerRow, a gradient belongs to the layer of its forward op.
+            layers, this is the role of the ops. As in LayerRow, a gradient belongs to the layer of its forward op.
         side: One of SIDES: from the ops of the layer, or from the gradients of these ops. It requires `layer`.
         is_bad: Only tensors with an infinity or a NaN.
     """
@@ -88,9 +88,9 @@ class TensorRow(TensorHealth):
         wall_time_ns: When the tensor was recorded, in nanoseconds since 1970-01-01T00:00:00Z.
         scope: One of SCOPES.
         step: The marked training step.
-        execution_index: The execution that created the tensor, or in whose call the tensor was created.
+        execution_index: The execution that created the tensor, or the call during which the tensor was created.
         iteration: The loop iteration, from 0.
-        graph_id: Its graph; None for an eager tensor.
+        graph_id: The graph of the tensor; None for an eager tensor.
         graph_name: The name of this graph.
         op_name: The op in the graph.
         op_type: Type of the op; None for a tensor of scope `external`.
@@ -191,11 +191,11 @@ class SeriesBucket:
     Attributes:
         first_event_index: The first tensor of the bucket.
         last_event_index: The last tensor of the bucket.
-        first_step: Its least marked training step; None if no step was marked.
-        last_step: Its greatest marked training step.
+        first_step: The least marked training step of the bucket; None if no step was marked.
+        last_step: The greatest marked training step of the bucket.
         num_tensors: Number of recorded tensors.
         num_bad: Number of these tensors that hold an infinity or a NaN.
-        first_bad_event_index: The first bad tensor; None if none is bad.
+        first_bad_event_index: The first bad tensor; None if no tensor is bad.
     """
 
     first_event_index: int
@@ -239,7 +239,7 @@ class TensorSeries:
         is_exact: Whether every bucket is one tensor (or, with the axis `step`, one step).
         num_tensors: Number of tensors in the series.
         num_bad: Number of these tensors that hold an infinity or a NaN.
-        num_unmeasured: Number of tensors of which it is not known whether they are bad.
+        num_unmeasured: Number of tensors for which the recording does not say whether they are bad.
         num_without_step: Number of tensors left out because their step was not marked; 0 with the axis `event`.
         buckets: The buckets that have a tensor, in order.
         nan: Share of the elements that are NaN, from 0 to 1.

@@ -73,9 +73,9 @@ def layer_health(
     * `norm`: the Euclidean norm of the finite elements. For each op output, the sums of squares of its tensors in the
       column are averaged, so the norm does not depend on the number of steps in a column. If several graphs were traced
       from one function, equal outputs of these graphs count as one output. On the gradient side, only the gradients of
-      variables count, without bad tensors; if the row has none, all tensors of the row count. The gradients of
-      variables are the outputs of gradient ops that an op of the optimizer takes. If no optimizer takes any, they are
-      the outputs that another op outside the gradient takes, or that a function returns to eager code;
+      variables count, without bad tensors; if the row has no such gradient, all tensors of the row count. The gradients
+      of variables are the outputs of gradient ops that an op of the optimizer takes. If no optimizer takes such an
+      output, they are the outputs that another op outside the gradient takes, or that a function returns to eager code;
     * `update_ratio`: the greatest ratio of an update to its variable, by their root mean squares, as in the alert rule
       `weight_update_ratio`. The ratio belongs to the row of the op that reads the variable. If an op such as
       ResourceApplyAdam computes the update from a state of its own, the measure is the smallest ratio that the next
@@ -87,8 +87,8 @@ def layer_health(
         logdir: An open logdir or its path.
         run_id: The run, or "all". None means the newest run and the runs of the other processes of its program. Of
             several runs, the answer is about the first run that went bad, or about the last run if none did.
-        positions: The first position, and the position after the last, to zoom in. None means from the start, or to the
-            end.
+        positions: The range to show: the first position, and the position after the last. If the first is None, the
+            range begins at the start. If the second is None, the range goes to the end.
         max_columns: Maximum number of columns. If there are more positions, each column is a range of equal length.
 
     Raises:
@@ -113,11 +113,11 @@ def training_curves(
     The curves of a column are:
 
     * `loss`: the mean of the loss. The loss is the label that the program set with `mark(loss=…)`. Without such a
-      label, it is a scalar output of a graph op: of an op with the role `loss` and a gradient; if there is none, of an
-      op with the role `loss`; if there is none, of an op with a gradient. Of several such outputs, the output that was
-      computed most often counts; of several of these, the output that was made last. If no graph has such an output,
-      the loss is the last scalar in each position that an eager op with the role `loss` computed, or, if there is none,
-      an eager op with a gradient;
+      label, the loss is a scalar output of a graph op. The op is of the first kind that exists: an op with the role
+      `loss` and a gradient, an op with the role `loss`, or an op with a gradient. If there are several such outputs,
+      the output that was computed most often counts. If several were computed equally often, the output that was made
+      last counts. If no graph has such an output, the loss is the last scalar of each position from an eager op with
+      the role `loss`. If there is no such op, the scalar is from an eager op with a gradient;
     * `learning_rate`, `loss_scale`, `global_norm`: the values that the optimizers and the loss scale of Keras, and
       `clip_by_global_norm` of Keras or TensorFlow, use in graphs. If the program set labels with these names, the
       labels count instead;

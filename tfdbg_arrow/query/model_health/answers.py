@@ -61,8 +61,9 @@ class ColumnCalls:
 
     Attributes:
         function: The function in which the first bad value arose.
-        ranges: For each column, the numbers of the first and the last call that began in it, counted from 1. If none
-            began in it, both are the number of the last call before it; 0 before the first call.
+        ranges: For each column, the numbers of the first and the last call that began in the column, counted from 1. If
+            no call began in the column, both are the number of the last call before the column; 0 before the first
+            call.
     """
 
     function: str
@@ -113,14 +114,14 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class LayerMap:
-    """The attributes that all maps of layers over the training have in common.
+    """The attributes shared by all maps that have layers as rows and training steps (or executions) as columns.
 
     Attributes:
         axis: The kind of position: `step` (training steps that the program marked) or `execution` (`execution_index`).
             Tensors without a position are in no column.
         columns: The columns, in order. Columns without tensors are left out at the two ends, but not in between.
-        calls: The calls that began in the columns; None unless the columns are executions of one run, and the first bad
-            value that did harm arose in a call whose number is known.
+        calls: The calls that began in the columns. They are given if the columns are executions of one run, and the
+            first bad value that did harm arose in a call whose number is known; otherwise None.
         rows: The rows, in the order in which the program made the layers. A layer comes before the layers inside it,
             and its forward side before its gradient side. There are at most about 2,000 rows.
         measures: The measures that are known.
@@ -153,7 +154,7 @@ class LayerHealth(LayerMap, Displayed):
     the measures. `bad` counts the bad tensors in each cell. `origin` is the cell of the first bad tensor that did harm;
     None if no bad tensor did harm. `path` has the rows through which the bad value went until it reached a variable,
     result or metric, without repetitions. The first row is the row of the origin. `sentence` is the headline of that
-    tensor, followed by a sentence about the tensor that had grown until then. For a healthy run, `sentence` says that
+    tensor, followed by a sentence about the tensor that had grown before. For a healthy run, `sentence` says that
     nothing is bad, and names the layer that changed most, if a layer changed much.
 
     Attributes:
@@ -228,7 +229,7 @@ class LayerDifferences(LayerMap, Displayed):
             tensors.
         outlined_parting: `first_parting`; or `large_parting`, if the runs are already apart at the first position.
         partings: The first place of each row that is apart, sorted by column, and then in the order in which the ops of
-            a step run. A row is left out if a row inside it is apart as early.
+            a step run. A row is left out if a row inside it is apart equally early.
     """
 
     run_a: str
@@ -285,7 +286,7 @@ class TrainingCurves(Displayed):
         notes: Sentences: why there is no curve of the loss and how to get it, and how many labels have no curve because
             there are too many labels.
         first_bad: Index of the column of the first bad tensor that did harm, as `first_nonfinite` returns it; None if
-            no column has it.
+            no column contains that tensor.
     """
 
     run_id: str

@@ -64,7 +64,7 @@ class Group:
         key: The row.
         role: The role; None if unknown.
         num_outputs: Number of op outputs.
-        place: A sort key: rows whose first op the program made earlier come first.
+        place: A sort key. It orders rows by the time at which the program made their first op.
         sums: The sums over the tensors, without the update ratios.
     """
 
@@ -168,7 +168,7 @@ def read_labels(logdir: Engine, *, run_id: str) -> Labels:
         "UNION SELECT layer FROM execution WHERE run_id = ? AND layer IS NOT NULL) AS named"
     )
     depths = range(1, MAX_DEPTH + 1)
-    # For each depth, the number of rows of that depth, and the number of layers with exactly that depth or less.
+    # For each depth, the number of rows of that depth, and the number of layers with at most that depth.
     counts = ", ".join(
         f"count(DISTINCT CASE WHEN {_prefix(depth)} <> {_prefix(depth - 1)} THEN {_prefix(depth)} END), "
         f"count(CASE WHEN layer = {_prefix(depth)} THEN 1 END)"

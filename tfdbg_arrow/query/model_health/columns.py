@@ -64,7 +64,7 @@ class Axis:
 
     @property
     def place(self) -> str:
-        """The SQL expression for the index of the column of a row h that meets the condition."""
+        """The SQL expression for the column index of a row h that meets the condition."""
         position = self.position
         if self.last - self.first > _MAX_BIGINT:  # a difference of two positions can overflow
             starts = (self.first + index * self.width for index in range(1, self.num_columns))
@@ -75,7 +75,7 @@ class Axis:
         return f"CAST(round(({offset} - {offset} % {self.width}) / {self.width}) AS INTEGER)"
 
     def column_of(self, position: int | None) -> int | None:
-        """Returns the index of the column of a position; None if the position is not on the axis."""
+        """Returns the index of the column that contains a position; None if the position is not on the axis."""
         if position is None or not self.first <= position <= self.last:
             return None
         return (position - self.first) // self.width
@@ -98,8 +98,9 @@ def read_axis(
     Args:
         logdir: The logdir.
         selection: The tensors.
-        positions: The first position, and the position after the last. None means from the start, or to the end.
-        name: The name of the axis; None means steps if any of the tensors has a step, else executions.
+        positions: The first position, and the position after the last. If the first is None, the range begins at the
+            start. If the second is None, it goes to the end.
+        name: The name of the axis; None means steps if any of the tensors has a step, otherwise executions.
     """
     condition, parameters = selection
     source = f"FROM tensor_health AS h WHERE {condition}"

@@ -71,13 +71,14 @@ def layer_differences(
         b: The other logdir or its path; None means the same logdir, with two runs.
         run_a: The run of A, chosen as in `diff`.
         run_b: The run of B, chosen as in `diff`.
-        positions: The first position, and the position after the last, to zoom in. None means from the start, or to the
-            end, of the positions that both runs have.
+        positions: The range to compare: the first position, and the position after the last. If the first is None, the
+            range begins at the first position that both runs have. If the second is None, the range goes to the last
+            such position.
         max_columns: Maximum number of columns, see `layer_health`. A column of several steps compares all tensors that
             each run recorded in these steps.
         rtol: The tolerance. None means 16 units in the last place of the coarsest dtype of floating numbers in the runs
             (float32 1.9e-6, float16 1.6e-2, bfloat16 0.13). A number below 1e-12 means 1e-12, because sums over tensors
-            can differ by as much through rounding.
+            can differ by that much through rounding.
 
     Raises:
         LogdirError: A path is not a readable logdir.
@@ -146,12 +147,12 @@ class _Row:
         return mask
 
     def apart(self, rtol: float) -> dict[str, Mask]:
-        """Returns, by measure, the columns in which the runs are apart. `bad`: only one run has a bad tensor."""
+        """Returns the columns in which the runs are apart, by measure; `bad`: only one run has a bad tensor."""
         masks = {measure.name: abs(self.difference(measure)) > rtol for measure in MEASURES}
         return {BAD: self.is_bad_in_one, **masks}
 
     def far_apart(self) -> dict[str, Mask]:
-        """Returns, by measure, the columns in which the runs are far apart."""
+        """Returns the columns in which the runs are far apart, by measure."""
         masks = {BAD: self.is_bad_in_one}
         with np.errstate(all="ignore"):
             for name in _MAGNITUDES:
@@ -187,7 +188,7 @@ class _Place:
         """A sort key: places whose ops run earlier come first."""
         key = self.row.key
         role = "gradient" if key.is_gradient else self.row.a.role
-        if self.measures == (_UPDATE,):  # in the row that reads the variable, but computed at the end of the step
+        if self.measures == (_UPDATE,):  # the row reads the variable, but the update comes at the end of the step
             role = "optimizer"
         return self.column, _ROLES.index(role), -self.row.index if key.is_gradient else self.row.index
 
@@ -303,7 +304,7 @@ class _Finder:
         self._index_of = {row.key: row.index for row in rows}
         self._finer: dict[tuple[int, int], tuple[Axis, list[_Row]]] = {}
         self.lone_origin: tuple[str, RowKey] | None = None
-        """The run (A or B) and the row in which the bad value began that made the runs differ, if only one has the
+        """The origin of the bad value that made the runs differ: the run (A or B) and the row, if only one run has the
         row."""
 
     def first(self, *, is_far: bool) -> Parting | None:
@@ -356,7 +357,7 @@ class _Finder:
         return tuple(sorted(partings, key=lambda parting: parting.column))
 
     def _places(self, axis: Axis, rows: Sequence[_Row], *, is_far: bool) -> list[_Place]:
-        """Returns the first place of each row, without rows that contain a row that is apart as early."""
+        """Returns the first place of each row, without rows that contain a row that is apart equally early."""
         places = []
         for row in rows:
             masks = row.far_apart() if is_far else row.apart(self._rtol)
@@ -383,7 +384,7 @@ class _Finder:
 def _first(places: Sequence[_Place]) -> _Place | None:
     """Returns the first place in a layer or line; if there is no such place, the first place.
 
-    Ops outside all layers can be apart without an effect on the layers yet, such as a learning rate for later steps, or
+    Ops outside all layers can be apart before this affects any layer. Examples are a learning rate for later steps, and
     the order in which threads prepare the data.
     """
     of_layers = [place for place in places if place.row.key.kind != "role"]

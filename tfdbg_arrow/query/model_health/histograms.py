@@ -117,8 +117,9 @@ def distributions(
             ops outside all layers with this role.
         side: With `layer`, selects only its `forward` tensors, or only its `gradient` tensors. None means both.
         run_id: The run, or "all". None means the newest run and the runs of the other processes of its program. Of
-            several runs, the answer is about the first run that went bad, or about the last run if none did.
-        positions: The first position, and the position after the last. None means from the start, or to the end.
+            several runs, the answer is about the first run that went bad, or about the last run if no run did.
+        positions: The range to show: the first position, and the position after the last. If the first is None, the
+            range begins at the start. If the second is None, the range goes to the end.
         max_columns: Maximum number of columns. If there are more positions, each column is a range of equal length.
         max_buckets: Maximum number of buckets. If the magnitudes span more powers of two, each bucket covers several.
 
@@ -214,7 +215,7 @@ def read_distributions(
         logdir: The engine.
         selection: The tensors.
         run_id: The run.
-        axis: The name of the axis; None means steps if any of the tensors has a step, else executions.
+        axis: The name of the axis; None means steps if any of the tensors has a step, otherwise executions.
         positions: The first position, and the position after the last, as in `distributions`.
         max_columns: Maximum number of columns.
         max_buckets: Maximum number of buckets.
@@ -306,7 +307,7 @@ def no_distribution_sentence(logdir: Engine, run_id: str) -> str:
 
 
 def _sums_statement(axis: Axis, selection: Selection) -> str:
-    """Returns the SELECT of (column, tensors without a histogram, tensors with a histogram, _COUNTS of the latter)."""
+    """Returns the SELECT of (column, tensors without a histogram, tensors with one, _COUNTS of those with one)."""
     has_histogram = "h.histogram_negative IS NOT NULL"
     counts = ", ".join(f"CAST(sum(CASE WHEN {has_histogram} THEN h.{name} END) AS BIGINT)" for name in _COUNTS)
     return (

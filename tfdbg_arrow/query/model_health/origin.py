@@ -29,7 +29,7 @@ class Origin:
     Attributes:
         tensor: The tensor.
         path: The rows on the way from the tensor to its effect, without repetitions. The first is the tensor's own row.
-        growth: The tensor that had grown until then; None if no tensor had grown, or if magnitudes were not recorded.
+        growth: The tensor that had grown before; None if no tensor had grown, or if magnitudes were not recorded.
     """
 
     tensor: NonFinite
@@ -63,7 +63,7 @@ def read_origin(logdir: Engine, bad_tensor: NonFinite, labels: Labels, rows: Col
 
 
 def _row_as_written(bad_tensor: NonFinite) -> RowKey | None:
-    """Returns the row of the line that the answer names, if TensorFlow ran an op of another line in place of its op."""
+    """Returns the row of the line that the answer names, if TensorFlow ran an op of another line instead."""
     source = bad_tensor.source
     if bad_tensor.ran_as is None or source is None or bad_tensor.forward is not None:
         return None

@@ -14,7 +14,7 @@ from tfdbg_arrow.safe_text import number_of
 _ROLES = {"input": "an input", "loss": "the loss", "metric": "a metric", "optimizer": "the optimizer"}
 """The words for the row of each role. Other ops outside all layers share a row."""
 MIN_FACTOR = 10.0
-"""The minimum factor for a large change: the sentence names a layer whose largest magnitude changed as much."""
+"""The minimum factor for a large change: the sentence names a layer if its largest magnitude changed by this factor."""
 MIN_ZERO_CHANGE = 0.5
 """The minimum difference of two shares of zeros for a large change."""
 
@@ -123,7 +123,7 @@ def parting_notes(
         large: The first place at which the runs are far apart.
         earlier: Places outside all layers and lines at which the runs were apart before.
         axis: The axis of the columns.
-        origin: The run (A or B) and the row in which the bad value began that made the runs differ; None if both runs
+        origin: The origin of the bad value that made the runs differ: the run (A or B) and the row. None if both runs
             have the row.
     """
     notes = []
@@ -194,7 +194,7 @@ def _most_changed(
     values: Sequence[Sequence[float | None]],
     amount_of: Callable[[float, float], float],
 ) -> _Change | None:
-    """Returns the layer or line that changed most on the forward side. Of several, returns the innermost."""
+    """Returns the layer or line that changed most on the forward side. If there are several, returns the innermost."""
     best: _Change | None = None
     for node, of_row in zip(nodes, values, strict=False):
         known_values = [value for value in of_row if value is not None]

@@ -1,4 +1,4 @@
-"""Quantities over the columns that need single tensors: update ratios, saturated activations, and scalars."""
+"""Quantities that need single tensors, for each column: update ratios, saturated activations, and scalars."""
 
 from __future__ import annotations
 
@@ -262,7 +262,9 @@ def _framework_series(logdir: Engine, axis: Axis, scalar: _FrameworkScalar, *, r
 def _best_series(
     logdir: Engine, axis: Axis, name: str, outputs: list[tuple[int, str, int]], *, run_id: str
 ) -> Series | None:
-    """Returns the values of the output that was computed most often. Of several, takes the output that was made last.
+    """Returns the values of the output that was computed most often.
+
+    If several outputs were computed equally often, takes the output that was made last.
 
     Args:
         logdir: The logdir.
@@ -298,7 +300,7 @@ def _best_series(
 
 
 def _eager_loss(logdir: Engine, axis: Axis, *, run_id: str) -> Series | None:
-    """Returns the last scalar in each position from an eager op that has the role `loss`, or else a gradient."""
+    """Returns the last scalar of each position from an eager op with the role `loss`; without one, with a gradient."""
     has_gradient = (
         "coalesce(e.role, 'forward') = 'forward' AND e.execution_index IN "
         "(SELECT forward_execution_index FROM execution WHERE run_id = ? AND forward_execution_index IS NOT NULL)"

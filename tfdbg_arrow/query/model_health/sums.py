@@ -16,7 +16,7 @@ _ADDED = (
 )  # fmt: skip
 """The quantities that are added up."""
 _GREATEST = ("max_abs", "activation_max_abs", "update_ratio", "weight_update_ratio")
-"""The quantities of which the maximum is taken."""
+"""The quantities whose maximum is taken."""
 _MOMENTS = ("num_elements", "mean", "squares")
 
 
@@ -36,13 +36,13 @@ class Sums:
     * `squares`: sum of the squared distances of these elements from the mean;
     * `norm_square`: the square of the norm. For each op output, the sums of squares of its tensors in the column are
       averaged; the averages of all op outputs are added;
-    * `gradient_square`: as `norm_square`, for gradients of variables that are not bad;
+    * `gradient_square`: like `norm_square`, for gradients of variables that are not bad;
     * `num_bad_gradients`: number of bad gradients of variables;
-    * `weight_square`: as `norm_square`, for reads of trained variables that are not bad;
+    * `weight_square`: like `norm_square`, for reads of trained variables that are not bad;
     * `num_bad_weights`: number of bad reads of trained variables;
     * `activation_max_abs`, `num_activation_sized`, `num_activation_zero`: as above, for the activations;
     * `update_ratio`: the greatest ratio of an update to its variable;
-    * `weight_update_ratio`: as `update_ratio`, for variables that forward ops or the loss read.
+    * `weight_update_ratio`: like `update_ratio`, for variables that forward ops or the loss read.
     """
 
     def __init__(self, num_columns: int) -> None:

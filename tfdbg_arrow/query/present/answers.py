@@ -38,7 +38,7 @@ def line_of(answer: object) -> str:
 
 
 def _first_lines(answer: object) -> list[Line]:
-    """Returns the summary of an answer: a special line, or else the first line and the line that belongs to it."""
+    """Returns the summary of an answer: a special line, or the first line and the line that belongs to it."""
     make_line = next((_LINES[kind.__name__] for kind in type(answer).__mro__ if kind.__name__ in _LINES), None)
     if make_line is not None:
         line = make_line(answer)

@@ -39,7 +39,10 @@ class Line:
 
 
 class Heading(Line):
-    """A bold line above its subject. There is an empty line above the heading, unless it is the first line."""
+    """A bold line above the lines that it introduces.
+
+    There is an empty line above the heading, unless it is the first line.
+    """
 
 
 @dataclass(frozen=True)

@@ -81,7 +81,7 @@ def aligned_text(answer: Diff) -> str:
 
 
 def differing_text(answer: Diff) -> str | None:
-    """Returns why tensors differ although nothing diverges, or None if none differ or if something diverges."""
+    """Returns why tensors differ although nothing diverges, or None if no tensor differs or if something diverges."""
     if answer.divergence is not None or not answer.num_differing:
         return None
     differ = number_of(answer.num_differing, "tensor differs", "tensors differ")

@@ -216,7 +216,7 @@ def tensor_hop(hop: TensorHop) -> Blocks:
 
 
 def code_line(source: Frame | None, *, indent: int) -> Iterator[Line]:
-    """Yields the line of the user's code that made the thing in the line above."""
+    """Yields the line of the user's code that made the item in the line above."""
     if source is not None:
         code = "" if source.code is None else f"  {source.code}"
         yield Line((f"{source.place}{code}", "quiet"), indent=indent)

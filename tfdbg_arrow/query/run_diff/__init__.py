@@ -173,7 +173,7 @@ def check_pattern(pattern: str) -> None:
 def _count_unaligned(
     work: Workspace, pairs: Sequence[GraphPair], executions: AlignedExecutions, num_aligned: int
 ) -> tuple[int, list[Unaligned]]:
-    """Returns the number of aligned ops, and the numbers of items that only A and only B has."""
+    """Returns the number of aligned ops, and the numbers of items that only A has and that only B has."""
     aligned_ops, only = [], []
     for index, side in enumerate(SIDES):
         num_ops = {(pair.graph_a, pair.graph_b)[index]: (pair.num_ops_a, pair.num_ops_b)[index] for pair in pairs}

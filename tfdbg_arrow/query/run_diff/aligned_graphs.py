@@ -50,9 +50,9 @@ class GraphPair:
         graph_a: The graph of A.
         graph_b: The graph of B.
         ops: For each aligned op of A, the op of B.
-        sources: For each aligned op of A, the tensors of aligned ops of A that the inputs of the op or of its
-            counterpart came from. An input from an op that only one of the graphs has, or that was not recorded, is
-            replaced by the inputs of that op.
+        sources: For each aligned op of A, the tensors from which the inputs of the op or of its counterpart were
+            computed. These are tensors of other aligned ops of A. An input from an op that only one of the graphs has,
+            or that was not recorded, is replaced by the inputs of that op.
         jumps: For each aligned op of A, the sources that reach the op through an unrecorded integer or bool.
         num_ops_a: Number of ops in the graph of A.
         num_ops_b: Number of ops in the graph of B.
@@ -87,7 +87,7 @@ class OpAligner:
         graphs = (self._graphs[0].graph(graph_a), self._graphs[1].graph(graph_b))
         ops = tuple(list(graph.ops.values()) for graph in graphs)
         levels = self._levels(graphs)
-        # Ops in a different order match by name, type and stack, such as the ops that a loop over a set creates.
+        # Ops that are in a different order match by name, type and stack. A loop over a set creates such ops.
         pairs = align_all(*levels)
         aligned = {ops[0][i].op_name: ops[1][j].op_name for i, j, _ in pairs}
         for i, j, level in pairs:
@@ -149,7 +149,7 @@ class _Sources:
         self._recorded_ops = recorded_ops
 
     def of(self, op_name: str) -> tuple[dict[Tensor, bool], str | None]:
-        """Returns the source tensors of an op, and an op on the way to them that has no counterpart, or None.
+        """Returns the source tensors of an op, and the first op without a counterpart on the way to them, or None.
 
         The value of each tensor is whether the tensor comes through an unrecorded integer or bool. The second result is
         the first op without a counterpart that does more than pass a tensor on.
@@ -176,7 +176,7 @@ class _Sources:
 
 
 def _is_supported(a: Op, b: Op, graphs: tuple[Graph, Graph], aligned: dict[str, str]) -> bool:
-    """Returns whether two ops that are aligned only by their type have inputs, or are also used alike."""
+    """Returns whether two ops that are aligned only by their type have inputs, or are also used in the same way."""
     if a.inputs or b.inputs or a.op_type == "Placeholder":
         return True
     return any(
@@ -281,7 +281,7 @@ def _path(site: FoundSite, call_sites: CallSites) -> Path:
 
 
 def _starts_by_name(sides: Sides, a: Iterable[Path], b: Iterable[Path], root_b_of: dict[int, int]) -> dict[int, int]:
-    """Returns the graph of B for each outermost graph of A, from `root_b_of` or else by name and order."""
+    """Returns the graph of B for each outermost graph of A, from `root_b_of`, or by name and order."""
     names: dict[str, list[int]] = {}
     for graph_id in sorted({path[0] for path in b}):
         names.setdefault(sides[1].graphs.names.get(graph_id, ""), []).append(graph_id)

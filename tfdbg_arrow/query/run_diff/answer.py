@@ -84,7 +84,7 @@ class Divergence:
         difference: The greatest absolute difference for `magnitudes`, and for `values` of floating dtypes; the number
             of differing elements for `counts`, and for `values` of other dtypes; None for the first three kinds.
         tolerance: The greatest accepted `difference`; None if `difference` is None.
-        worst: The elements furthest apart; None if the values were not recorded or the shapes differ.
+        worst: The two elements that are furthest apart; None if the values were not recorded or the shapes differ.
         a: The tensor in A.
         b: The tensor in B.
         inputs: The recorded tensors that the diverging tensor was computed from.
@@ -106,7 +106,7 @@ class Divergence:
 
 @dataclass(frozen=True)
 class Setting:
-    """A difference in the environment or settings of two runs: its name, its value in A and in B (None for NULL)."""
+    """A difference in the environment or settings of two runs: the name, and the values in A and B (None for NULL)."""
 
     name: str
     a: str | None

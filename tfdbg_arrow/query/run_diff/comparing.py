@@ -45,7 +45,7 @@ _BATCH_PAIRS = 50_000
 def precision_sql(fact: str, column: str) -> str:
     """Returns an SQL expression for a fact (`kind`, `eps`, `floor`) about the dtype in a column; NULL for other dtypes.
 
-    This is an expression and not a table, because a planner might then join two large tables by dtype.
+    The result is an expression and not a table. With a table, a planner might join two large tables by dtype.
     """
     cases = " ".join(f"WHEN '{p.name}' THEN {getattr(p, fact)!r}" for p in PRECISIONS.values())
     return f"CASE {column} {cases} END"
@@ -224,7 +224,7 @@ def read_element_pair(sides: Sides, event_a: int, event_b: int, dtypes: tuple[st
 
 
 def element_distance(a: Array, b: Array) -> npt.NDArray[np.float64]:
-    """Returns the distance of each pair of elements. It is infinite for different elements if any is not finite."""
+    """Returns the distance of each pair of elements. It is infinite for different elements if one is not finite."""
     if not (np.issubdtype(a.dtype, np.inexact) and np.issubdtype(b.dtype, np.inexact)):
         return np.asarray(a != b, np.float64)
     finite = np.isfinite(a) & np.isfinite(b)

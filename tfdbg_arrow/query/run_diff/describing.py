@@ -18,7 +18,7 @@ from tfdbg_arrow.schema.op_traits import RANDOM, RANDOM_KEYS, Trait, types_with
 
 _READS = types_with(Trait.READS | Trait.HOLDS_REFERENCE)
 _SEARCHED = 200
-"""The maximum number of ops after a tensor in the search for a random op."""
+"""To find a random op that uses a tensor, at most this many later ops are searched."""
 
 
 def describe_divergence(
@@ -142,7 +142,7 @@ def _only_one_has(
     graph_pairs: list[GraphPair],
     work: Workspace,
 ) -> str | None:
-    """Returns a sentence about an op between the divergence and its inputs that only one run has, or None."""
+    """Returns a sentence about an op that only one run has between the divergence and its inputs, or None."""
     key = (events[0].graph_id, events[1].graph_id)
     pair = next((pair for pair in graph_pairs if (pair.graph_a, pair.graph_b) == key), None)
     extra = None if pair is None or events[0].op_name is None else pair.extra.get(events[0].op_name)

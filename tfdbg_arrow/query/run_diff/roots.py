@@ -162,7 +162,7 @@ WHERE CASE WHEN difference >= {hard} THEN input_relative < {hard} AND before_rel
 _MAX_CANDIDATES = 1000
 _MAX_VISITED = 5000
 _MAX_THROUGH = 200
-"""The maximum number of tensors examined in the search for an op's sources that have a counterpart."""
+"""To find the sources of an op that have a counterpart, at most this many tensors are examined."""
 _READS = types_with(Trait.READS | Trait.READS_PART | Trait.HOLDS_REFERENCE)
 """Op types whose output is the sum of the values that were written to a variable."""
 
@@ -197,7 +197,7 @@ class Root:
         event: The tensor in A.
         pair: The comparison of the tensor with its counterpart.
         sources: The tensors of A that the tensor was computed from, each with its pair, or None without a counterpart.
-        is_proven: Whether all tensors that it was computed from were recorded and aligned, and agree.
+        is_proven: Whether all tensors that the tensor was computed from were recorded and aligned, and agree.
     """
 
     event: TensorEvent

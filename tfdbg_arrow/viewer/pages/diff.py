@@ -91,7 +91,8 @@ class DiffPage(DiffView):
         measure: The measure that the map shows; None if there is no map.
         diff: The comparison of the ops; None unless both runs were chosen.
         headline: The answer in one or two sentences.
-        known_next: The value of `known` that also searches past this divergence; None if the divergence has no op.
+        known_next: The value of `known` that makes the search continue past this divergence; None if the divergence has
+            no op.
         source_a: The lines around the user's innermost frame, in A.
         source_b: The lines around the user's innermost frame, in B.
         command: The command that makes the same comparison; None unless both runs were chosen.

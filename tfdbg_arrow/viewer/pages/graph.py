@@ -37,7 +37,7 @@ class GraphView:
 
     Attributes:
         graph_id: The graph; None means all graphs.
-        op_name: The op in it; None means all ops.
+        op_name: The op in the graph; None means all ops.
         up: Depth towards the inputs, at most MAX_DEPTH ops.
         down: Depth towards the consumers, at most MAX_DEPTH ops.
         has_control: Whether to include control edges.
@@ -60,11 +60,11 @@ class GraphFacts:
     """A graph.
 
     Attributes:
-        graph_id: Its ID.
-        graph_name: Its name.
+        graph_id: The ID of the graph.
+        graph_name: The name of the graph.
         user_name: The user's name of the graph, as in `GraphRow`.
-        path: The graphs in which it was traced, outermost first, then the graph itself.
-        callers: The ops that call it.
+        path: The graphs in which this graph was traced, outermost first, then the graph itself.
+        callers: The ops that call the graph.
         num_executions: Number of calls from eager code.
         num_ops: Number of ops.
         source: The line of the user's code that created the graph; None if it is not known.

@@ -43,8 +43,9 @@ class HistoryView:
         op_name: The op's name in the graph; None for an eager op.
         op_type: The op type; None if the op was not recorded.
         output_slot: The output; None means all.
-        event_index: The tensor that the address names, which is marked in the plot.
-        axis: The axis of the plot, one of AXES. None selects `step` if the tensors have training steps, else `event`.
+        event_index: The tensor that the address names. The plot marks this tensor.
+        axis: The axis of the plot, one of AXES. None selects `step` if the tensors have training steps, otherwise
+            `event`.
         first: The first event or step that is shown; None means from the start.
         last: The last event or step that is shown; None means to the end.
     """
@@ -109,7 +110,7 @@ class HistoryPage(HistoryView):
 
     @property
     def columns(self) -> Columns:
-        """The columns of the plots. A column links to its first bad tensor, or else to its first tensor."""
+        """The columns of the plots. A column links to its first bad tensor or, without one, to its first tensor."""
         buckets = self.series.buckets
         return Columns(
             axis=self.series.axis,
@@ -128,7 +129,7 @@ class HistoryPage(HistoryView):
 
     @property
     def plots(self) -> dict[str, Plot]:
-        """The plots by name: `shares` and `magnitudes` if measured, or else `bad`, which only marks bad columns."""
+        """The plots by name: `shares` and `magnitudes` if measured, otherwise `bad`, which only marks bad columns."""
         groups = {
             "shares": ("Share of the elements", "share", self.shares),
             "magnitudes": ("Magnitudes, on a logarithmic scale", "log", self.magnitudes),

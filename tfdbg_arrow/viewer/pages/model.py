@@ -18,11 +18,11 @@ _NUM_WORST = 12
 
 @dataclass(frozen=True, kw_only=True)
 class WorstRow:
-    """A row of the list of rows that went bad first, or else changed most.
+    """A row that went bad first or, if no row went bad, changed most.
 
     Attributes:
         row: Index in `LayerHealth.rows`.
-        number: The number of its mark on the map, from 1; None without a mark.
+        number: The number of the row's mark on the map, from 1; None without a mark.
         first_bad_column: The first column with bad tensors; None if there is none.
         start: The first known value of the measure; None if there is none.
         peak: The known value with the greatest magnitude.
@@ -49,8 +49,8 @@ class ModelPage:
         measure: The measure that is shown; None if the recording's mode provides none.
         health: The map; None if no tensors are recorded.
         rows: The rows as they are drawn.
-        worst: The rows that went bad first, or else those that changed most; empty if no row went bad and the measure
-            is 0 in all rows.
+        worst: The rows that went bad first. If no row went bad, the rows that changed most; empty if the measure is 0
+            in all rows.
         num_more: Number of further such rows, which `worst` leaves out.
         headline: What happened, in one sentence.
     """
@@ -101,9 +101,9 @@ def read_model(logdir: Logdir, parameters: Parameters) -> ModelPage:
 
 
 def _worst(health: LayerHealth, measure: Measure) -> tuple[WorstRow, ...]:
-    """Returns the innermost rows that went bad: those on the way of the bad value, then in the order of their columns.
+    """Returns the innermost rows that went bad: first those on the way of the bad value, then by column.
 
-    If no row went bad, returns the innermost rows by the change of their measure; none if it is 0 in all of them.
+    If no row went bad, returns the innermost rows that changed most; empty if the measure is 0 in all rows.
     """
     worst_rows = []
     numbers = mark_numbers(health)

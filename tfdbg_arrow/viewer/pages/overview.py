@@ -25,7 +25,8 @@ _MAX_BROKEN = 5
 WAIT_S = 1.0
 """How long the page waits for rules and curves that are computed in the background, in seconds."""
 _MAX_TENSORS_BEFORE = 2_000_000
-"""Maximum number of tensors of an older bad run for which the page of a healthy run has the answer; it takes time."""
+"""The page of a healthy run has the answer about an older bad run only if that run has at most this many tensors,
+because finding the answer takes time."""
 _NUM_FIRST = 2
 """Number of alert rules that run before the curves are read."""
 
@@ -38,7 +39,7 @@ class RunSummary:
         run: The run.
         num_tensors: Number of recorded tensors.
         num_bad: Number of tensors with an infinity or a NaN.
-        first_bad_event_index: The first bad tensor by arrival; None if none is bad.
+        first_bad_event_index: The first bad tensor by arrival; None if no tensor is bad.
         first_bad_step: The marked training step of this tensor.
         first_bad_wall_time_ns: The time at which this tensor was recorded, in nanoseconds since 1970-01-01T00:00:00Z.
         first_step: The first training step.
@@ -82,9 +83,9 @@ class OverviewPage:
         verdict: `bad`, `expected` (the bad values did no harm), `healthy`, `unmeasured` (no run looked for infinities
             or NaN) or `empty` (nothing is recorded).
         headline: The answer in one sentence.
-        origin: The tensor that is to blame, as `first_nonfinite` returns it; None if none is bad.
+        origin: The tensor that is to blame, as `first_nonfinite` returns it; None if no tensor is bad.
         before: The tensor that was to blame in the last bad run, if the page is about a newest run that is healthy;
-            else None.
+            otherwise None.
         why: What the origin's op did, if the counts prove it.
         repair: How to fix the bad values.
         growth: A quantity that grew from step to step until the origin went bad.
@@ -96,7 +97,7 @@ class OverviewPage:
         rules: The alert rules that found something, the most severe first.
         unfinished_rules: The rules that ran out of time or memory.
         pending_rules: The rules that still run.
-        strip: The strip of the origin's run, else of the last selected run; None if there is none.
+        strip: The strip of the origin's run or, without an origin, of the last selected run; None if there is no strip.
         training: The course of the training, for the same run; None if there is none.
         not_observed: One line about tensors that could be bad but were not checked; None if there are no such tensors.
         coverage: The full coverage.
@@ -178,7 +179,7 @@ def read_overview(logdir: Logdir, parameters: Parameters) -> OverviewPage:
 
 
 def _before(logdir: Logdir, summaries: Sequence[RunSummary], about: AboutRuns) -> NonFinite | None:
-    """Returns the tensor that was to blame in the last bad run, which the newest run may fix."""
+    """Returns the tensor that was to blame in the last bad run. The newest run may be a repaired program."""
     if not summaries or summaries[-1].run.run_id not in about.run_ids:
         return None
     bad = [summary for summary in summaries if summary.num_bad and summary.run.run_id not in about.run_ids]

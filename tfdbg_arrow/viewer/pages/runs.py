@@ -30,7 +30,7 @@ class RunFacts:
     Attributes:
         last_loss: The last known loss; None if it is not known.
         last_position: The training step of this loss, or its execution if the run has no steps.
-        headline: The headline of the tensor to blame, as `first_nonfinite` returns it; None if none is bad.
+        headline: The headline of the tensor to blame, as `first_nonfinite` returns it; None if no tensor is bad.
         culprit_event_index: The event of this tensor.
     """
 
@@ -46,7 +46,7 @@ class RunRow:
 
     Attributes:
         summary: The run's summary.
-        is_first_bad: Whether it went bad before all others.
+        is_first_bad: Whether the run went bad before all other runs.
         verdict: `went bad first`, `4 steps later`, `not bad` and so on.
         facts: The facts that take long to read; None if they were not read.
     """
@@ -180,7 +180,11 @@ def _verdict(summary: RunSummary, bad: tuple[RunSummary, ...]) -> str:
 
 
 def _compared(summaries: tuple[RunSummary, ...], bad: tuple[RunSummary, ...]) -> tuple[str, str] | None:
-    """Returns a run that is not bad, else the first other run; and the run that went bad first, else the second run."""
+    """Returns two runs to compare: a run that is not bad, and the run that went bad first.
+
+    If no run is bad, the second run replaces the run that went bad first. If all other runs are bad, the first of them
+    replaces the run that is not bad.
+    """
     if len(summaries) < 2:
         return None
     last = bad[0] if bad else summaries[1]

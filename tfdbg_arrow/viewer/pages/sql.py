@@ -18,7 +18,7 @@ from tfdbg_arrow.viewer.page import PageKind, Parameters
 from tfdbg_arrow.viewer.saved_queries import NAME_PATTERN, SavedQueries, SavedQuery
 
 SAVE, DELETE = "sql.save", "sql.delete"
-"""The addresses to which the buttons of the page send its form."""
+"""The addresses that the buttons of the page send the form to."""
 _EDITOR = ("codemirror.css", "show-hint.css", "codemirror.js", "sql.js", "show-hint.js", "sql-hint.js")
 """The files of CodeMirror in the order in which a page must load them."""
 _COLUMNS = """

@@ -24,24 +24,25 @@ class TensorPage:
 
     Attributes:
         tensor: The tensor.
-        inputs: The inputs of its op in this call and iteration, in order.
+        inputs: The inputs of the tensor's op in this call and iteration, in order.
         forward: For a gradient, the op that the gradient belongs to.
-        called_from: The calls that led to this execution of its op, innermost first.
-        layer: The Keras layer or module that its op belongs to.
+        called_from: The calls that led to this execution of the tensor's op, innermost first.
+        layer: The Keras layer or module that the tensor's op belongs to.
         made_at: The line where the user created the layer, loss, metric or optimizer, as in `NonFinite`.
-        role: The role of its op.
-        samples: The samples that hold its bad elements, as in `NonFinite`.
+        role: The role of the tensor's op.
+        samples: The samples that hold the tensor's bad elements, as in `NonFinite`.
         path: For a bad tensor, the path from the origin to this tensor, as in `Provenance.path`; otherwise empty.
         why: What the origin's op did, if the counts prove it.
         repair: How to fix the bad values.
         growth: A quantity that grew from step to step until the origin's op went bad.
         is_path_cut: Whether the search for the path stopped at its limit. The page `provenance` searches further.
-        stack: The Python stack that created its op, ran it, or first used the tensor; innermost frame first.
-        source: The lines around the relevant line; for a gradient, the line of its forward op.
+        stack: The Python stack that created the tensor's op, ran the op, or first used the tensor; innermost frame
+            first.
+        source: The lines around the relevant line; for a gradient, the line of the forward op.
         values: The elements from the requested element on, if they were recorded.
         num_rows: Maximum number of rows of elements on a page.
         num_columns: Maximum number of columns of elements on a page.
-        histogram: The distribution of its elements, if they were recorded and are numbers.
+        histogram: The distribution of the elements, if they were recorded and are numbers.
         previous_event_index: The recorded tensor before this tensor; None for the first.
         next_event_index: The recorded tensor after this tensor; None for the last.
         previous_bad_event_index: The bad tensor before this tensor.
