@@ -331,13 +331,13 @@ def read_graph_choices(logdir: Logdir, run_id: str | None) -> tuple[GraphChoice,
     return tuple(GraphChoice(graph_id=graph_id, graph_name=name) for graph_id, name in rows)
 
 
-def read_texts(logdir: Logdir, query: str, run_id: str | None) -> tuple[str, ...]:
+def read_texts(logdir: Logdir, query: str, *parameters: object) -> tuple[str, ...]:
     """Returns the texts that a query finds, at most MAX_CHOICES.
 
     Args:
         logdir: The logdir.
-        query: A query with one column. Each of its parameters is the run ID.
-        run_id: The run.
+        query: A query with one column.
+        parameters: The values for the `?` in the query.
     """
-    rows = logdir.kept_rows(f"SELECT * FROM ({query}) AS c ORDER BY 1 LIMIT {MAX_CHOICES}", [run_id] * query.count("?"))
+    rows = logdir.kept_rows(f"SELECT * FROM ({query}) AS c ORDER BY 1 LIMIT {MAX_CHOICES}", parameters)
     return tuple(str(row[0]) for row in rows if row[0] is not None)

@@ -16,8 +16,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
+from importlib import resources
 
-from tfdbg_arrow.query.engine import Engine
+from tfdbg_arrow.query.engine import Engine, sql_literal
 from tfdbg_arrow.query.model_health.columns import Axis
 from tfdbg_arrow.query.model_health.sums import Sums
 from tfdbg_arrow.query.stacks import line_text
@@ -91,8 +93,13 @@ class Labels:
     max_depth: int = MAX_DEPTH
     num_folded: int = 0
 
+    @property
+    def run(self) -> str:
+        """The run, as an SQL literal."""
+        return sql_literal(self.run_id)
+
     def of_graph_ops(self) -> str:
-        """Returns the SELECT of the labels of graph ops, one row per op. Each parameter is the run."""
+        """Returns the SELECT of the labels of graph ops, one row per op."""
         line, lines = self._line("r.run_id", "r.stack_trace_id", "f.stack_trace_id")
         return (
             "SELECT graph_id, op_name, min(op_type) AS op_type, min(op_index) AS op_index, "
@@ -106,7 +113,8 @@ class Labels:
             "AND o.op_name = coalesce(r.made_for, r.op_name) "
             "LEFT JOIN gradient_op AS g ON g.run_id = r.run_id AND g.graph_id = r.graph_id AND g.op_name = r.op_name "
             "LEFT JOIN graph_op AS f ON f.run_id = r.run_id AND f.graph_id = r.forward_graph_id "
-            f"AND f.op_name = r.forward_op_name {lines}WHERE r.run_id = ?) AS labelled GROUP BY graph_id, op_name"
+            f"AND f.op_name = r.forward_op_name {lines}WHERE r.run_id = {self.run}) AS labelled "
+            "GROUP BY graph_id, op_name"
         )
 
     def of_eager(self, source: str) -> str:
@@ -114,9 +122,9 @@ class Labels:
 
         Args:
             source: A SELECT with the columns scope, own_layer, own_role, stack_trace_id, forward_layer, forward_role,
-                forward_stack_trace_id, and any others. Each parameter is the run.
+                forward_stack_trace_id, and any others.
         """
-        line, lines = self._line("?", "r.stack_trace_id", "r.forward_stack_trace_id")
+        line, lines = self._line(self.run, "r.stack_trace_id", "r.forward_stack_trace_id")
         is_gradient = "r.scope <> 'external' AND r.own_role = 'gradient'"
         return (
             f"SELECT labelled.*, {self._kind()} AS kind, {self._path()} AS path, {_ROLE} AS role FROM ("
@@ -126,6 +134,21 @@ class Labels:
             f"AS any_role, CASE WHEN r.scope <> 'external' THEN {line} END AS line "
             f"FROM ({source}) AS r {lines}) AS labelled"
         )
+
+    def executions(self) -> str:
+        """Returns the SELECT of the executions of the run, with the columns that a label needs."""
+        return f"""\
+    SELECT
+        e.execution_index, e.layer AS own_layer, e.role AS own_role, e.stack_trace_id, f.layer AS forward_layer,
+        f.role AS forward_role, f.stack_trace_id AS forward_stack_trace_id
+    FROM execution AS e
+    LEFT JOIN (
+        SELECT execution_index, layer, role, stack_trace_id
+        FROM execution
+        WHERE run_id = {self.run}
+            AND execution_index IN (SELECT forward_execution_index FROM execution WHERE run_id = {self.run})
+    ) AS f ON f.execution_index = e.forward_execution_index
+    WHERE e.run_id = {self.run}"""
 
     def _line(self, run: str, own_stack: str, forward_stack: str) -> tuple[str, str]:
         """Returns the SQL expression for the line of an op, and the joins that it needs."""
@@ -197,18 +220,6 @@ def read_labels(logdir: Engine, *, run_id: str) -> Labels:
 
 
 _EXECUTION_KEYS = "e.own_layer, e.own_role, e.stack_trace_id, e.forward_layer, e.forward_role, e.forward_stack_trace_id"
-_EXECUTIONS = """\
-    SELECT
-        e.execution_index, e.layer AS own_layer, e.role AS own_role, e.stack_trace_id, f.layer AS forward_layer,
-        f.role AS forward_role, f.stack_trace_id AS forward_stack_trace_id
-    FROM execution AS e
-    LEFT JOIN (
-        SELECT execution_index, layer, role, stack_trace_id
-        FROM execution
-        WHERE run_id = ? AND execution_index IN (SELECT forward_execution_index FROM execution WHERE run_id = ?)
-    ) AS f ON f.execution_index = e.forward_execution_index
-    WHERE e.run_id = ?"""
-"""Selects the executions of a run, with the columns that a label needs. Each parameter is the run."""
 _STATISTICS = """\
     count(*) AS num_tensors,
     sum(CASE WHEN h.num_zero IS NOT NULL THEN CAST(h.size AS DOUBLE) END) AS num_sized,
@@ -218,174 +229,42 @@ _STATISTICS = """\
     avg(h.mean_finite) AS mean,
     var_pop(h.mean_finite) AS mean_variance,
     avg(h.stddev_finite * h.stddev_finite) AS variance"""
+_SUMS = (
+    "num_tensors, num_sized, num_zero, max_abs, num_means, mean, mean_variance, variance, "
+    "num_finite * num_means * (variance + mean_variance + mean * mean) AS square_sum"
+)
+"""The columns of _STATISTICS, and the sum of the squares of the elements."""
 _FINITE = "CAST(h.size AS DOUBLE) - h.num_nan - h.num_neg_inf - h.num_pos_inf"
 """The number of finite elements. Tensors with equal numbers are grouped, so that their means have equal weights."""
 
 
 def _statement(axis: Axis, labels: Labels) -> str:
-    """Returns the SQL statement of `read_groups`. Each parameter is the run."""
-    where = f"WHERE h.run_id = ? AND {axis.condition}"
-    eager = labels.of_eager(
-        f"SELECT h.scope, h.op_type, h.output_slot, {_EXECUTION_KEYS}, {axis.place} AS place, {_FINITE} AS num_finite, "
-        f"h.has_inf_or_nan AS is_bad, min(h.wall_time_ns) AS wall_time_ns,\n{_STATISTICS}\nFROM tensor_health AS h "
-        f"LEFT JOIN ({_EXECUTIONS}) AS e ON e.execution_index = h.execution_index {where} AND h.scope <> 'graph' "
-        f"GROUP BY h.scope, h.op_type, h.output_slot, {_EXECUTION_KEYS}, {axis.place}, {_FINITE}, h.has_inf_or_nan"
+    """Returns the SQL statement of `read_groups`."""
+    keys = f"h.scope, h.op_type, h.output_slot, {_EXECUTION_KEYS}"
+    eager_outputs = (
+        f"SELECT {keys}, {axis.place} AS place, {_FINITE} AS num_finite, h.has_inf_or_nan AS is_bad, "
+        f"min(h.wall_time_ns) AS wall_time_ns,\n{_STATISTICS}\nFROM tensor_health AS h "
+        f"LEFT JOIN ({labels.executions()}) AS e ON e.execution_index = h.execution_index "
+        f"WHERE h.run_id = {labels.run} AND {axis.condition} AND h.scope <> 'graph' "
+        f"GROUP BY {keys}, {axis.place}, {_FINITE}, h.has_inf_or_nan"
     )
-    statistics = (
-        "num_tensors, num_sized, num_zero, max_abs, num_means, mean, mean_variance, variance, "
-        "num_finite * num_means * (variance + mean_variance + mean * mean) AS square_sum"
+    return _template().format(
+        run=labels.run,
+        graph_labels=labels.of_graph_ops(),
+        eager_outputs=labels.of_eager(eager_outputs),
+        place=axis.place,
+        condition=axis.condition,
+        num_finite=_FINITE,
+        statistics=_STATISTICS,
+        sums=_SUMS,
+        other=OTHER,
+        not_activations=_NOT_ACTIVATIONS,
     )
-    row = "kind, path, is_gradient, role"
-    return f"""\
-WITH label AS ({labels.of_graph_ops()}),
-family AS (
-    -- Graphs that were traced from one function have op outputs in common.
-    SELECT g.graph_id, min(g.graph_id) OVER (PARTITION BY g.graph_name, s.file_path, s.lineno) AS family
-    FROM graph AS g
-    LEFT JOIN user_frame AS s ON s.run_id = g.run_id AND s.stack_trace_id = g.stack_trace_id
-    WHERE g.run_id = ?
-),
-leaving AS (
-    -- An output of a gradient op that an op of another purpose takes.
-    SELECT DISTINCT i.graph_id, i.source_op_name AS op_name, i.source_output_slot AS output_slot,
-        CASE WHEN t.role = 'optimizer' THEN 1 ELSE 0 END AS is_for_optimizer
-    FROM graph_op_input AS i
-    JOIN label AS s ON s.graph_id = i.graph_id AND s.op_name = i.source_op_name AND s.is_gradient = 1
-    JOIN label AS t ON t.graph_id = i.graph_id AND t.op_name = i.op_name AND t.is_gradient = 0
-    WHERE i.run_id = ? AND NOT i.is_control
-    UNION
-    SELECT r.graph_id, r.op_name, r.output_slot, 0
-    FROM graph_function_output AS r
-    JOIN label AS s ON s.graph_id = r.graph_id AND s.op_name = r.op_name AND s.is_gradient = 1
-    WHERE r.run_id = ? AND r.graph_id IN (SELECT graph_id FROM execution WHERE run_id = ?)
-),
-variable_gradient AS (
-    SELECT DISTINCT graph_id, op_name, output_slot
-    FROM leaving
-    WHERE is_for_optimizer = (SELECT max(is_for_optimizer) FROM leaving)
-),
-weight_read AS ({_WEIGHT_READS}),
-graph_output AS (
-    SELECT
-        h.graph_id, h.op_name, h.output_slot, {axis.place} AS place, {_FINITE} AS num_finite,
-        h.has_inf_or_nan AS is_bad,
-{_STATISTICS}
-    FROM tensor_health AS h
-    {where} AND h.scope = 'graph'
-    GROUP BY h.graph_id, h.op_name, h.output_slot, {axis.place}, {_FINITE}, h.has_inf_or_nan
-),
-eager_output AS ({eager}),
-output AS (
-    SELECT
-        coalesce(l.kind, 'role') AS kind, coalesce(l.path, '{OTHER}') AS path,
-        coalesce(l.is_gradient, 0) AS is_gradient, l.role, coalesce(l.wall_time_ns, 0) AS wall_time_ns,
-        coalesce(l.op_index, 0) AS op_index,
-        c.family AS group_id, h.op_name, h.output_slot, h.graph_id, h.place, h.num_finite, h.is_bad,
-        CASE WHEN coalesce(l.is_gradient, 0) = 0 AND coalesce(l.role, 'forward') = 'forward'
-            AND l.op_type NOT IN {_NOT_ACTIVATIONS} THEN 1 ELSE 0 END AS is_activation,
-        CASE WHEN v.op_name IS NULL THEN 0 ELSE 1 END AS is_variable_gradient,
-        CASE WHEN w.op_name IS NULL THEN 0 ELSE 1 END AS is_weight,
-        {statistics}
-    FROM graph_output AS h
-    LEFT JOIN label AS l ON l.graph_id = h.graph_id AND l.op_name = h.op_name
-    LEFT JOIN family AS c ON c.graph_id = h.graph_id
-    LEFT JOIN variable_gradient AS v
-        ON v.graph_id = h.graph_id AND v.op_name = h.op_name AND v.output_slot = h.output_slot
-    LEFT JOIN weight_read AS w ON w.graph_id = h.graph_id AND w.op_name = h.op_name AND h.output_slot = 0
-    UNION ALL
-    SELECT
-        kind, path, is_gradient, role, wall_time_ns, 0, CASE WHEN scope <> 'external' THEN stack_trace_id END, op_type,
-        output_slot, NULL, place, num_finite, is_bad,
-        CASE WHEN is_gradient = 0 AND coalesce(role, 'forward') = 'forward' AND op_type NOT IN {_NOT_ACTIVATIONS}
-            THEN 1 ELSE 0 END,
-        0, 0, {statistics}
-    FROM eager_output
-),
-row_mean AS (
-    SELECT {row}, place, sum(num_finite * num_means * mean) / sum(num_finite * num_means) AS row_mean
-    FROM output
-    WHERE num_finite * num_means > 0
-    GROUP BY {row}, place
-),
-cell AS (
-    SELECT
-        {", ".join(f"o.{name}" for name in row.split(", "))}, o.place,
-        CAST(sum(num_tensors) AS BIGINT) AS num_tensors,
-        CAST(sum(CASE WHEN is_bad IS NOT NULL THEN num_tensors ELSE 0 END) AS BIGINT) AS num_measured,
-        CAST(sum(CASE WHEN is_bad THEN num_tensors ELSE 0 END) AS BIGINT) AS num_bad,
-        sum(num_sized) AS num_sized, sum(num_zero) AS num_zero, max(max_abs) AS max_abs,
-        nullif(sum(num_finite * num_means), 0) AS num_elements,
-        max(m.row_mean) AS mean,
-        sum(num_finite * num_means * (variance + mean_variance + (o.mean - m.row_mean) * (o.mean - m.row_mean)))
-            AS squares,
-        CAST(sum(CASE WHEN is_bad AND is_variable_gradient = 1 THEN num_tensors ELSE 0 END) AS BIGINT)
-            AS num_bad_gradients,
-        CAST(sum(CASE WHEN is_bad AND is_weight = 1 THEN num_tensors ELSE 0 END) AS BIGINT) AS num_bad_weights,
-        max(CASE WHEN is_activation = 1 THEN max_abs END) AS activation_max_abs,
-        sum(CASE WHEN is_activation = 1 THEN num_sized END) AS num_activation_sized,
-        sum(CASE WHEN is_activation = 1 THEN num_zero END) AS num_activation_zero
-    FROM output AS o
-    LEFT JOIN row_mean AS m
-        ON m.kind = o.kind AND m.path = o.path AND m.is_gradient = o.is_gradient AND m.role IS NOT DISTINCT FROM o.role
-        AND m.place = o.place
-    GROUP BY {", ".join(f"o.{name}" for name in row.split(", "))}, o.place
-),
-square AS (
-    -- The mean square sum of each op output.
-    SELECT
-        {row}, place, group_id, op_name, output_slot, is_variable_gradient, is_weight,
-        sum(square_sum) / nullif(sum(num_means), 0) AS square_sum,
-        sum(CASE WHEN NOT is_bad THEN square_sum END) / nullif(sum(CASE WHEN NOT is_bad THEN num_means END), 0)
-            AS good_square_sum
-    FROM output
-    GROUP BY {row}, place, group_id, op_name, output_slot, is_variable_gradient, is_weight
-),
-norm AS (
-    SELECT
-        {row}, place, sum(square_sum) AS norm_square,
-        sum(CASE WHEN is_variable_gradient = 1 THEN good_square_sum END) AS gradient_square,
-        sum(CASE WHEN is_weight = 1 THEN good_square_sum END) AS weight_square
-    FROM square
-    GROUP BY {row}, place
-),
-made AS (
-    SELECT {row}, count(*) AS num_outputs, min(wall_time_ns) AS wall_time_ns, min(graph_id) AS graph_id,
-        min(op_index) AS op_index
-    FROM (
-        SELECT {row}, graph_id, group_id, op_name, output_slot, min(wall_time_ns) AS wall_time_ns,
-            min(op_index) AS op_index
-        FROM output
-        GROUP BY {row}, graph_id, group_id, op_name, output_slot
-    ) AS distinct_output
-    GROUP BY {row}
-)
-SELECT
-    c.kind, c.path, c.is_gradient, c.role, d.num_outputs, d.wall_time_ns, coalesce(d.graph_id, 0), d.op_index,
-    c.place, c.num_tensors, c.num_measured, c.num_bad, c.num_sized, c.num_zero, c.max_abs, c.num_elements, c.mean,
-    c.squares, n.norm_square, n.gradient_square, c.num_bad_gradients, n.weight_square, c.num_bad_weights,
-    c.activation_max_abs, c.num_activation_sized, c.num_activation_zero
-FROM cell AS c
-JOIN norm AS n
-    ON n.kind = c.kind AND n.path = c.path AND n.is_gradient = c.is_gradient AND n.role IS NOT DISTINCT FROM c.role
-    AND n.place = c.place
-JOIN made AS d
-    ON d.kind = c.kind AND d.path = c.path AND d.is_gradient = c.is_gradient AND d.role IS NOT DISTINCT FROM c.role"""
 
 
-_WEIGHT_READS = """\
-    -- The first read, outside the optimizer, of each variable that its graph trains.
-    SELECT graph_id, op_name
-    FROM (
-        SELECT
-            r.graph_id, r.op_name,
-            row_number() OVER (PARTITION BY r.graph_id, t.variable_op_name ORDER BY r.op_index, r.op_name) AS number
-        FROM label AS r
-        JOIN (
-            SELECT DISTINCT graph_id, variable_op_name, read_op_name FROM trained_variable WHERE run_id = ?
-        ) AS t ON t.graph_id = r.graph_id AND t.read_op_name = r.op_name
-        WHERE coalesce(r.role, 'forward') IN ('forward', 'loss') AND r.is_gradient = 0
-    ) AS numbered
-    WHERE number = 1"""
+@cache
+def _template() -> str:
+    return (resources.files("tfdbg_arrow.query.model_health") / "cells.sql").read_text("utf-8")
 
 
 _QUANTITIES = (
@@ -398,10 +277,9 @@ _QUANTITIES = (
 
 def read_groups(logdir: Engine, axis: Axis, labels: Labels) -> list[Group]:
     """Returns the tensors of a run by row and role, in no particular order."""
-    statement = _statement(axis, labels)
     groups: dict[tuple[RowKey, str | None], Group] = {}
     for kind, path, is_gradient, role, num_outputs, wall_time_ns, graph_id, op_index, column, *values in logdir.rows(
-        statement, [labels.run_id] * statement.count("?")
+        _statement(axis, labels)
     ):
         key = RowKey(kind, path, bool(is_gradient))
         group = groups.get((key, role))
@@ -416,10 +294,11 @@ def read_keys(logdir: Engine, labels: Labels, event_indexes: Sequence[int]) -> d
     """Returns the rows of tensors, by event_index."""
     if not event_indexes:
         return {}
-    among = f"h.run_id = ? AND h.event_index IN ({', '.join(map(str, event_indexes))})"
+    among = f"h.run_id = {labels.run} AND h.event_index IN ({', '.join(map(str, event_indexes))})"
     eager = labels.of_eager(
         f"SELECT h.event_index, h.scope, {_EXECUTION_KEYS} FROM tensor_health AS h "
-        f"LEFT JOIN ({_EXECUTIONS}) AS e ON e.execution_index = h.execution_index WHERE {among} AND h.scope <> 'graph'"
+        f"LEFT JOIN ({labels.executions()}) AS e ON e.execution_index = h.execution_index "
+        f"WHERE {among} AND h.scope <> 'graph'"
     )
     statement = (
         f"WITH label AS ({labels.of_graph_ops()}) "
@@ -428,7 +307,7 @@ def read_keys(logdir: Engine, labels: Labels, event_indexes: Sequence[int]) -> d
         f"WHERE {among} AND h.scope = 'graph' "
         f"UNION ALL SELECT event_index, kind, path, is_gradient FROM ({eager}) AS eager"
     )
-    rows = logdir.rows(statement, [labels.run_id] * statement.count("?"))
+    rows = logdir.rows(statement)
     return {event_index: RowKey(kind, path, bool(is_gradient)) for event_index, kind, path, is_gradient in rows}
 
 
@@ -450,7 +329,7 @@ def row_condition(path: str, side: str | None, *, run_id: str) -> tuple[str, lis
         chosen += f" AND is_gradient = {int(side == 'gradient')}"
     of_graphs = labels.of_graph_ops()
     of_eager = labels.of_eager(
-        f"SELECT 'execution' AS scope, e.execution_index, {_EXECUTION_KEYS} FROM ({_EXECUTIONS}) AS e"
+        f"SELECT 'execution' AS scope, e.execution_index, {_EXECUTION_KEYS} FROM ({labels.executions()}) AS e"
     )
     condition = (
         "(h.scope = 'graph' AND (h.graph_id, h.op_name) IN "
@@ -458,7 +337,6 @@ def row_condition(path: str, side: str | None, *, run_id: str) -> tuple[str, lis
         "OR h.scope = 'execution' AND h.execution_index IN "
         f"(SELECT execution_index FROM ({of_eager}) AS eager WHERE {chosen})"
     )
-    parameters = [*[run_id] * of_graphs.count("?"), *given, *[run_id] * of_eager.count("?"), *given]
     if path == "input" and side != "gradient":
         condition += " OR h.scope = 'external'"
-    return condition + ")", parameters
+    return condition + ")", [*given, *given]

@@ -55,10 +55,10 @@ def read_update_ratios(logdir: Engine, axis: Axis, labels: Labels) -> list[Updat
         f"{axis.place} AS place, max(u.update_rms / u.variable_rms) FROM variable_update AS u "
         "JOIN label AS r ON r.graph_id = u.graph_id AND r.op_name = u.read_op_name "
         "JOIN tensor_health AS h ON h.run_id = u.run_id AND h.event_index = u.update_event_index "
-        f"WHERE u.run_id = ? AND u.variable_rms > 0 AND {axis.condition} "
+        f"WHERE u.run_id = {labels.run} AND u.variable_rms > 0 AND {axis.condition} "
         "GROUP BY r.kind, r.path, r.is_gradient, is_weight, place"
     )
-    rows = logdir.rows(statement, [labels.run_id] * statement.count("?"))
+    rows = logdir.rows(statement)
     return [
         UpdateRatio(RowKey(kind, path, bool(is_gradient)), column, ratio, bool(is_weight))
         for kind, path, is_gradient, is_weight, column, ratio in rows

@@ -57,6 +57,7 @@ def read_tensors(logdir: Logdir, parameters: Parameters) -> TensorsPage:
         logdir,
         "SELECT op_type FROM graph_op WHERE run_id = ? UNION SELECT op_type FROM execution WHERE run_id = ?",
         run_id,
+        run_id,
     )
     hint = ""
     if not window.num_matching and filter_.layer is not None:
