@@ -317,4 +317,4 @@ def _order(process: _Process) -> tuple[int, str]:
 
 
 def _read_processes(logdir: Engine) -> _Processes:
-    return logdir.kept("processes", lambda: _Processes(logdir))
+    return logdir.kept("processes", None, lambda: _Processes(logdir))

@@ -60,11 +60,12 @@ class Engine(Protocol):
         The engine may also show other runs, so queries must still name the run.
         """
 
-    def kept(self, _: Hashable, make: Callable[[], _Kept]) -> _Kept:
+    def kept(self, client: str, key: Hashable, make: Callable[[], _Kept]) -> _Kept:
         """Returns the value that `make` returns. An engine may cache the value until the parts change.
 
         Args:
-            _: The cache key.
+            client: What the value is for. Each client has a cache of its own.
+            key: The key of the value in this cache.
             make: Computes the value from the rows.
         """
         return make()

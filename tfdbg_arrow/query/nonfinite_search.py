@@ -71,7 +71,7 @@ def first_nonfinite(
         if is_allowed is not None:
             return _search(open_, asked, wanted, is_allowed)
         # Keep the answer, because pages and reports ask this question many times.
-        answers: dict[tuple[object, ...], NonFinite | None] = open_.kept(first_nonfinite, dict)
+        answers: dict[tuple[object, ...], NonFinite | None] = open_.kept("first_nonfinite", None, dict)
         key = (wanted, asked.run_ids)
         if key not in answers:
             answers[key] = _search(open_, asked, wanted, None)

@@ -77,16 +77,17 @@ class Scopes:
 
     Args:
         backend: Labels executions, and interns layers and roles.
-        graphs: Looks up the ops of graphs.
 
     Attributes:
+        graphs: Looks up the ops of graphs. Set it before a program runs: the describer of graphs needs the scopes, too.
         intern_stack: `(skip)`: returns the ID of the calling thread's stack; see Backend.intern_stack.
         enter_gradient: The fast path for the gradients of eager ops; see Backend.enter_gradient.
     """
 
-    def __init__(self, backend: Backend, *, graphs: Graphs) -> None:
+    graphs: Graphs
+
+    def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        self._graphs = graphs
         self.intern_stack = backend.intern_stack
         self.enter_gradient = backend.enter_gradient
         self._thread = _Thread()
@@ -130,7 +131,7 @@ class Scopes:
 
     def of_graph_op(self, op: Any) -> Scope:
         """Returns the scope for the gradient of a graph op."""
-        forward = self._graphs.forward_op(op)
+        forward = self.graphs.forward_op(op)
         if forward is None:
             return Scope(role=GRADIENT)
         return Scope(role=GRADIENT, layer=forward.layer, forward_op=(forward.graph_id, forward.op_name))
@@ -142,7 +143,7 @@ class Scopes:
             attrs: The same object that was passed to the tape.
             graph: The graph in which the gradient is computed; None in eager code.
         """
-        op = None if graph is None else self._graphs.op_of_attrs(attrs, graph)
+        op = None if graph is None else self.graphs.op_of_attrs(attrs, graph)
         return Scope(role=GRADIENT) if op is None else self.of_graph_op(op)
 
     def of_results(self, outputs: Sequence[Any]) -> Scope:

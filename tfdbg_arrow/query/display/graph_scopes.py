@@ -150,7 +150,7 @@ def scope_graph(
             answer about a graph. None unfolds the layers that contain layers.
         max_nodes: Maximum number of nodes. A scope for which there is no room stays folded.
     """
-    tree = logdir.kept(("scopes", run_id, graph_id), lambda: _read_tree(logdir, run_id=run_id, graph_id=graph_id))
+    tree = logdir.kept("graph scopes", (run_id, graph_id), lambda: _read_tree(logdir, run_id=run_id, graph_id=graph_id))
     is_open, no_room = tree.opened(open_ids, max_nodes)
     nodes, open_scopes, node_of = tree.shown(is_open)
     calls = called_graphs(

@@ -219,7 +219,7 @@ class Culprits:
 
         if self._origins.is_allowed is not None:
             return find()  # another question may allow other origins
-        return self._logdir.kept((Culprits, self._run_id, self._origins.kinds), find)
+        return self._logdir.kept("culprits", (self._run_id, self._origins.kinds), find)
 
     def _find_most_harmful(self, is_passed_over: Callable[[TensorEvent], bool]) -> list[tuple[str, list[TensorEvent]]]:
         """Returns each effect of the most harmful rank, with the origins of its first sinks that have origins.

@@ -109,7 +109,7 @@ class DataFlow:
 
         The caller must hold the `lock` of the data flow while using it.
         """
-        return logdir.kept((cls, run_id), lambda: cls(logdir, run_id=run_id))
+        return logdir.kept("data flow", run_id, lambda: cls(logdir, run_id=run_id))
 
     def inputs_of(self, event: TensorEvent) -> tuple[Input, ...]:
         """Returns the inputs of the op that made a tensor, in order.

@@ -52,10 +52,10 @@ _MAX_LOADED_SCOPES = 4
 _MAX_KEPT_ROWS = 64
 """Maximum number of query results that `kept_rows` keeps."""
 _SCHEMA_NUMBERS = count()
-_MAX_KEPT = 6
-"""Maximum number of values that `kept` keeps.
+_MAX_KEPT = 2
+"""Maximum number of values that `kept` keeps for each client. They suffice to compare two runs.
 
-They suffice for two runs: for each run, a reader with up to about 200 MB, and some small values.
+The reader of the data flow is the largest value, with up to about 200 MB for a run.
 """
 
 
@@ -96,7 +96,7 @@ class OpenLogdir(Statements, Engine):
         self._by_run: dict[str, dict[str, tuple[str, ...]]] = {}
         self._scopes: OrderedDict[str, SubLogdir] = OrderedDict()
         self._derived: list[weakref.ref[OpenLogdir]] = []
-        self._results: OrderedDict[Hashable, Any] = OrderedDict()
+        self._results: dict[str, OrderedDict[Hashable, Any]] = {}
         self._lasting: dict[Callable[[Self], Any], Any] = {}
         self.questions = Questions()
         try:
@@ -224,19 +224,20 @@ class OpenLogdir(Statements, Engine):
     def _restricted(self, run_ids: Sequence[str], *, loads: bool = False) -> SubLogdir:
         return SubLogdir(self, run_ids, loads=loads)
 
-    def kept(self, key: Hashable, make: Callable[[], _Result]) -> _Result:
+    def kept(self, client: str, key: Hashable, make: Callable[[], _Result]) -> _Result:
         """Returns a cached value computed from the rows; `make` computes it again after the parts changed."""
-        if key not in self._results:
-            self._results[key] = make()
-        self._results.move_to_end(key)
-        while len(self._results) > _MAX_KEPT:
-            self._results.popitem(last=False)
-        value: _Result = self._results[key]
+        values = self._results.setdefault(client, OrderedDict())
+        if key not in values:
+            values[key] = make()
+        values.move_to_end(key)
+        while len(values) > _MAX_KEPT:
+            values.popitem(last=False)
+        value: _Result = values[key]
         return value
 
     def kept_rows(self, query: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         """Returns the result of `rows`, cached until the parts change. Use it for at most a few thousand rows."""
-        results: OrderedDict[Hashable, list[tuple[Any, ...]]] = self.kept("rows", OrderedDict)
+        results: OrderedDict[Hashable, list[tuple[Any, ...]]] = self.kept("rows", None, OrderedDict)
         key = query, tuple(parameters)
         rows = results.pop(key, None)
         if rows is None:
@@ -420,7 +421,7 @@ class SubLogdir(OpenLogdir):
         self._scopes = OrderedDict()
         self._derived = []
         whole._derived[:] = [*(other for other in whole._derived if other() is not None), weakref.ref(self)]
-        self._results, self._lasting = OrderedDict(), {}
+        self._results, self._lasting = {}, {}
         self._parts = {}
         self._take_from_whole()
 
@@ -453,9 +454,9 @@ class SubLogdir(OpenLogdir):
         """Returns the logdir restricted to one run."""
         return self if self._run_ids == (run_id,) else self._whole.of_run(run_id)
 
-    def kept(self, key: Hashable, make: Callable[[], _Result]) -> _Result:
+    def kept(self, client: str, key: Hashable, make: Callable[[], _Result]) -> _Result:
         """Returns a cached value computed from the rows. A logdir and its SubLogdirs share one cache."""
-        return self._whole.kept((self._run_ids, key), make)
+        return self._whole.kept(client, (self._run_ids, key), make)
 
     def forget(self) -> None:
         """Clears all values that were computed from the parts, for a caller that replaces rows."""

@@ -78,6 +78,18 @@ class Recording:
         self._start_ns = time.time_ns()
         self.run_id = make_run_id(self._start_ns, host_name=redaction.host_name, pid=os.getpid())
         undo.callback(remove_run, settings.logdir, run_id=self.run_id)
+        links, optimizer = self._open_files(redaction, undo)
+        judge = GraphJudge(is_used_by_graph=is_used_by_graph)
+        self.stop = self._make_stop(judge, links) if settings.stops_or_calls else None
+        self._open_sink(links, redaction, undo)
+        self._has_forked = False
+        self._make_observers(links, judge, optimizer)
+        undo.callback(self.stop_recording)
+        undo.callback(self.remove_hooks)
+
+    def _open_files(self, redaction: Redaction, undo: ExitStack) -> tuple[GraphLinks, GraphOptimizer]:
+        """Creates the files of the run, its uploader, the backend, and what counts the tensors that are left out."""
+        settings = self.settings
         self._uploader = (
             Uploader(
                 settings.remote,
@@ -105,10 +117,12 @@ class Recording:
         optimizer = self._backend.load_optimizer(records_others=settings.op_regex is None)
         self._stats = CaptureStats(_weakly(self._append), num_events=self._backend.num_events)
         self._coverage = Coverage(settings, stats=self._stats)
-        links = GraphLinks(self._files.names)
-        judge = GraphJudge(is_used_by_graph=is_used_by_graph)
         optimizer.set_stop_rules(*stop_rules())
-        self.stop = self._make_stop(judge, links) if settings.stops_or_calls else None
+        return GraphLinks(self._files.names), optimizer
+
+    def _open_sink(self, links: GraphLinks, redaction: Redaction, undo: ExitStack) -> None:
+        """Creates the sink, and the table of stacks, which writes to it."""
+        settings = self.settings
         self._sink = Sink(
             settings.logdir,
             self.run_id,
@@ -133,11 +147,15 @@ class Recording:
             original_location=original_location,
             original_span=original_span,
         )
-        self._has_forked = False
+
+    def _make_observers(self, links: GraphLinks, judge: GraphJudge, optimizer: GraphOptimizer) -> None:
+        """Creates the objects that observe functions, graphs, sessions and training steps, and their hooks."""
+        settings = self.settings
         notes = FunctionNotes(self._stats)
         self._executed = self._make_executed(optimizer, links, judge)
         self._xla = self._choose_xla()
         self._compiled = self._make_compiled(notes) if self._xla == "inside" else None
+        scopes = Scopes(self._backend)
         self._describer = GraphDescriber(
             self._backend.core,
             links,
@@ -146,11 +164,11 @@ class Recording:
             coverage=self._coverage,
             intern_stack=self._backend.intern_stack,
             intern_traceback=self._backend.stack_table.add_traceback,
-            current_scope=lambda: scopes.current(),
+            current_scope=scopes.current,
             on_unknown_callee=lambda graph, name: notes.unobserved(name, is_defun=is_defun(graph, name)),
             on_names=_weakly(self._note_names),
         )
-        scopes = Scopes(self._backend, graphs=weakref.proxy(self._describer))
+        scopes.graphs = weakref.proxy(self._describer)
         gate = StepGate(settings.steps) if settings.steps is not None else None
         self._marks = marks = Marks(
             gate,
@@ -192,8 +210,6 @@ class Recording:
         )
         self._hooks = Hooks(observer)
         self._session_hooks = SessionHooks(self._session_runs)
-        undo.callback(self.stop_recording)
-        undo.callback(self.remove_hooks)
 
     def start(self) -> None:
         """Starts to record."""
