@@ -1,4 +1,4 @@
-"""The graphs of one run: ops, edges, functions and calls. They are loaded on first use."""
+"""The graphs of one run: ops, edges, functions and calls. Graphs are loaded on first use."""
 
 from __future__ import annotations
 
@@ -51,9 +51,10 @@ class Graph:
 
     Attributes:
         graph_id: The ID of the graph.
-        ops: The ops by name, including the nodes that TensorFlow's optimizer made. These nodes have no inputs.
+        ops: The ops by name, including the nodes that TensorFlow's optimizer made. The nodes of the optimizer have no
+            inputs.
         dtypes: Dtype of each (op name, output slot).
-        users: By the name of an op, the names of the ops that take its outputs.
+        users: For each op name, the names of the ops that take outputs of this op.
     """
 
     graph_id: int
@@ -162,7 +163,7 @@ class GraphReader:
         return self.graph(graph_id).ops.get(op_name)
 
     def argument(self, graph_id: int, op_name: str, *, function_name: str | None) -> Argument | None:
-        """Returns the argument that a Placeholder stands for, or None if it stands for no argument.
+        """Returns the argument that a Placeholder stands for, or None if the Placeholder is no argument.
 
         Args:
             graph_id: The graph.
@@ -330,7 +331,7 @@ class GraphReader:
             self._executed[executed_graph_id] = ExecutedGraph(nodes_of_graph)
 
     def _read_together(self, graph_id: int) -> list[int]:
-        """Returns a graph, the unread graphs that are connected to it through calls, and other graphs up to a limit."""
+        """Returns a graph, the unread graphs that calls connect to this graph, and other graphs up to a limit."""
 
         def unread_neighbours(of_graph: int) -> Iterator[int]:
             return (other for other in self._neighbours.get(of_graph, ()) if other not in self._graphs)
