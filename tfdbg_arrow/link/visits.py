@@ -54,7 +54,7 @@ class Visits:
         tables: The tables of the run, with the temporary tables of `Passes` and `Ops`.
         sites: The call sites.
         passes: The passes.
-        skips_iterations: Whether loops have rows only for some iterations. Then it is unknown whether an iteration
+        skips_iterations: Whether loops have rows only for some iterations. If so, it is unknown whether an iteration
             without rows ran.
 
     Attributes:
@@ -194,7 +194,7 @@ class Visits:
                 self.entry[here] = self._add_frame(here, outer)
 
     def _add_frame(self, inner: Ints, loop: int) -> Ints:
-        """Adds a frame for a loop without rows. Returns its passes, one for each frame of the inner loop."""
+        """Adds a frame for a loop without rows. Returns the new passes, one for each frame of the inner loop."""
         frame = self._passes.add_frame(int(inner[0]), len(inner))
         (parent, _) = list(self._sites.loop_ops)[loop]
         is_outermost = self._loop[parent] < 0

@@ -37,7 +37,7 @@ _AXES_OF: dict[str, tuple[int, int]] = {
 """By type of op: the index of the input that names the axes along which the op combines or picks elements, and what
 this input holds."""
 _STACKS = frozenset({"Pack", "Unpack"})
-"""Types of ops that add an axis or remove one. Their attribute `axis` is the index of this axis."""
+"""Types of ops that add or remove the axis in their attribute `axis`."""
 _SPLITS = frozenset({"Split", "SplitV"})
 LOOKUPS = frozenset({"Gather", "GatherV2", "ResourceGather"})
 """Types of ops that take slices of a table by number, such as the table of an embedding."""
@@ -46,7 +46,7 @@ _MAX_OF_PRODUCT = 20
 
 
 class Carrier(NamedTuple):
-    """A tensor whose first axis another tensor keeps.
+    """A tensor whose first axis is kept by another tensor.
 
     Attributes:
         row: The tensor.

@@ -135,7 +135,7 @@ DIFFERENTIATED_ROOT = (
     "the square of a norm. An epsilon before the root has to be large, such as 1e-4: the program differentiates this "
     "gradient again, and for a norm, that derivative is 1 / sqrt(epsilon)."
 )
-"""The fix for a root whose infinite gradient is differentiated again. It also applies inside library functions."""
+"""The fix for a root whose infinite gradient is differentiated again. The fix also applies inside library functions."""
 _TO_BASE = "Add an epsilon to the base."
 _TO_DIVISOR = "Add an epsilon to the divisor."
 _JITTER = (
@@ -177,7 +177,7 @@ _OF_CAST = Overflow(repair="Cast to a dtype with a larger range, such as bfloat1
 
 
 def _exp(computed: Computed) -> Explanation | None:
-    """Explains the exponential. The ops that take its result determine the fix."""
+    """Explains the exponential. The ops that take the result determine the fix."""
     return Overflow(repair=_repair_of_exp(computed), without="neg_inf")(computed)
 
 
@@ -225,7 +225,7 @@ def _overflows_before_training(computed: Computed) -> bool:
 
 
 def _log1p(computed: Computed) -> Explanation | None:
-    """Explains log(1 + x). If the program computes it with a logarithm, the argument to change is 1 + x."""
+    """Explains log(1 + x). If the program calls a logarithm for it, the argument to change is 1 + x."""
     explanation = _LOG1P(computed)
     if explanation is None or "Log" not in computed.program_ops:
         return explanation
@@ -707,7 +707,7 @@ def _with_pool(explanation: Explanation, computed: Computed) -> Explanation:
 
 
 def _with_product(explanation: Explanation, computed: Computed) -> Explanation:
-    """Returns the explanation of bad data. If a product was meant to mask it, the explanation says why that fails."""
+    """Explains bad data. If a product was meant to mask the data, the explanation says why the product fails."""
     line = computed.masking_product()
     if line is None:
         return explanation
