@@ -41,7 +41,7 @@ _OF_OTHER_OPS = (
     *("jacobians", "forward_mode", "ragged", "sparse", "indexed_slices", "strings", "keras_random", "random_ops"),
     *("complex_numbers", "extension_type", "quantized_and_float8", "empty_and_scalar", "methods_and_closures"),
 )
-"""Only `make exhaustive` runs these. Only their ops differ from other programs, not their graphs, calls and threads."""
+"""Only `make exhaustive` runs these programs. Other programs have the same kinds of graphs, calls and threads."""
 _LONG = ("keras_fit", "recurrent", "nested_loop_gradients", "deep_gradients", "run_eagerly")
 """`make slow` runs these programs. Shorter programs have the same kinds of graphs, calls and threads."""
 
