@@ -172,7 +172,7 @@ class Visits:
 
     def _enter(self, frames: Ints, parent: int) -> None:
         """Finds the passes of the calling graph in which the frames of a nested loop were entered."""
-        callers = [parent]  # if the parent has no rows, its callers up to the next loop
+        callers = [parent]  # the parent, and its callers up to the next loop in case the parent has no rows
         while self._parent[callers[-1]] >= 0 and not self._is_loop[callers[-1]]:
             callers.append(int(self._parent[callers[-1]]))
         ran = [_by_step(self._passes, self._passes_of(site)) for site in callers]

@@ -102,7 +102,7 @@ class FirstAxis:
         if row.op_type == "Einsum" and (labelled := self._labelled_inputs(row)):
             return _certain(source for index, source in taken if index in labelled and source in alike)
         if axes is not None:
-            # The op reduces, joins, gathers or repeats along other axes than the first one of its tensors.
+            # The op reduces, joins, gathers or repeats along axes other than the first axis of its tensors.
             return _certain(() if 0 in axes else alike)
         if row.op_type in _SPLITS:  # along the axis whose size changes
             return _certain(source for source in alike if (source.shape or ())[1:] != row.shape[1:])

@@ -189,7 +189,7 @@ def _ratios(points: Sequence[_Point]) -> list[float]:
 
 
 def _steady(ratios: list[float]) -> list[float]:
-    """Returns the ratios of the last calls that are about equal. If these are too few or small, returns all ratios."""
+    """Returns the ratios of the last calls that are about equal; all ratios if the equal ratios are few or small."""
     steady = list(takewhile(lambda ratio: max(ratio, ratios[0]) <= min(ratio, ratios[0]) * _MAX_SPREAD**0.5, ratios))
     is_enough = len(steady) >= _MIN_RATIOS and prod(steady) >= _MIN_GROWTH
     return steady if is_enough else ratios

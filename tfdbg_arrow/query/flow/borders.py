@@ -470,10 +470,10 @@ class Sessions:
     ) -> tuple[Op, Context] | None:
         """Returns the last op that wrote to a variable before a read, and the context in which this op ran.
 
-        Within the run of the read, only a write that the reader depends on counts. Any other write in that run, such as
-        the write of an optimizer, comes after the read. If the reader depends on no write, the search goes back to the
-        last earlier run of the session that wrote to the variable. The result is then the last write in this earlier
-        run.
+        Within the run of the read, a write counts only if the reader depends on it. Any other write in that run, such
+        as the write of an optimizer, comes after the read. If the reader depends on no write, the search goes back to
+        the last earlier run of the session that wrote to the variable. The result is then the last write in this
+        earlier run.
 
         Args:
             graph_id: The graph of the variable.

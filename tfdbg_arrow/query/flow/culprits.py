@@ -177,7 +177,7 @@ class Culprits:
         return any(row.event_index in others for row in behind)
 
     def _hidden_beside(self, first: TensorEvent) -> list[TensorEvent]:
-        """Returns other bad tensors that did harm in the call of an origin. The NaN of the origin hide their effects.
+        """Returns other harmful bad tensors in an origin's call. The origin's NaN hide the effects of these tensors.
 
         An infinity that is added to a NaN leaves no trace. Only two groups of ops are examined: ops that are bad at
         single points, and ops of the origin's own type. An overflow of any other op most likely has the same cause as
@@ -410,7 +410,7 @@ class Culprits:
         return min(others, key=place_behind, default=root)
 
     def _takes_unknown_op(self, row: TensorEvent) -> bool:
-        """Returns whether the graph lacks an op whose output the op of a tensor takes. Imported graphs lack all calls.
+        """Returns whether a tensor's op takes the output of an op that the graph lacks. Imported graphs lack all calls.
 
         Tensors behind a missing op come after other candidates in the same call, such as an op in the called function.
         """
@@ -480,7 +480,7 @@ class Culprits:
 
         Args:
             event: The tensor.
-            without_bad: Whether to leave out bad tensors and the tensors that they were computed from.
+            without_bad: Whether to leave out bad tensors and the tensors from which bad tensors were computed.
         """
 
         def sources(row: TensorEvent) -> Iterator[TensorEvent]:

@@ -149,8 +149,8 @@ class ExecutedGraph:
         """Returns the op and slot that a node of the optimizer replaces, or None if they are not known.
 
         A user of the node shows the op: in the program, the user takes the output of the op in place of the output of
-        the node. The optimizer also sorts the inputs of ops such as Mul by name, so that the input of the same index
-        can be another one. So the result counts only if the name of the node does not contain the op.
+        the node. The optimizer also sorts the inputs of ops such as Mul by name, so the inputs at the same index can
+        differ. So the result counts only if the name of the node does not contain the op.
 
         Args:
             made: The node.
@@ -221,7 +221,7 @@ class Passed:
 
 
 def passed_on(graph: ExecutedGraph, name: str, slot: int) -> Passed | None:
-    """Returns the tensor of an op from which a tensor comes, or None if that depends on the context."""
+    """Returns the source of a tensor, which is a tensor of an op. None if the source depends on the context."""
     is_of_loop = False
     for _ in range(MAX_PASSED):
         node = graph.nodes.get(name)
@@ -246,7 +246,7 @@ def passed_on(graph: ExecutedGraph, name: str, slot: int) -> Passed | None:
 
 
 def all_passed_on(graph: ExecutedGraph, name: str, slot: int) -> Iterator[Passed]:
-    """Yields the tensors of ops from which a tensor can come.
+    """Yields the possible sources of a tensor, which are tensors of ops.
 
     A loop variable can come from outside the loop or from the loop's body. The result of a conditional can come from
     any branch. A tensor that a branch only hands on is left out.

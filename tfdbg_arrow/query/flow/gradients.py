@@ -26,7 +26,7 @@ class Gradients:
         self._run_id = run_id
 
     def forward_of(self, root: TensorEvent) -> list[TensorEvent]:
-        """Returns the bad tensors of a gradient's forward op, from its last run before the gradient.
+        """Returns the bad tensors that a gradient's forward op made when the op last ran before the gradient.
 
         A run without roles does not show the forward op. In such a run, the result is the bad tensors that were
         computed earlier from an input of the gradient op.

@@ -168,8 +168,8 @@ class GraphReader:
         Args:
             graph_id: The graph.
             op_name: The Placeholder.
-            function_name: The called function; None if it is unknown. It can be the original function if TensorFlow
-                made a new function to take the gradient.
+            function_name: The called function; None if it is unknown. If TensorFlow made a new function to take the
+                gradient, this can be the original function.
         """
         for name in self._variants(graph_id, function_name):
             if (of_op := self._arguments.get(name, {}).get(op_name)) is not None:
@@ -185,8 +185,8 @@ class GraphReader:
         """Returns (op name, output slot) of a function's result, or None if it is unknown.
 
         Args:
-            function_name: The called function. It can be the original function if TensorFlow made a new function to
-                take the gradient.
+            function_name: The called function. If TensorFlow made a new function to take the gradient, this can be the
+                original function.
             output_index: The index of the result.
         """
         for name in self._variants(self.function_graphs.get(function_name), function_name):

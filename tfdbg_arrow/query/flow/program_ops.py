@@ -39,8 +39,8 @@ CHAIN = "_UnaryOpsComposition"
 _SUMS_WITH_0 = frozenset({"Add", "AddV2", "Sub"})
 """Types of ops that a chain leaves out if they add or subtract 0."""
 _KEEPING_PLACES = frozenset({"Abs", "Identity", "Log", "Neg"}) | _SUMS_WITH_0
-"""Types of ops in a chain that keep bad elements bad. If the number of bad elements is unchanged, so are their
-places."""
+"""Types of ops in a chain that keep bad elements bad. If the number of bad elements does not change, the places of the
+bad elements do not change either."""
 _MERGING = frozenset({"Abs", "Relu"})
 """Types of ops whose output does not show how many finite elements of their input were negative."""
 _MAX_NAMES = 4

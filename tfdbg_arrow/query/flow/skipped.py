@@ -25,7 +25,7 @@ _MAX_SOURCES = 100
 
 @dataclass(frozen=True)
 class _ResultsOfLine:
-    """How ops used the results of all calls of a function from one line. Checks do not count as uses.
+    """How ops used the results of all calls that one line of code makes to a function. Checks do not count as uses.
 
     Attributes:
         num_finite: The number of finite results.
@@ -208,7 +208,7 @@ class SkippedUses:
         return _ResultsOfLine(*row)
 
     def _is_of_skipped(self, row: TensorEvent) -> bool:
-        """Returns whether only checks or nothing took a tensor, and it comes from a tensor with skipped uses."""
+        """Returns whether a tensor comes from a tensor with skipped uses, and nothing except checks took it."""
         uses = () if row.tensor_id is None else self._flow.events.uses(row.tensor_id)
         if not all(use.execution.op_type in CHECKS for use in uses):
             return False

@@ -73,8 +73,8 @@ class WalkedTensor:
         frame: The run of the graph; None for an eager tensor.
         name: The op; empty for an eager tensor.
         slot: The output slot; for an eager tensor, its ID.
-        is_verdict: Whether the tensor is the result of a check, or was computed from such a result instead of from the
-            value itself.
+        is_verdict: Whether the tensor is the result of a check of the value, or was computed from such a result and not
+            from the value.
         is_metric: Whether an op of a metric computed the tensor.
     """
 
