@@ -20,7 +20,7 @@ LOGDIRS = sorted(path.parent for path in GOLDEN.glob("*/*/tfdbg_arrow.json"))
 
 @pytest.fixture(scope="module")
 def logdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two calls of f(x) = x / Exp(v) that go bad in the second one; between them, an eager op sets the variable v."""
+    """Two calls of f(x) = x / Exp(v). Between the calls, an eager op sets v, so that the second call is bad."""
     run = RunBuilder("run-a")
     graph = run.graph("f").op("x", "Placeholder").op("v", "Placeholder", dtypes=["resource"])
     graph.op("read", "ReadVariableOp", ["v"], layer="net").op("Exp", inputs=["read"], layer="net")

@@ -24,7 +24,7 @@ def rows(logdir: Path, query: str = INPUTS) -> list[tuple[Any, ...]]:
 
 
 def called_twice(run: RunBuilder) -> RunBuilder:
-    """Adds a call of a function that calls another one twice: f(x) = g(g(x))."""
+    """Adds a call of a function that calls another function twice: f(x) = g(g(x))."""
     inner = run.graph("g").op("y", "Placeholder").op("Exp", inputs=["y"]).function("g_1", ["y"], ["Exp"])
     outer = run.graph("f").op("x", "Placeholder").op("a", "StatefulPartitionedCall", ["x"])
     outer.op("b", "StatefulPartitionedCall", ["a"]).function("f_1", ["x"], ["b"])
@@ -141,7 +141,7 @@ def test_the_view_in_the_sandbox_and_in_an_export(tmp_path: Path) -> None:
 
 
 def hostile(run: RunBuilder, *, iteration: int = 0, num_outputs: int = 1) -> RunBuilder:
-    """Adds graphs that call each other, a loop in which it is its own body, and rows that refer to nothing."""
+    """Adds graphs that call each other, a graph that is the body of its own loop, and rows that refer to nothing."""
     first = run.graph("f").op("x", "Placeholder").op("a", "PartitionedCall", ["x", "a"]).function("f_1", ["x"], ["a"])
     second = run.graph("g").op("y", "Placeholder").op("a", "While", ["y"]).function("g_1", ["y"], ["a:9", "none"])
     first.calls("a", "g_1", second).calls("a", "none", second, attribute="then_branch")

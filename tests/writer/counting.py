@@ -1,7 +1,7 @@
 """Counts the tensors that a program makes, from FunctionDefs and known loop counts, without using the recorder.
 
-The program runs without recording. A callback counts the eager ops, a wrapper notes each call of a function,
-and a walk through the functions' own definitions counts their tensors.
+The program runs without recording. A callback counts the eager ops. A wrapper notes each call of a function. A walk
+through the definitions of the functions counts the tensors of these functions.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Expected:
         calls: Number of graph tensors of a covered dtype in each call of a function from eager code. The calls are in
             the order in which they start.
         apart: Number of graph tensors of functions that data sets run.
-        eager: Number of outputs, of a covered dtype, of eager ops and calls.
+        eager: Number of outputs of eager ops and calls that have a covered dtype.
         num_executions: Number of eager ops and calls.
         num_external: Number of tensors of a covered dtype that are inputs of an op, but are not made by an op.
     """
@@ -131,7 +131,8 @@ class Counting:
         def execute_op(*arguments: Any) -> Any:
             read = [argument for argument in arguments if isinstance(argument, BaseResourceVariable)]
             with self._lock:
-                # Op callbacks do not see the reads. They see only the results, as tensors that no op made.
+                # Op callbacks do not see the reads. Op callbacks see only the results of reads, as tensors that no op
+                # made.
                 self._expected.num_executions += len(read)
                 self._expected.num_external -= sum(map(is_covered, read))
                 self._expected.eager["ReadVariableOp"] += sum(map(is_covered, read))
@@ -179,14 +180,14 @@ class Counting:
     def _count(
         self, function_name: str, times: Fraction, counts: Counts, *, outputs: Collection[int] | None = None
     ) -> None:
-        """Adds the tensors of `times` runs of a function. Ops that its results do not need are left out.
+        """Adds the tensors of `times` runs of a function. Ops that the function's results do not need are left out.
 
         Args:
             function_name: The function.
             times: How often the function runs.
             counts: The counts to which the tensors are added.
-            outputs: The outputs that are needed if TensorFlow inlines the function; its arguments are not counted then.
-                None if TensorFlow does not inline it, so that all outputs are needed.
+            outputs: If TensorFlow inlines the function, the outputs that are needed. The arguments are then not
+                counted. None if TensorFlow does not inline the function, so that all outputs are needed.
         """
         if times == 0:
             return
@@ -233,7 +234,7 @@ class Counting:
         return needed
 
     def _needed_inputs(self, op: Any, slots: Collection[int]) -> Collection[int]:
-        """Returns the inputs of an op that the given outputs need. For a call, its functions decide."""
+        """Returns the inputs of an op that the given outputs need. For a call, the called functions decide."""
         if plain(op.type) not in CALLS:
             return range(len(op.inputs))
         num_others = len(op.inputs) - len(self._graph(self._function_names(op)[0]).inputs)  # the condition of a branch

@@ -1,6 +1,7 @@
 """Programs that use a distribution strategy. Usage: `distributed.py PROGRAM ARGUMENTS`.
 
-Each program runs its training without a recording, then once with each backend. It fails unless all numbers are equal.
+Each program runs its training without a recording, then once with each backend. The program fails unless all numbers
+are equal.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ import numpy as np
 from tfdbg_arrow.writer.native.reference import Array, ElementKinds, float_values
 
 RELATIVE_TOLERANCE = 1e-13
-"""How far the mean and stddev of another implementation may differ from these, as a share of max_abs.
+"""By how much the mean and stddev of another implementation may differ, as a share of max_abs.
 
 The tolerance is at least the smallest float64 (5e-324). All other numbers must be equal.
 """
@@ -47,8 +47,8 @@ def measure(array: Array) -> NumericsSummary:
         array: An array of any shape with a dtype of TENSORFLOW_DTYPES; bfloat16 and float8 are those of ml_dtypes.
 
     Returns:
-        The magnitudes. They are exact (mean and stddev use exact sums), also if a sum or a square of the elements
-        would overflow or underflow in float64.
+        The magnitudes. The results are exact (mean and stddev use exact sums), even if a sum or a square of the
+        elements would overflow or underflow in float64.
 
     Raises:
         TypeError: The dtype is not one of TENSORFLOW_DTYPES.
@@ -77,7 +77,7 @@ def measure(array: Array) -> NumericsSummary:
 def _count_subnormal(finite: Array, dtype: np.dtype[Any]) -> int:
     """Returns the number of finite elements between zero and the smallest normal number of the dtype.
 
-    A complex element is subnormal if either part is.
+    A complex element is subnormal if either part is subnormal.
     """
     if dtype.kind in "biu":
         return 0

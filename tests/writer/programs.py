@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 on_thread_start: list[Callable[[], None]] = []
-"""Functions that programs call at the start of code that TensorFlow runs in another thread."""
+"""Programs call these functions at the start of code that TensorFlow runs in another thread."""
 
 
 Times = int | Fraction

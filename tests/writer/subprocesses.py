@@ -14,7 +14,7 @@ def run_python(script: Path, text: str, *arguments: object, returncode: int = 0,
 
     Args:
         script: The path to which the script is written.
-        text: The program. It is dedented.
+        text: The program. The script is dedented.
         *arguments: Command-line arguments of the script.
         returncode: The expected exit code.
         **environment: Environment variables to add.

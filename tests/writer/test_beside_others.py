@@ -42,7 +42,7 @@ def checking_numerics() -> Iterator[None]:
 
 
 def outcome(program: Program) -> Any:
-    """Returns the result of a program, or the type and text of its error, without numbers that differ between runs."""
+    """Returns a program's result, or the type and text of its error. Numbers that differ between runs are left out."""
     try:
         return np.asarray(program()).tolist()
     except Exception as error:

@@ -140,7 +140,7 @@ def test_it_fills_again_and_ignores_a_value_that_stays_bad(tmp_path: Path) -> No
         executed([1, 2, 3, 4, inf, 5, 6, 7, inf, 8, 9, 10, 11, 12, inf, 13, 14])
         tfdbg_arrow.flush()
         executed([15, nan, 16, 17, 18])
-    # Only three healthy events, as many as the box holds, come before the second inf, so it is not written.
+    # The second inf is not written: only three healthy events come before it, and the box holds three events.
     expected = [3.0, 4.0, inf, 5.0, 11.0, 12.0, inf, 13.0, 14.0, 15.0, nan, 16.0]
     assert np.array_equal(outputs(tmp_path), expected, equal_nan=True)
 

@@ -135,7 +135,7 @@ def test_the_first_of_each_kind_of_bad_value_is_never_dropped(tmp_path: Path) ->
     found = tfdbg_arrow.first_nonfinite(tmp_path)
     assert found is not None
     assert (found.num_pos_inf, found.num_nan, found.size) == (1, 0, VALUES[0].size)
-    # The inf came from outside. An earlier, dropped event could have made it.
+    # The inf came from outside. An earlier, dropped event could have made the inf.
     assert (found.op_type, found.is_origin) == (None, False)
     nan = tfdbg_arrow.first_nan(tmp_path)
     assert nan is not None

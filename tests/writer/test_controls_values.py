@@ -1,4 +1,4 @@
-"""`values=` keeps the elements of the tensors of chosen ops. Of other tensors, it keeps only the health."""
+"""`values=` keeps the elements of the tensors of chosen ops. For other tensors, `values=` keeps only the health."""
 
 from __future__ import annotations
 

@@ -374,13 +374,13 @@ def test_a_graph_without_loops_copies_one_tensor_to_the_host(is_small: bool, tmp
 
 
 def split_inputs(node: Any) -> tuple[list[str], list[str]]:
-    """Returns the tensors that a node takes, and the nodes that it only waits for."""
+    """Returns the tensors that a node takes, and the nodes for which it only waits."""
     data = [name for name in node.input if not name.startswith("^")]
     return data, [name.removeprefix("^") for name in node.input if name.startswith("^")]
 
 
 def test_the_consumers_of_a_large_tensor_run_after_the_last_node_that_reads_it(tmp_path: Path) -> None:
-    """When they run, no other node holds the tensor, so TensorFlow can reuse its memory for the result."""
+    """When the consumers run, no other node holds the tensor, so TensorFlow can reuse its memory for the result."""
     edited = edited_for_gpu(lambda x: tf.math.sqrt(tf.math.log(x)), tmp_path, is_small=False)
     by_name = {node.name: node for node in edited.node}
     (data,), (control,) = split_inputs(by_name["Sqrt"])
@@ -414,7 +414,7 @@ def test_the_terms_of_a_sum_are_copied(tmp_path: Path) -> None:
 
 
 def test_tensors_are_copied_in_a_graph_with_references_to_variables(tmp_path: Path) -> None:
-    """An op can write to the memory of a variable of TensorFlow 1 while something else holds it."""
+    """An op can write to the memory of a variable of TensorFlow 1 while something else holds this memory."""
 
     def program(x: tf.Tensor) -> Any:
         variable = tf.raw_ops.VariableV2(shape=[2], dtype=tf.float32)
@@ -469,14 +469,13 @@ def test_a_tensor_with_the_elements_of_another_one_is_not_counted_again(is_small
     ops = added_ops(edited)
     assert ops["Snapshot"] == 0
     assert ops["DenseBincount"] == (0 if is_small else len(own))
-    # Only reshaped tensors of unknown shape need a node. This node reads the shape.
+    # Only reshaped tensors of unknown shape need a node that reads the shape.
     shapes = [node for node in edited.node if node.op == "TfdbgArrowView" and node.attr["num_views"].i == 0]
     assert {node.input[0] for node in shapes} == {"ExpandDims", "Reshape", "transpose"}
 
 
 def summarized(edited: Any) -> tuple[list[str], dict[str, str]]:
-    """Returns the nodes whose outputs are counted or copied, and for each node that reuses the counts of another node,
-    that node."""
+    """Returns the nodes whose outputs are counted or copied, and the node whose counts each other node reuses."""
     (record_op,) = (node for node in edited.node if node.op == "TfdbgArrowRecordDevice")
     given = [node.name for node in edited.node if not node.name.startswith("tfdbg_arrow_record_")]
     names = [given[key] for key in record_op.attr["nodes"].list.i]

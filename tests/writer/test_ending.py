@@ -1,4 +1,4 @@
-"""The end of a recording: its messages while it takes long, and disable(wait=False)."""
+"""The end of a recording: the messages of an end that takes long, and disable(wait=False)."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def test_a_training_that_xla_compiles_keeps_its_numbers(name: str, tmp_path: Pat
     wanted = run_training(compiled, 16)
     assert wanted == run_training(compiled, 16, tmp_path / "shapes", "auto", "SHAPE")
     got = run_training(compiled, 16, tmp_path / "health", "auto", "FULL_HEALTH")
-    # XLA rounds `a * b + c` only once. If something also reads the product, XLA rounds it separately.
+    # XLA rounds `a * b + c` only once. If something also reads the product, XLA rounds the product separately.
     assert got["last_loss"] == pytest.approx(wanted["last_loss"], rel=1e-3)
     assert rows(tmp_path / "health", "SELECT count(*) > 1000 FROM tensor_health") == [(True,)]
 
@@ -182,7 +182,7 @@ def with_loops(x: Any) -> Any:
 def ran(logdir: Path, function: Any, *arguments: Any) -> collections.Counter[tuple[str, str]]:
     """Returns how often each node (name, op type) ran in a call, according to TensorFlow's own profiler.
 
-    It leaves out nodes that only pass a tensor on, since the profiler of some versions of TensorFlow does not see them.
+    Nodes that only pass a tensor on are left out, because the profiler of some TensorFlow versions does not see them.
     """
     options = tf.profiler.experimental.ProfilerOptions(host_tracer_level=3, python_tracer_level=0)
     tf.profiler.experimental.start(str(logdir), options)

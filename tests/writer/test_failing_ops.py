@@ -45,7 +45,7 @@ def record_failure(logdir: Path, health_backend: str, program: Callable[[], Any]
 
 
 def errors(logdir: Path) -> list[tuple[str, str]]:
-    """Returns the op type (or that it is a call) and the error of each row."""
+    """Returns the op type, or `call`, and the error of each row."""
     op_types = {
         row["execution_index"]: "call" if row["op_type"].startswith("__") else row["op_type"]
         for row in rows(logdir, "execution")

@@ -24,7 +24,8 @@ pytestmark = pytest.mark.usefixtures("not_recording")
 
 SPOOL_RECORDS = 4096
 NUM_OPS = 4000
-"""Each op has two records: itself and its output. All records together need about twice the space of the spool."""
+"""Each op has two records: one for the op, and one for its output. All records together need about twice the space of
+the spool."""
 
 
 @pytest.mark.parametrize("health_backend", mostly_slow(["native", "tensorflow"], fast=["native"]))

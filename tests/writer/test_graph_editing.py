@@ -116,7 +116,7 @@ class ProgramOp:
 
 
 def program_ops(graph_id: int) -> list[ProgramOp]:
-    """Returns ops whose names are not the end of another op's name. The first two are arguments."""
+    """Returns ops whose names are not the end of another op's name. The first two ops are arguments."""
     ops = [ProgramOp(graph_id, f"^{i}", "Placeholder", (900 + 10 * graph_id + i,), False) for i in range(2)]
     for i, op_type in enumerate(TYPES):
         keys = tuple(-1 if (i + slot) % 5 == 0 else 1000 * graph_id + 10 * i + slot for slot in range(4))
@@ -404,7 +404,7 @@ def check_attributes(record: Any, expected: Expected) -> None:
 
 
 def check_kept_inputs(record: Any, original: Any, *, keeps_inputs: bool) -> None:
-    """Checks that a record op takes the inputs of its node that it must keep, and has their indexes."""
+    """Checks that a record op takes those inputs of its node that must be kept, and has the indexes of these inputs."""
     _, *kept = record.input
     indexes = list(record.attr["kept_inputs"].list.i)
     assert keeps_inputs or not kept

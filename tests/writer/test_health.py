@@ -54,10 +54,10 @@ FLOATS = sorted(EXPONENT_AND_MANTISSA_BITS)
 COMPLEX_PARTS = {"complex64": "float32", "complex128": "float64"}
 DTYPES = sorted(reference.TENSORFLOW_DTYPES)
 
-# Kernels work on vectors of 16, 32 or 64 bytes, rows of 4 vectors and blocks of 252 rows. They measure elements in
+# Kernels work on vectors of 16, 32 or 64 bytes, rows of 4 vectors and blocks of 252 rows. Kernels measure elements in
 # blocks of 2048 and rows of 16, and complex elements in blocks of 65536. A histogram has one counter for each index for
-# fewer than 512 elements, and several counters for each index otherwise. It looks for subnormal elements in blocks of
-# 64.
+# fewer than 512 elements, and several counters for each index otherwise. A histogram's kernel looks for subnormal
+# elements in blocks of 64.
 VECTORS = [vectors * bytes_ for bytes_ in (16, 32, 64) for vectors in (1, 4, 252, 504)]
 
 
@@ -493,7 +493,8 @@ def fallback_results() -> dict[str, Any]:
     return {kernel: json.loads(_run_with_kernel(kernel)[1]) for kernel in ("avx2", "baseline")}
 
 
-# On x86-64, glibc's fenv_t ends with the MXCSR register. Its bits 6 and 15 flush subnormal numbers to zero.
+# On x86-64, glibc's fenv_t ends with the MXCSR register. Bits 6 and 15 of this register flush subnormal numbers to
+# zero.
 _MXCSR_OFFSET = 28
 _DENORMALS_ARE_ZERO_AND_FLUSH_TO_ZERO = 0x8040
 

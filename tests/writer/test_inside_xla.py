@@ -1,4 +1,4 @@
-"""Functions that XLA compiles are recorded inside: they keep their numbers, and every tensor is recorded."""
+"""Functions that XLA compiles keep their numbers, and every tensor inside is recorded."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(core is None, reason="the native core is not bui
 
 
 def make_recording(directory: Path, *, capacity: int = 1024) -> Any:
-    """Returns a recording that TensorFlow does not write to."""
+    """Returns a recording to which TensorFlow does not write."""
     return core.Recording(str(directory / "a.spool"), str(directory / "a.values"), capacity, 3, 0, 1)
 
 

@@ -1,4 +1,4 @@
-"""Op callbacks of the program together with those of the recorder."""
+"""Op callbacks of the program together with op callbacks of the recorder."""
 
 from __future__ import annotations
 

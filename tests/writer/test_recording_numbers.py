@@ -28,7 +28,7 @@ def bits(result: Any) -> list[tuple[str, Any]]:
 
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Any, Any]]:
-    """Returns the numbers or the exception of each feature, without a recording and with one recording for all."""
+    """Returns the numbers or the exception of each feature, without a recording and within one common recording."""
 
     def outcome(name: str) -> Any:
         keras.utils.set_random_seed(0)

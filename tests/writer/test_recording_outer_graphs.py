@@ -15,7 +15,7 @@ from .tables import rows
 
 @pytest.fixture(autouse=True)
 def empty_default_graph() -> None:
-    """Resets the default graph. Ops that other tests leave there would make it the outer graph of every function."""
+    """Resets the default graph. With ops from other tests, this graph would be the outer graph of every function."""
     tf.compat.v1.reset_default_graph()
 
 

@@ -80,7 +80,7 @@ def start(places: tuple[Path, Path, Path], *, redact: str, how: str) -> Program:
 
 
 def contents(logdir: Path) -> Iterator[tuple[str, bytes]]:
-    """Yields the name and bytes of each file. For parts, which are compressed, also yields the rows."""
+    """Yields the name and bytes of each file. Parts are compressed, so this function also yields the rows of parts."""
     for path in sorted(logdir.rglob("*")):
         yield f"name of {path}", str(path.relative_to(logdir)).encode()
         if path.is_file():

@@ -280,7 +280,7 @@ def test_a_ragged_batch(is_reversed: bool, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("is_reversed", "is_sliced"), [(False, False), (True, False), (False, True)])
 def test_the_mean_of_an_empty_row_of_a_ragged_batch(is_reversed: bool, is_sliced: bool, tmp_path: Path) -> None:
-    """In the near misses, the means are in another order than the samples, or those of some samples."""
+    """In the near misses, the means are in another order than the samples, or some samples have no mean."""
     weight = tf.Variable(1.0)
     lists = [[1.0] * (1 + number % 5) for number in range(NUM_RECORDS)]
     lists[BAD_RECORD] = []
@@ -394,7 +394,7 @@ def test_several_bad_samples_of_the_batch_itself(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("is_bad_before", [False, True])
 def test_slices_of_an_array_in_eager_code(is_bad_before: bool, tmp_path: Path) -> None:
-    """Nothing shows that the slice is a batch, so the answer shows its row, and no row of the labels."""
+    """Nothing shows that the slice is a batch. So the answer shows the row of the slice, but no row of the labels."""
     weights = tf.Variable(tf.ones([3]))
 
     def program() -> None:
@@ -563,7 +563,7 @@ def test_train_on_batch(is_shown: bool, tmp_path: Path) -> None:
 
 
 def test_train_on_batch_with_a_variable_that_is_none(tmp_path: Path) -> None:
-    """The text shows three arguments, and the batch has three tensors, but x has two of them."""
+    """The text shows three arguments, and the batch has three tensors, but the argument x consists of two tensors."""
     import keras
 
     weights = None
@@ -793,7 +793,7 @@ def test_a_sample_of_equal_elements(tmp_path: Path) -> None:
 
 
 def shown_of_batches(logdir: Path, records: Any) -> tuple[tuple[SampleInput, ...], str]:
-    """Returns the bad sample of batches of records, of which a step takes the logarithm, and its text."""
+    """Records steps that take the logarithm of batches, and returns the bad sample and its text."""
 
     @tf.function
     def step(batch: tf.Tensor) -> tf.Tensor:

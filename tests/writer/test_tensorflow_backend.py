@@ -130,7 +130,7 @@ def elements(dtype_name: str, size: int = 67) -> npt.NDArray[Any]:
 
 
 def all_dtypes() -> None:
-    """Makes tensors of each dtype, some of them empty, in a graph without static shapes and outside of it."""
+    """Makes tensors of each dtype, some of them empty, in a graph without static shapes and in eager code."""
     arrays = [elements(name) for name in DTYPES] + [elements(name, 0).reshape(0, 3) for name in DTYPES]
     small = np.array([3e-310, -5e-324, 0.0, 2e-308])
     arrays += [small, small[:2], np.append(small, 1e308), np.full(3, 0.1), np.array(np.nan, np.float32), np.array(-2.5)]
@@ -195,7 +195,8 @@ def assert_same_tensors(got: Recorded, wanted: Recorded) -> None:
 
 
 LONG_MODE = pytest.param("FULL_NUMERICS", marks=pytest.mark.exhaustive)
-"""TensorFlow compiles its summaries for each dtype, which is slow. test_an_eager_row_equals_the_twins covers it."""
+"""TensorFlow is slow to compile the summaries of this mode for each dtype. test_an_eager_row_equals_the_twins covers
+the mode."""
 
 
 @pytest.mark.slow

@@ -37,7 +37,7 @@ def fed_and_used(logdir: Path, function_name: str) -> set[str]:
 
 
 def expected_rows(logdir: Path, function_name: str, step_stats: Any) -> Counter[str]:
-    """Returns the expected number of rows of each tensor that is not fed. It is the number of runs of the op."""
+    """Returns how many rows each tensor that is not fed must have: as many as the number of runs of its op."""
     runs = num_runs_of_nodes(step_stats)
     types = {row["op_name"]: row["op_type"] for row in rows(logdir, "graph_op") if row["graph_id"] == 0}
     fed = fed_and_used(logdir, function_name)

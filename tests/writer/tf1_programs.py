@@ -22,8 +22,8 @@ class Program:
 
     Attributes:
         build: Adds ops to the default graph and returns the runs.
-        is_v2: Whether its control flow uses functions.
-        has_references: Whether its variables are references.
+        is_v2: Whether the control flow of the program uses functions.
+        has_references: Whether the variables of the program are references.
     """
 
     build: Callable[[], list[Step]]
@@ -98,7 +98,7 @@ def feeds() -> list[Step]:
         ([low, {"high": high}], {x: data, y: [0.0, 0.0]}),
         ((square.op, "total:0", []), {x: data}),
         (total, {square: data}),  # the producer of a fed tensor does not run
-        ([high], {low: data[:, :1], x: data}),  # one output of an op is fed, the other is computed
+        ([high], {low: data[:, :1], x: data}),  # one output of an op is fed, the other output is computed
         ([x, total], {x: data}),
         (length, {names: ["a", "bc"]}),
     ]

@@ -45,7 +45,7 @@ def ranges(first: Ints, last: Ints) -> tuple[Ints, Ints]:
 
 
 def distinct(values: Ints) -> Ints:
-    """Returns the distinct values, sorted. `np.unique` hashes them, which takes several times as long."""
+    """Returns the distinct values, sorted. `np.unique` would hash the values, which takes several times as long."""
     values = np.sort(values)
     return values[np.concatenate([[True], values[1:] != values[:-1]])] if len(values) else values
 
@@ -64,7 +64,7 @@ def has(keys: Ints, sorted_keys: Ints) -> Bools:
 
 
 class KeySet:
-    """A set of keys that grows by arrays.
+    """A set of keys to which arrays of keys are added.
 
     The set consists of sorted arrays, each at least twice as long as the next, so that adding few keys to many is
     cheap.

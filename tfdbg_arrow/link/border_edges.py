@@ -1,7 +1,7 @@
 """Edges over borders: they connect the arguments and results of calls, branches and loops with the calling ops.
 
-The edges follow the tables in "Data flow" of the specification, and the rules "Functions of one graph" and "Frames and
-iterations" there.
+The specification defines these edges in the tables of "Data flow", and in "Functions of one graph" and "Frames and
+iterations".
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Interfaces:
         return merged
 
     def _merged_results(self, graph_id: int, function_name: str, *, is_alone: bool = False) -> dict[int, Result]:
-        """Returns the results by index, like `arguments`; with `is_alone`, only the results of the function itself."""
+        """Returns the results by index, like `arguments`. With `is_alone`, leaves out other functions of the graph."""
         merged: dict[int, Result] = {}
         for name in [function_name] if is_alone else self._variants(graph_id, function_name):
             merged = self._results.get(name, {}) | merged
@@ -102,8 +102,8 @@ class BorderEdges:
         is_fed: For each tensor, whether the tensor was fed to runs of a session.
         is_border: For each op, whether the op hands on the tensor of another op instead of computing a tensor.
         results: (function, output index) -> tensor at the site of the outermost graph.
-        calling_ops: (site, op name) -> (number of the op, first tensor of the op). Includes the ops of arguments and
-            results.
+        calling_ops: (site, op name) -> (number of the op, first tensor of the op). The ops of arguments and results are
+            included.
         silent_sites: Sites of branches that may have run without a row.
     """
 

@@ -3,7 +3,7 @@
 TensorFlow names an op of an inlined function `<calling op>/<op>`. For control flow, TensorFlow adds components of its
 own: `while/body/_9/…`, `cond/then/_174/…`, `indexed_case/branch1/_74/…`. A call site is this path without the name of
 the op. Names of ops may contain slashes, so the text alone does not show where one name ends. The recorded calls show
-it.
+where each name ends.
 
 Source: tensorflow/core/common_runtime/{inline_function_utils,lower_while_op,lower_if_op,lower_case_op}.cc.
 """
@@ -25,7 +25,7 @@ _NUMBER = r"(?:/_\d+)?"
 _RENAMED = r"_\d+"
 """The suffix that TensorFlow appends to the name of a loop that it rebuilds for a gradient."""
 _MAX_DEPTH = 64
-"""Maximum depth of calls within calls. Here and below, only a hostile logdir exceeds the limit."""
+"""Maximum depth of calls within calls. Only a hostile logdir exceeds this limit or the next limit."""
 _MAX_TEXT = 20_000
 """Maximum number of characters of a call site."""
 
@@ -89,8 +89,8 @@ class _Caller(NamedTuple, Generic[C]):
 class CallChains(Generic[C]):
     """Finds the chains of calls of one run.
 
-    `while_1` may be an op of this name, or the renamed op `while`. The call sites inside such a loop fit both. `levels`
-    returns the chain with the fewest renamed ops.
+    `while_1` may be an op of this name, or the renamed op `while`. The call sites inside such a loop fit both ops.
+    `levels` returns the chain with the fewest renamed ops.
 
     Args:
         callers: Returns the calls that lead to a graph.
@@ -174,5 +174,5 @@ def callee_pattern(site: str, call: CallingOp, *, is_renamed: bool = False) -> r
 
 
 def join_site(site: str, op_name: str) -> str:
-    """Returns the call site of the graph that an op calls, as far as the op's name determines it."""
+    """Returns the call site of the graph that an op calls, as far as the op's name determines the call site."""
     return f"{site}/{op_name}" if site else op_name

@@ -14,7 +14,8 @@ from tfdbg_arrow.link.call_chains import LOOP, CallChains, call_suffix, join_sit
 from tfdbg_arrow.link.sessions import Sessions
 
 _MAX_SITES = 200_000
-"""Maximum number of call sites. Beyond it, call sites without rows are left out. Only a hostile logdir has more."""
+"""Maximum number of call sites. Beyond this number, call sites without rows are left out. Only a hostile logdir has
+more call sites."""
 
 
 class Call(NamedTuple):

@@ -1,4 +1,4 @@
-"""Eager: the tensors of eager code, and the executions that took and made them."""
+"""Eager: the tensors of eager code, and the executions that took or made these tensors."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ class Eager:
     Attributes:
         index, event, graph, type: Columns with one value for each execution: `execution_index`, `event_index`,
             `graph_id` (-1 for an op), and the index of the op type in `types`.
-        is_writer, is_replacing, is_iterator, is_unlinked: The same for each execution as in `Ops` for each op.
+        is_writer, is_replacing, is_iterator, is_unlinked: Flags of each execution, with the same meaning as the flags
+            of ops in `Ops`.
         types: The types of ops, and the names of functions.
     """
 

@@ -50,7 +50,7 @@ class Way(IntEnum):
 
 
 class Edge(NamedTuple):
-    """One edge. Its owner is an op or a tensor."""
+    """One edge. The owner of the edge is an op or a tensor."""
 
     owner: int
     input_index: int

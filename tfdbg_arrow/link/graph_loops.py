@@ -1,4 +1,4 @@
-"""GraphLoops: the loops and branches of TensorFlow 1. Their ops are ops of the graph itself.
+"""GraphLoops: the loops and branches of TensorFlow 1, which consist of ops of the graph itself.
 
 Enter ops lead into a loop, and Exit ops lead out of the loop. The ops of a loop run in frames of their own.
 """
@@ -120,7 +120,7 @@ class GraphLoops:
     def last_pass(self, passes: Ints, loops: Ints) -> Ints:
         """Returns the last pass of loops that were entered in passes, -1 if the last pass is unknown.
 
-        This is the pass in which the condition ended the loop.
+        In the last pass, the condition ended the loop.
         """
         last = np.full(len(passes), -1)
         if len(self._entered):
@@ -184,8 +184,8 @@ def _flags(places: Ints, size: int) -> Bools:
 def _read_parts(tables: Tables, enters: str) -> dict[int, dict[str, tuple[int, int, bool]]]:
     """Returns (part, outer part or -1, whether the op merges a loop variable) of each op in a loop, by graph and name.
 
-    Ops that are connected without passing an Enter or an Exit run in the same frames. Together, they are a part of the
-    graph.
+    Ops that are connected without passing an Enter or an Exit run in the same frames. Together, such ops are a part of
+    the graph.
     """
     where = _GRAPHS.format(enters=enters)
     types: dict[int, dict[str, str]] = defaultdict(dict)

@@ -49,7 +49,7 @@ class GraphSources:
 
     Attributes:
         passes: The passes of the run.
-        visits: Which call sites ran in these passes.
+        visits: The call sites that ran in these passes.
         ops: The ops at all call sites.
         eager: The executions.
         loops: The loops of TensorFlow 1.

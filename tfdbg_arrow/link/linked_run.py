@@ -21,8 +21,8 @@ from tfdbg_arrow.link.variables import Variables
 from tfdbg_arrow.link.visits import Visits, read_call_sites
 
 WINDOW_ROWS = 200_000
-"""Number of rows that are followed at a time. With the tensors between these rows that have no row of their own, they
-take about 200 MB."""
+"""Number of rows that are followed at a time. These rows, and the tensors between them that have no row, take about 200
+MB."""
 _MAX_BETWEEN = 4_000_000
 """In a window, at most this many tensors without a row are followed. Further inputs count as not recorded."""
 
@@ -102,8 +102,8 @@ class LinkedRun:
             - `input_index`: The index of the input, -1 if it is unknown.
             - `source_node_id`: The `node_id` of the source, -1 if the input is not recorded. No node has the ID -1.
             - `kind`: The index in KINDS.
-            - `op`, `type`, `slot`: The columns of the source in `linked_op` and `linked_type`, and its output slot.
-              Each is -1 if the source has none.
+            - `op`, `type`, `slot`: The columns of the source in `linked_op` and `linked_type`, and its output slot. A
+              column is -1 if the source has no such value.
         """
         keys, events = (self._keys, self._events) if condition == "true" else self._read_rows(condition)
         by_event = np.argsort(events, kind="stable")
@@ -122,7 +122,7 @@ class LinkedRun:
         yield self._columns(*self._unlinked(condition, events))
 
     def sources(self, keys: Ints) -> Sources:
-        """Returns the inputs of tensors. If an op takes a resource, its input is the content of the resource."""
+        """Returns the inputs of tensors. The input of an op that takes a resource is the content of the resource."""
         parts = []
         for is_part, follow in (
             (is_graph(keys), self._of_graph),

@@ -26,9 +26,9 @@ NEVER_BAD = r"bool|string|q?u?int\d+"
 _UNLINKED = f"{op_traits.TAKES_FROM_STORE.pattern}|({'|'.join(op_traits.PIPELINE_ENDS)}).*"
 """Matches the types of ops whose outputs no row links to their sources."""
 _BORDER_NODES = "('Identity', 'Switch', 'Merge', 'Enter', 'Exit', 'NextIteration')"
-"""Types of nodes at borders, from "Optimized graphs" in the specification, which this package implements."""
+"""Types of nodes at borders, as listed in "Optimized graphs" in the specification."""
 _MAX_OUTPUTS = 65_536
-"""Maximum number of outputs of one op. Only a hostile logdir has more."""
+"""Maximum number of outputs of one op. Only a hostile logdir has an op with more outputs."""
 MAX_TENSORS = 40_000_000
 """Maximum number of outputs of all ops at all call sites. This number of outputs takes 1 GB."""
 
@@ -109,8 +109,8 @@ class Ops:
 
     Attributes:
         site, base, num_outputs, position: Columns with one value for each op. The position is the `op_index` of the op,
-            or of the op for which the optimizer made the op. In a session's run, it is the place of the op in the order
-            of the run.
+            or of the op for which the optimizer made the op. In a session's run, the position is the place of the op in
+            the order of the run.
         is_made: Whether the optimizer made the op.
         is_writer, is_reference_writer, is_replacing, is_iterator: Whether and how the op writes to a resource.
         is_unlinked: Whether no row links the outputs of the op to their sources.

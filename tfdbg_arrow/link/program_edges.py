@@ -1,7 +1,8 @@
 """Edges within a graph: the edges of the program, and the edges of the optimized graphs that ran.
 
 If all inputs of a node are known, the edges of the node replace the edges of the program. Otherwise, the node is at a
-border of a call, a branch or a loop. Then the edges of the program, which lead over the border, are added.
+border of a call, a branch or a loop. In this case, the edges of the program are added, because they lead over the
+border.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class ProgramEdges:
     """The edges within graphs.
 
     Attributes:
-        of_ops: Edges of ops, which apply to all outputs of an op.
+        of_ops: Edges that apply to all outputs of an op.
         of_tensors: Edges of single tensors.
         call_inputs: (calling op, input index) -> tensor.
         has_inputs: The ops that have an input in the program.

@@ -1,7 +1,7 @@
 """Variables: the writes to each resource in program order, and the content of a resource at a point of the program.
 
 See "Resources" and "Order of writes" in the specification. The content after a write has a key of its own. So a chain
-of writes that each depend on the previous content needs only one key for each write.
+of writes needs only one key for each write, even if each write depends on the previous content.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ class Visits:
         tables: The tables of the run, with the temporary tables of `Passes` and `Ops`.
         sites: The call sites.
         passes: The passes.
-        skips_iterations: Whether loops have rows only for some iterations. Then it is unknown whether an iteration
+        skips_iterations: Whether loops have rows only for some iterations. If so, it is unknown whether an iteration
             without rows ran.
 
     Attributes:
@@ -172,7 +172,7 @@ class Visits:
 
     def _enter(self, frames: Ints, parent: int) -> None:
         """Finds the passes of the calling graph in which the frames of a nested loop were entered."""
-        callers = [parent]  # if the parent has no rows, its callers up to the next loop
+        callers = [parent]  # the parent, and its callers up to the next loop in case the parent has no rows
         while self._parent[callers[-1]] >= 0 and not self._is_loop[callers[-1]]:
             callers.append(int(self._parent[callers[-1]]))
         ran = [_by_step(self._passes, self._passes_of(site)) for site in callers]
@@ -194,7 +194,7 @@ class Visits:
                 self.entry[here] = self._add_frame(here, outer)
 
     def _add_frame(self, inner: Ints, loop: int) -> Ints:
-        """Adds a frame for a loop without rows. Returns its passes, one for each frame of the inner loop."""
+        """Adds a frame for a loop without rows. Returns the new passes, one for each frame of the inner loop."""
         frame = self._passes.add_frame(int(inner[0]), len(inner))
         (parent, _) = list(self._sites.loop_ops)[loop]
         is_outermost = self._loop[parent] < 0

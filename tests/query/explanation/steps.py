@@ -89,7 +89,7 @@ class Step:
         return self
 
     def reason(self, name: str, tmp_path: Path, *, result: str | None = None) -> Explanation:
-        """Returns the explanation of the result of an op, if the call returns this result, or that of another op."""
+        """Returns the explanation of an op's result. The call returns this result, or the result of the op `result`."""
         self.graph.function("f", ["x"], [result or name])
         return reason_of(self.run, self.events[name], tmp_path)
 

@@ -99,7 +99,7 @@ def test_an_eager_value_that_where_replaces(tmp_path: Path) -> None:
     [(["Sqrt"], "the input of Sqrt"), (["Sqrt", "Mul"], "the input of Sqrt"), (["Mul"], "the divisor")],
 )
 def test_a_root_behind_a_divisor_of_0_needs_the_second_where(behind: list[str], where: str, tmp_path: Path) -> None:
-    """The slope of the root is infinite, too. If only the divisor is replaced, 0 times that slope is NaN."""
+    """The slope of the root is infinite, too. If only the divisor is replaced, 0 times the infinite slope is NaN."""
     step, last = Step().takes(ZERO), "x"
     for op_type in behind:
         step.op(op_type, op_type, [last], ZERO)

@@ -78,7 +78,7 @@ def test_the_norm_of_a_gradient_that_overflows(
 
 
 def test_the_norm_of_a_gradient_that_is_a_penalty(tmp_path: Path) -> None:
-    """The program differentiates the norm. So the norm scales no gradient, and nothing is clipped."""
+    """The program differentiates the norm. A norm that is differentiated scales no gradient, and nothing is clipped."""
     step = Step(is_first=False).takes(CLEAN).op("root", "Sqrt", ["x"], CLEAN)
     step.gradient("gradient", "Mul", ["x", "x"], CLEAN, "root").op("square", "Square", ["gradient"], INF)
     step.op("sum", "Sum", ["square"], INF).op("norm", "Sqrt", ["sum"], INF)
@@ -212,7 +212,8 @@ def reason_of_batch(
 ) -> Explanation:
     """Returns the explanation of squares that overflow in some of 20 samples, in the first or a later step.
 
-    The label is passed through an op of the type `before`. Both have positive and negative elements.
+    The label is passed through an op of the type `before`. The label and the result of this op have positive and
+    negative elements.
     """
     run = RunBuilder("run-a")
     batch = counts(pos=20)

@@ -98,7 +98,7 @@ def trace(after_us: int, graph_id: str, op_name: str, *, counts: tuple[int, ...]
 
 
 def small_dump() -> Dump:
-    """Returns a dump of a softmax that underflows to zero in one function, and of its logarithm in another."""
+    """Returns a dump of two functions: a softmax that underflows to zero, and the logarithm of this softmax."""
     return {
         "metadata": [metadata()],
         "source_files": [source_file("/home/ada/train.py", "import tensorflow as tf", "", "loss(model(x))")],

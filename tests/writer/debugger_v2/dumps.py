@@ -54,7 +54,7 @@ def alerts(dump: Path) -> list[Alert]:
 
 
 def read_by_tensorboard(dump: Path) -> tuple[DebuggerV2EventMultiplexer, str]:
-    """Returns the data source of TensorBoard's page and its run, after it has read the dump."""
+    """Returns the data source of TensorBoard's page, and its run. The data source has read the dump."""
     with mock.patch.object(debug_data_multiplexer, "run_repeatedly_in_background", _run_once):
         plugin = DebuggerV2EventMultiplexer(str(dump))
         (run,) = plugin.Runs()
@@ -69,7 +69,7 @@ def _run_once(target: Callable[[], None], interval_sec: float) -> tuple[None, No
 
 
 def messages(dump: Path) -> dict[str, list[Any]]:
-    """Returns the records of each file, by its name, as TensorFlow's messages."""
+    """Returns the records of each file as TensorFlow's messages, by the name of the file."""
     found = {}
     for path in sorted(dump.iterdir()):
         with open(path, "rb") as file:

@@ -40,7 +40,7 @@ def test_the_reader_finds_the_same(mode: str, recorded: Path, exported: dict[str
 
 
 def facts(dump: Path) -> dict[str, Sequence[Any]]:
-    """Returns the contents of a dump in order. Names replace the ids, which differ between dumps."""
+    """Returns the contents of a dump in order. Names replace the IDs, because IDs differ between dumps."""
     with opened(dump) as reader:
 
         def graph_names(graph_id: str) -> tuple[str, ...]:

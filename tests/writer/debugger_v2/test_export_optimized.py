@@ -1,4 +1,4 @@
-"""TensorFlow's debugger reads nodes made by the optimizer as ops of the graphs that they come from."""
+"""TensorFlow's debugger reads nodes made by the optimizer as ops of the graphs from which the nodes come."""
 
 from __future__ import annotations
 

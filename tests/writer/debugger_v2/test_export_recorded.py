@@ -1,4 +1,4 @@
-"""Recordings exported as dumps: TensorFlow's reader and monitor find the same as our tables."""
+"""Recordings exported as dumps: TensorFlow's reader and monitor find the same data as in our tables."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .dumps import MODES, MONITORED, Alert, Row, alerts, messages, opened, rows
 from .traced_program import run_program
 
 RECORDED = (*MODES, "FULL_NUMERICS", "TRACED")
-"""The modes of the recordings. TRACED is FULL_HEALTH with the program's ops. The others have the ops that ran."""
+"""The modes of the recordings. TRACED is FULL_HEALTH with the program's ops. The other modes have the ops that ran."""
 COUNTS = ("num_neg_inf", "num_pos_inf", "num_nan")
 
 
@@ -389,7 +389,7 @@ def test_a_run_can_be_exported_while_it_records(tmp_path: Path) -> None:
             (run,) = export_logdir(logdir, tmp_path / str(number))
             found = alerts(run.dump)  # the monitor's reader fails if something that it needs is missing
             # A part with tensors can be written before the row of their node. The export leaves these tensors out, so
-            # that the places of later ones differ.
+            # that the places of later tensors differ.
             expected = {alert[:-2] for alert in expected_alerts(logdir, "FULL_HEALTH")}
             assert {alert[:-2] for alert in found} <= expected
     (run,) = export_logdir(logdir, tmp_path / "all")

@@ -84,7 +84,7 @@ class BatchAxis:
     def sources(self, event: TensorEvent) -> list[BatchSource]:
         """Returns the tensors from which a tensor takes the batch axis; an empty list if that is not certain.
 
-        If the first axis does not come from a batch, the result is the arguments of calls from which it comes.
+        If the first axis does not come from a batch, the result is the arguments of calls from which the axis comes.
         """
         if not self._flow.records_all:
             return []

@@ -37,7 +37,7 @@ _AXES_OF: dict[str, tuple[int, int]] = {
 """By type of op: the index of the input that names the axes along which the op combines or picks elements, and what
 this input holds."""
 _STACKS = frozenset({"Pack", "Unpack"})
-"""Types of ops that add an axis or remove one. Their attribute `axis` is the index of this axis."""
+"""Types of ops that add or remove the axis in their attribute `axis`."""
 _SPLITS = frozenset({"Split", "SplitV"})
 LOOKUPS = frozenset({"Gather", "GatherV2", "ResourceGather"})
 """Types of ops that take slices of a table by number, such as the table of an embedding."""
@@ -46,7 +46,7 @@ _MAX_OF_PRODUCT = 20
 
 
 class Carrier(NamedTuple):
-    """A tensor whose first axis another tensor keeps.
+    """A tensor whose first axis is kept by another tensor.
 
     Attributes:
         row: The tensor.
@@ -102,7 +102,7 @@ class FirstAxis:
         if row.op_type == "Einsum" and (labelled := self._labelled_inputs(row)):
             return _certain(source for index, source in taken if index in labelled and source in alike)
         if axes is not None:
-            # The op reduces, joins, gathers or repeats along other axes than the first one of its tensors.
+            # The op reduces, joins, gathers or repeats along axes other than the first axis of its tensors.
             return _certain(() if 0 in axes else alike)
         if row.op_type in _SPLITS:  # along the axis whose size changes
             return _certain(source for source in alike if (source.shape or ())[1:] != row.shape[1:])

@@ -1,4 +1,4 @@
-"""OpFacts: what the recording shows about an op of a graph without its tensors."""
+"""OpFacts: facts about an op of a graph that the recording shows without any recorded tensor."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class OpFacts:
         self._constants = lru_cache(maxsize=20)(self._read_constants)
 
     def attributes(self, row: TensorEvent) -> dict[str, Any] | None:
-        """Returns the attributes of the op that made a tensor; None for an eager op, and if they were not recorded."""
+        """Returns the attributes of the op that made a tensor; None for an eager op, or if they were not recorded."""
         return None if row.graph_id is None or row.op_name is None else self._attributes(row.graph_id, row.op_name)
 
     def attributes_of(self, tensor: GraphTensor) -> dict[str, Any] | None:

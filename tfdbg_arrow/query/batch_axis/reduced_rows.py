@@ -13,7 +13,7 @@ RAGGED = "RaggedTensorFromVariant"
 SPARSE = "DeserializeSparse"
 """The type of op that makes the indices (output 0), the values and the shape of a sparse component."""
 _OUTPUTS = {RAGGED: {0, 1}, SPARSE: {0, 1, 2}}
-"""The outputs of these ops. An op with other outputs makes a component with several ragged axes."""
+"""The outputs of ops that make a component with one ragged axis. An op with other outputs makes several ragged axes."""
 REDUCES_ROWS = frozenset({
     "UnsortedSegmentMax", "UnsortedSegmentMin", "UnsortedSegmentProd", "UnsortedSegmentSum",
 })  # fmt: skip

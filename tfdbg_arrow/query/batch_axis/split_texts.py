@@ -1,8 +1,8 @@
 """SplitTexts: follows ragged tensors of words back to the texts that `tf.strings.split` split.
 
 TensorFlow keeps a ragged tensor as its values and the limits of its rows. TensorFlow computes the values and the limits
-with many integer ops. Only the ops together keep the rows in order. So they are recognized by the scopes in which
-TensorFlow creates them.
+with many integer ops. No single one of these ops shows that the rows keep their order. So the ops are recognized by the
+scopes in which TensorFlow creates them.
 """
 
 from __future__ import annotations

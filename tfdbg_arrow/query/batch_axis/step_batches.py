@@ -114,7 +114,7 @@ class StepBatches:
         return user_names(self._logdir, run_id=self._run_id).keys()
 
     def _is_in_keras(self, execution_index: int) -> bool:
-        """Returns whether Keras called an execution. Also True if the stack of the execution is not known."""
+        """Returns whether Keras called an execution. An execution without a known stack counts as called by Keras."""
         execution = self._flow.events.execution(execution_index)
         stack = () if execution is None else self._stacks.stack(execution.stack_trace_id)
         return not stack or not library_function_names(stack).isdisjoint(METHODS_OF_KERAS)

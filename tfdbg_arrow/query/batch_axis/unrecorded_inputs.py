@@ -157,7 +157,8 @@ class UnrecordedInputs:
     def _op_as_written(self, tensor: Place) -> Op | None:
         """Returns the program's op that computes a tensor from others, even if TensorFlow did not run this op, or None.
 
-        The inputs of this op in the program have static shapes. The nodes that the optimizer made instead have none.
+        The inputs of this op in the program have static shapes. The nodes that the optimizer made instead have no
+        static shapes.
         """
         if not isinstance(tensor, GraphTensor):
             return None

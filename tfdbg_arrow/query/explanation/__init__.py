@@ -136,8 +136,8 @@ def explain_event(
 
     Args:
         logdir: The logdir.
-        flow: The run's data flow. The caller must hold its lock.
-        event: The tensor. Its bad elements must not come from an input.
+        flow: The run's data flow. The caller must hold the lock of the data flow.
+        event: The tensor. The tensor's bad elements must not come from an input.
         run_id: The run.
         is_origin: Whether it is proven that the bad elements came from no input.
     """
@@ -268,7 +268,7 @@ def _with_data(explanation: Explanation, facts: _Facts, *, is_forward: bool) -> 
 
 
 def _outliers(facts: _Facts) -> tuple[str, str] | None:
-    """Returns words for the bad samples, such as (`this sample`, `its`); None if they are many, or not known."""
+    """Returns words for the bad samples, such as (`this sample`, `its`); None if the samples are many or unknown."""
     samples = facts.bad_samples()
     if samples is None or not samples.num_bad or samples.num_bad / samples.num_samples > _MAX_SHARE_OF_OUTLIERS:
         return None

@@ -53,7 +53,7 @@ class VariableWrite:
     is_of_call: bool
 
     def __str__(self) -> str:
-        """Returns words that describe the variable's value. They continue a sentence after `a variable that`."""
+        """Returns words that describe the variable's value. The words continue a sentence after `a variable that`."""
         return f"still holds its initial value, from {self.line}" if self.is_initial else f"{self.line} wrote last"
 
 
@@ -70,7 +70,8 @@ class Integers:
     Attributes:
         dtype: The dtype of the integers.
         maker: The type of the op that made the integers; None if it is not known.
-        are_squares: Whether the integers are squares, or sums of squares. Then only an overflow makes them negative.
+        are_squares: Whether the integers are squares, or sums of squares. If so, only an overflow makes the integers
+            negative.
     """
 
     dtype: str
@@ -79,7 +80,7 @@ class Integers:
 
     @property
     def maker_text(self) -> str:
-        """A clause that names the op if it computes with numbers, such as `, which Mul returned`."""
+        """A clause that names the op if the op computes with numbers, such as `, which Mul returned`."""
         is_computed = self.maker is not None and self.maker in _COMPUTING
         return f", which {type_without_version(self.maker or '')} returned" if is_computed else ""
 
@@ -184,11 +185,11 @@ class Computed:
 
     @property
     def is_gradient(self) -> bool:
-        """Whether the recording or the name of the op shows that it computes a gradient."""
+        """Whether the recording or the name of the op shows that the op computes a gradient."""
         return self.forward_type is not None or _GRADIENT.match(self.output.op_name or "") is not None
 
     def counted(self, *indexes: int) -> tuple[TensorEvent, ...] | None:
-        """Returns some inputs; None if the kinds of element of one of these inputs were not counted."""
+        """Returns the inputs of the given indexes, or None if the elements of one of these inputs were not counted."""
         events = [self.inputs.get(index) for index in indexes]
         counted = tuple(event for event in events if event is not None and is_counted(event))
         return counted if len(counted) == len(indexes) else None
@@ -214,7 +215,7 @@ def type_without_version(op_type: str) -> str:
 
 
 def is_counted(event: TensorEvent) -> bool:
-    """Returns whether a tensor's kinds of element were counted. Some modes only record whether a tensor is bad."""
+    """Returns whether a tensor's kinds of element were counted. Some modes record only whether a tensor is bad."""
     counts = (event.num_nan, event.num_pos_inf, event.num_neg_inf, event.num_zero, event.num_neg_finite)
     return all(count is not None for count in counts)
 

@@ -22,7 +22,7 @@ class BadTensorFacts:
 
     Attributes:
         logdir: The logdir.
-        flow: The run's data flow. The caller must hold its lock.
+        flow: The run's data flow. The caller must hold the lock of the data flow.
         event: The bad tensor.
         run_id: The run.
     """
@@ -37,7 +37,7 @@ class BadTensorFacts:
         return {index: row for index, _, row in self.flow.taken_by(event)}
 
     def made_by(self, row: TensorEvent) -> str | None:
-        """Returns the type of the program's op that made a tensor. TensorFlow may have run another op in its place."""
+        """Returns the type of the program's op that made a tensor, even if TensorFlow ran another op in its place."""
         return self._type_of(row.graph_id, row.op_name) or row.op_type
 
     def _type_of(self, graph_id: int | None, op_name: str | None) -> str | None:
@@ -53,7 +53,7 @@ class BadTensorFacts:
         )
 
     def op_to_change(self) -> tuple[tuple[Frame, ...], str | None]:
-        """Returns the stack and type of the program's op that made the tensor, or whose gradient made the tensor."""
+        """Returns the stack and type of the program's op that made the tensor, directly or through its gradient."""
         forward = self.flow.labels.forward_op(self.flow.label_of_maker(self.event))
         stack_id = self.flow.stack_trace_id(self.event) if forward is None else forward.stack_trace_id
         maker = self.flow.program_ops.maker(self.event)

@@ -23,7 +23,7 @@ _GETS_ELEMENT = f"{tuple(sorted(types_with(Trait.GETS_ELEMENT)))}"
 
 
 class ForwardPass(BadTensorFacts):
-    """The forward pass that a bad tensor goes through."""
+    """The forward pass through which a bad tensor goes."""
 
     def bad_gradient_of_masked(self) -> TensorEvent | None:
         """Returns a bad tensor of the gradient if a `tf.where` replaces the bad value everywhere in the forward pass.
@@ -187,7 +187,7 @@ class _ForwardWalk(Walk):
             self.follow(WalkedTensor(self._frame(event.graph_id, event.context), event.op_name, event.output_slot))
 
     def _took(self, op: Op, place: GraphTensor) -> bool:
-        """Returns True: an op of the program counts as a user of a tensor, even if TensorFlow ran other ops for it."""
+        """Returns True: an op of the program counts as a user of a tensor, even if TensorFlow ran other ops instead."""
         return True
 
     def _is_bad(self, tensor: WalkedTensor) -> bool:

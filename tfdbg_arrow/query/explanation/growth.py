@@ -21,7 +21,8 @@ _MIN_RATIO = 1.2
 _MIN_RATIOS = 3
 """The minimum number of consecutive calls or iterations for which a growth must last."""
 _MIN_ITERATIONS = 2
-"""The minimum number of finite iterations before an overflow. With only one, the data may be too large."""
+"""The minimum number of finite iterations before an overflow. With only one finite iteration, the data may be too
+large."""
 _MIN_GROWTH = 100.0
 """The minimum total growth over the calls in which the tensor grew."""
 _MAX_SPREAD = 4.0
@@ -78,7 +79,7 @@ def find_growth(logdir: Engine, flow: DataFlow, event: TensorEvent, *, run_id: s
 
     Args:
         logdir: The logdir.
-        flow: The run's data flow. The caller must hold its lock.
+        flow: The run's data flow. The caller must hold the lock of the data flow.
         event: The bad tensor.
         run_id: The run.
     """
@@ -188,7 +189,7 @@ def _ratios(points: Sequence[_Point]) -> list[float]:
 
 
 def _steady(ratios: list[float]) -> list[float]:
-    """Returns the ratios of the last calls that are about equal. If these are too few or small, returns all ratios."""
+    """Returns the ratios of the last calls that are about equal; all ratios if the equal ratios are few or small."""
     steady = list(takewhile(lambda ratio: max(ratio, ratios[0]) <= min(ratio, ratios[0]) * _MAX_SPREAD**0.5, ratios))
     is_enough = len(steady) >= _MIN_RATIOS and prod(steady) >= _MIN_GROWTH
     return steady if is_enough else ratios

@@ -35,7 +35,7 @@ from tfdbg_arrow.schema.op_traits import POLES, Trait, types_with
 SOFTMAX = "Use tf.nn.softmax in place of the exponentials, their sum and the division."
 """The fix for a hand-written softmax over the last axis that overflows or divides by 0."""
 SOFTMAX_OF_AXIS = SOFTMAX.replace(" in place", ", with the axis of the sum, in place", 1)
-"""The same fix if the axis is not known."""
+"""The fix for a hand-written softmax over an unknown axis."""
 OF_NEGATIVE = (
     "Apply tf.nn.softplus to the {}: all of its elements are below 0, and with tf.maximum, none of them would get a "
     "gradient."
@@ -52,7 +52,7 @@ _LARGER_EPSILON = {
     "float16": "Add a larger epsilon, such as 1e-3: float16 rounds a number below 3e-08 to 0, and 1 / x is infinite "
     "below 1.5e-05.",
 }
-"""The fix for an epsilon that was rounded to 0, by dtype. In wider dtypes, an added 0 is no lost epsilon."""
+"""The fix for an epsilon that was rounded to 0, by dtype. In wider dtypes, an added 0 is not a rounded epsilon."""
 _ROUNDED_TO_0 = 2.0**-25
 """The largest number that float16 rounds to 0."""
 ADDS = ("Add", "AddV2")
@@ -337,9 +337,9 @@ def _has_removed_sum(computed: Computed) -> bool:
 def underflow(computed: Computed, zero: TensorEvent) -> str | None:
     """Returns a sentence that says which exponentials underflowed and made a tensor 0; None if this is not proven.
 
-    This is proven if all elements of the tensor are 0, all results of an exponential are 0, and all ops between the two
-    return 0 for zeros. For a sum of exponentials, or of their products with positive numbers, one zero in the tensor is
-    enough, because exponentials are not negative.
+    The underflow is proven if all elements of the tensor are 0, all results of an exponential are 0, and all ops
+    between the two return 0 for zeros. For a sum of exponentials, or of their products with positive numbers, one zero
+    in the tensor is enough, because exponentials are not negative.
     """
     if zero.op_type == "Sum" and zero.num_zero:
         terms = computed.made_from(zero).get(0)
@@ -372,7 +372,7 @@ def is_finite_exponential(computed: Computed, row: TensorEvent) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Overflow:
-    """An op whose result is infinite only if it is too large for the dtype.
+    """An op whose result is infinite only if the result is too large for the dtype.
 
     Attributes:
         repair: The fix.
@@ -567,7 +567,7 @@ class GradientOfFunction:
 
 @dataclass(frozen=True, kw_only=True)
 class Product:
-    """An op that multiplies two tensors, or a gradient by finite slopes. It creates a NaN only from Inf * 0.
+    """An op that multiplies two tensors, or a gradient by finite slopes. Such an op creates a NaN only from Inf * 0.
 
     Attributes:
         repair: The fix for an overflow.

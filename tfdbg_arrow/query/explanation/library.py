@@ -99,8 +99,8 @@ def repair_of_call(stack: Iterable[Frame], op_type: str | None, *, is_negative: 
     """Returns the fix for an op that a library function created; None if the fix for the op itself applies.
 
     Args:
-        stack: The stack that created the op, innermost frame first. For an op of a gradient, it is the stack of the op
-            whose gradient it computes.
+        stack: The stack that created the op, innermost frame first. For an op of a gradient, this is the stack of the
+            forward op.
         op_type: The type of the op of this stack. The gradient of a gradient has the type of a fused gradient, such as
             SqrtGrad.
         is_negative: Whether the op is bad because its argument is negative.

@@ -232,7 +232,7 @@ def _softmax(terms: TensorEvent, total: TensorEvent) -> str:
 
 
 def _repair_of_divisor(computed: Computed) -> str:
-    """Returns the fix for a divisor of 0. It depends on the op that made the divisor and on the use of the quotient."""
+    """Returns the fix for a divisor of 0, depending on the op that made the divisor and on the use of the quotient."""
     dividend, divisor = computed.inputs[0], computed.inputs[1]
     if computed.is_gradient:
         return _NO_NAN
@@ -269,7 +269,7 @@ def _is_initial_0(computed: Computed, row: TensorEvent) -> bool:
 def _is_of_one_sample(computed: Computed) -> bool:
     """Returns whether a quotient is 0 / 0 because its batch has one sample.
 
-    The divisor is then a variance, a standard deviation, or the number of samples minus 1.
+    In such a quotient, the divisor is a variance, a standard deviation, or the number of samples minus 1.
     """
     dividend, divisor = computed.inputs[0], computed.inputs[1]
     if computed.made_by(divisor) == "Sub":
@@ -298,7 +298,7 @@ def _zeros(event: TensorEvent) -> str:
 
 
 def remainder(computed: Computed) -> Explanation | None:
-    """Explains a remainder. It is NaN only for a divisor of 0 or an infinite dividend, and it is never infinite."""
+    """Explains a remainder, which is NaN only for a divisor of 0 or an infinite dividend, and is never infinite."""
     counted = computed.counted(0, 1)
     if counted is None or not computed.output.num_nan or any(event.num_nan for event in counted):
         return None
@@ -422,7 +422,7 @@ def rows_of_logits(computed: Computed, logits: TensorEvent) -> Explanation | Non
 
 
 def _masked_rows(output: TensorEvent, logits: TensorEvent) -> str:
-    """Returns a text about the -Inf in the logits. If the NaN in the output show it, the text counts rows of -Inf."""
+    """Returns a text about the -Inf in the logits, with the number of rows of only -Inf if the output shows it."""
     length = logits.shape[-1] if logits.shape and output.shape == logits.shape else 0
     # All elements of the result for such a row are NaN. A NaN of a cross entropy may have another cause.
     if not length or output.op_type not in ("LogSoftmax", "Softmax") or (output.num_nan or 0) % length:

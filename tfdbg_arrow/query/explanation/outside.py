@@ -22,7 +22,7 @@ _MASK_TIMES_INFINITY = (
     f"of the same sign, such as 1e9, in place of the infinity. Otherwise, {in_sentence(_CHECK_CONSTANT)}"
 )
 _KEEPS_KINDS = types_with(Trait.CARRIES | Trait.EQUAL) | {"Cast", "Const", "MatrixBandPart"}
-"""Types of ops that return or leave out the bad elements of their inputs. They make no other bad elements."""
+"""Types of ops that return or leave out the bad elements of their inputs. Such ops make no other bad elements."""
 _OF_TWO = {
     "Pow": "If the exponent is negative, keep the base away from 0, for example with tf.maximum.",
     "RealDiv": "Use tf.math.divide_no_nan, or a divisor that is never 0.",

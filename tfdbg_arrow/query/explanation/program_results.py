@@ -40,7 +40,7 @@ class ProgramResults:
 
     Attributes:
         logdir: The logdir.
-        flow: The run's data flow. The caller must hold its lock.
+        flow: The run's data flow. The caller must hold the lock of the data flow.
         run_id: The run.
     """
 

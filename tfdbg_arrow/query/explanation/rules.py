@@ -135,7 +135,7 @@ DIFFERENTIATED_ROOT = (
     "the square of a norm. An epsilon before the root has to be large, such as 1e-4: the program differentiates this "
     "gradient again, and for a norm, that derivative is 1 / sqrt(epsilon)."
 )
-"""The fix for a root whose infinite gradient is differentiated again. It also applies inside library functions."""
+"""The fix for a root whose infinite gradient is differentiated again. The fix also applies inside library functions."""
 _TO_BASE = "Add an epsilon to the base."
 _TO_DIVISOR = "Add an epsilon to the divisor."
 _JITTER = (
@@ -177,7 +177,7 @@ _OF_CAST = Overflow(repair="Cast to a dtype with a larger range, such as bfloat1
 
 
 def _exp(computed: Computed) -> Explanation | None:
-    """Explains the exponential. The ops that take its result determine the fix."""
+    """Explains the exponential. The ops that take the result determine the fix."""
     return Overflow(repair=_repair_of_exp(computed), without="neg_inf")(computed)
 
 
@@ -225,7 +225,7 @@ def _overflows_before_training(computed: Computed) -> bool:
 
 
 def _log1p(computed: Computed) -> Explanation | None:
-    """Explains log(1 + x). If the program computes it with a logarithm, the argument to change is 1 + x."""
+    """Explains log(1 + x). If the program takes the logarithm of a sum, the argument to change is this sum."""
     explanation = _LOG1P(computed)
     if explanation is None or "Log" not in computed.program_ops:
         return explanation
@@ -277,7 +277,7 @@ def _root_of_negative(computed: Computed) -> Explanation | None:
 
 
 def _inverse_root(computed: Computed) -> Explanation | None:
-    """Explains 1 / sqrt(x) of zeros, negative numbers, or both. Rounding can turn a small difference into both."""
+    """Explains 1 / sqrt(x) of zeros, negative numbers, or both. Rounding can make a small difference 0 or negative."""
     of_zero, of_negative = _POLE_OF_ROOT(computed), _root_of_negative(computed)
     if of_zero is None or of_negative is None:
         return of_zero or of_negative
@@ -657,7 +657,7 @@ def explain(computed: Computed) -> Explanation | None:
 
 
 def _with_other_roots(explanation: Explanation, computed: Computed) -> Explanation:
-    """Returns the explanation, extended with functions that take a root if the user's line does not show a root."""
+    """If the user's line does not show a root, adds the functions that take a root to the explanation."""
     if _BEFORE_ROOT not in (explanation.repair or "") or computed.shows_root():
         return explanation
     return replace(explanation, repair=f"{explanation.repair} {_OTHER_ROOTS}")
@@ -707,7 +707,7 @@ def _with_pool(explanation: Explanation, computed: Computed) -> Explanation:
 
 
 def _with_product(explanation: Explanation, computed: Computed) -> Explanation:
-    """Returns the explanation of bad data. If a product was meant to mask it, the explanation says why that fails."""
+    """Explains bad data. If a product was meant to mask the data, the explanation says why the product fails."""
     line = computed.masking_product()
     if line is None:
         return explanation

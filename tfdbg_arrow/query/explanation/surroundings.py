@@ -218,8 +218,8 @@ class Surroundings(BadTensorFacts):
     def last_write(self, row: TensorEvent) -> VariableWrite | None:
         """Returns the last write to the variable from which a tensor was read, perhaps cast.
 
-        In a function, only the write of a constant counts. The ops that computed any other value explain the value
-        better.
+        In a function, only the write of a constant counts. Other values are better explained by the ops that computed
+        them.
         """
         reader = self._integers_of(row) if self.made_by(row) == "Cast" else row
         if reader is None or reader.op_type not in _READERS:

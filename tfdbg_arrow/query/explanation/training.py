@@ -50,8 +50,8 @@ class Training(BadTensorFacts):
     def first_loss(self) -> float | None:
         """Returns the first recorded loss of the function, in any of its traces; None if the function has no gradient.
 
-        This is the last scalar that the loss computes. Without such a scalar, it is the last scalar with a gradient in
-        the forward pass. If every call was recorded, no update had changed the weights before this loss.
+        The result is the last scalar that the loss computes. Without such a scalar, the result is the last scalar with
+        a gradient in the forward pass. If every call was recorded, no update had changed the weights before this loss.
         """
         execution = self.flow.events.execution(self.event.execution_index)
         if self.event.scope != "graph" or execution is None or execution.graph_id is None:

@@ -83,7 +83,7 @@ class Uses(BadTensorFacts):
     def divides_by_result(self) -> bool:
         """Returns whether the program divides by the tensor, or takes its logarithm.
 
-        Ops that return 0 where the tensor is 0 may come between.
+        Ops that return 0 where the tensor is 0 may come before the division or the logarithm.
         """
         maker = self.flow.program_ops.maker(self.event)
         result = self._results.forward_result(self.event, self.own_key() if maker is None else maker.op.op_name)

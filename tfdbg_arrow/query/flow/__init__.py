@@ -7,7 +7,7 @@ The other modules are:
 - `borders`, `callsites`, `executed_edges`, `resources` and `contents` follow tensors across borders.
 - `pipelines` follows tensors out of data sets, and `python_functions` follows them into and out of `tf.py_function`.
 - `origins` decides whether an op created a bad value. `masks` recognizes the logarithms of masks.
-- `sinks` and `walk` find where bad values end. `skipped` finds the results that a program usually uses but skipped
+- `sinks` and `walk` find where bad values end. `skipped` finds the results that a program usually uses, but skipped
   once.
 - `culprits` finds the op to blame.
 - `extremes` knows the ops that hide NaN behind the lowest number of a dtype.

@@ -28,7 +28,8 @@ _RECIPROCAL = re.compile(r"ConstantFolding/.+_recip", re.DOTALL)
 """Matches the name of a node that holds the reciprocal of a constant divisor."""
 _FRAME_OPS = ENTERS | EXITS | NEXT_ITERATIONS
 _MAX_FUSED = 100
-"""One node can compute several of the program's ops. The search for these ops stops after this many ops."""
+"""One node can compute several of the program's ops. The search for the program's ops behind one node stops after this
+many ops."""
 _MAX_CROSSED = 64
 """Maximum number of borders that the search for the op behind one input crosses."""
 _MAX_KEPT = 4096
@@ -41,10 +42,10 @@ class Crossing:
     """A step back over a border.
 
     Attributes:
-        place: The same tensor on the other side; None if it was not recorded.
+        place: The same tensor on the other side of the border; None if the tensor was not recorded there.
         how: The kind of border: one of the values of `Trace.how`.
-        earlier: If the loop iteration on the other side was not recorded, the result of the last recorded iteration
-            before that iteration; otherwise None. The tensor was computed from this result.
+        earlier: If the loop iteration on the other side of the border was not recorded, the result of the last recorded
+            iteration before it; otherwise None. The tensor was computed from this earlier result.
     """
 
     place: Place | None
@@ -62,9 +63,9 @@ class Borders:
         outer_context: The method `CallSites.outer_context`.
         visits: The method `CallSites.callee_visits`.
         computed_ops: Returns the ops of the program that the node at a place computes, and the place of each op. Ops of
-            outer graphs come first. These ops are the op that the node stands for, and the absorbed ops between that op
-            and the inputs of the node. Constants and ops that only hand a tensor on are left out. The result is empty
-            if the node computes a single op and has the type of this op.
+            outer graphs come first. The result has the op that the node stands for, and the absorbed ops between that
+            op and the inputs of the node. Constants and ops that only hand a tensor on are left out. The result is
+            empty if the node computes a single op and has the type of this op.
     """
 
     def __init__(self, graphs: GraphReader, events: EventReader, sites: CallSites) -> None:
@@ -217,12 +218,12 @@ class Borders:
         return None
 
     def _absorbed_inputs(self, place: GraphTensor, op: Op) -> Iterator[tuple[GraphTensor, Op]]:
-        """Yields the ops that made an op's inputs, without ops that have a node or that another node computes."""
+        """Yields the ops that made an op's inputs. Leaves out ops that have a node or that another node computes."""
         for name, slot in op.inputs:
             yield from self._absorbed_behind(place.of_op(name, slot))
 
     def _absorbed_behind(self, place: GraphTensor) -> Iterator[tuple[GraphTensor, Op]]:
-        """Follows a tensor across arguments and calls, and yields the op that made it if that op has no node."""
+        """Follows a tensor back across arguments and calls to the op that made it. Yields this op if it has no node."""
         source: Place | None = place
         for _ in range(_MAX_CROSSED):
             made = self._graphs.op(source.graph_id, source.op_name) if isinstance(source, GraphTensor) else None
@@ -372,7 +373,7 @@ class Borders:
         return Crossing(None, "loop", replace(before, context=replace(context, iteration=recorded)))
 
     def _is_loop_invariant(self, body: Call | None, index: int) -> bool:
-        """Returns whether a loop hands a loop variable on unchanged. A loop does this with every captured tensor."""
+        """Returns whether a loop hands on a loop variable unchanged. Every captured tensor is handed on unchanged."""
         if body is None or body.callee_graph_id is None:
             return False
         result = self._graphs.result(body.function_name, index)
@@ -419,7 +420,7 @@ class Borders:
         return Crossing(GraphTensor(context, body.callee_graph_id, result[0], result[1], place.near), "loop")
 
     def is_never_entered(self, context: Context, body: Call) -> bool:
-        """Returns whether a loop ended before its first iteration, given that its body left no rows."""
+        """Returns whether a loop whose body left no rows ended before the first iteration."""
         calls = self._graphs.calls(body.graph_id, body.op_name)
         visits = (self.visit(context, call) for call in calls if call.attribute == "cond")
         return any(visit is not None and visit.last_iteration == 0 for visit in visits)
@@ -433,7 +434,7 @@ def is_in(visit: SiteVisit, context: Context) -> bool:
 
 
 class Sessions:
-    """Reads the runs of sessions: their feeds, the ops that they ran, and the order of these ops.
+    """Reads the runs of sessions: the fed tensors, the ops that ran, and the order of the ops.
 
     A run computes the ops that its fetches and targets need, and takes its feeds as given. Only the edges of the graph,
     including control edges, determine the order of the ops.
@@ -469,9 +470,10 @@ class Sessions:
     ) -> tuple[Op, Context] | None:
         """Returns the last op that wrote to a variable before a read, and the context in which this op ran.
 
-        Within the run of the read, only a write that the reader depends on counts. Any other write in that run, such as
-        the write of an optimizer, comes after the read. If the reader depends on no write, the search goes back to the
-        last earlier run of the session that wrote to the variable. The result is then the last write in that run.
+        Within the run of the read, a write counts only if the reader depends on it. Any other write in that run, such
+        as the write of an optimizer, comes after the read. If the reader depends on no write, the search goes back to
+        the last earlier run of the session that wrote to the variable. The result is then the last write in this
+        earlier run.
 
         Args:
             graph_id: The graph of the variable.

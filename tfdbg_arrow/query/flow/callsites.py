@@ -1,4 +1,4 @@
-"""Call sites and loop frames: which op called the graph of a tensor, and in which frame and iteration."""
+"""Call sites and loop frames: the op that called the graph of a tensor, and the frame and iteration of the call."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class CallSites:
         return sites.get(context.frame_id)
 
     def last_iteration_until(self, context: Context, graph_id: int) -> int | None:
-        """Returns the last iteration in which a loop's body left rows, up to the iteration of a context, or None."""
+        """Returns the last iteration with rows of a loop's body, not later than the iteration of a context, or None."""
         if context.step_id is None or context.call_site is None or context.iteration is None:
             return None
         visits = self._visits_of_graph(context.step_id, context.execution_index, graph_id).get(context.call_site, ())
@@ -185,7 +185,7 @@ class CallSites:
     def _find_visits_of_callee(
         self, step_id: int, execution_index: int | None, site: str, call: Call
     ) -> tuple[SiteVisit, ...]:
-        """Returns the visits in a step of the graph that an op at a call site calls, in order of their first rows."""
+        """Returns a step's visits of the graph that an op at a call site calls, in the order of their first rows."""
         assert call.callee_graph_id is not None
         by_site = self._visits_of_graph(step_id, execution_index, call.callee_graph_id)
         for is_renamed in (False, True):

@@ -29,7 +29,7 @@ _MAX_VALUES = 500
 
 
 class Gaps:
-    """Finds executions that ran but were not recorded. Their indexes are missing in the recording."""
+    """Finds executions that ran but were not recorded. The indexes of such executions are missing."""
 
     def __init__(self, logdir: Engine, *, run_id: str) -> None:
         self._logdir = logdir
@@ -90,7 +90,7 @@ class Contents:
         self._contents: dict[tuple[Place, int, str | None, int], Content] = {}
 
     def last_write(self, handle: Trace, reader: TensorEvent) -> tuple[Write | None, bool]:
-        """Returns the last write to a resource before a read, and whether this answer is certain.
+        """Returns the last write to a resource before a read, and whether the answer is certain.
 
         Args:
             handle: Where the resource came from, seen from the reading op.
@@ -144,8 +144,8 @@ class Contents:
                     is_known = are_known and not self._gaps.between(old.execution_index, later.execution_index)
                     return Content(tuple(values), old, is_known)
             if write is None:
-                # Before the first write, the resource held its initial value. That value came from outside, and is
-                # known.
+                # Before the first write, the resource held its initial value. The initial value came from outside, and
+                # is known.
                 is_known = are_known and not handle.is_lost and not self._gaps.between(-1, until)
                 return Content(tuple(values), None, is_known)
             if self._is_unrecorded_between(write, until):

@@ -52,8 +52,8 @@ class Culprit:
     Attributes:
         event: The tensor.
         effect: Where the bad values of this tensor ended.
-        rivals: Other proven origins that did as much harm in the same phase of the same call. They took no bad value
-            from another origin. The phases are the forward pass, the gradients and the optimizer.
+        rivals: Other proven origins that did as much harm in the same phase of the same call. The rivals took no bad
+            value from another origin. The phases are the forward pass, the gradients and the optimizer.
     """
 
     event: TensorEvent
@@ -76,7 +76,7 @@ class _RootsOfSinks(NamedTuple):
 
 
 class _Handled:
-    """Origins that the program handled: the program skipped the updates that would have used them."""
+    """Origins that the program handled by skipping the updates that would have used them."""
 
     def __init__(self, origins: Origins, sinks: Sinks) -> None:
         self._origins = origins
@@ -130,7 +130,7 @@ class Culprits:
         self._sinks = sinks
         self._gradients = gradients
         self._harmless_since = LAST_EXECUTION
-        """It is known that no harm follows this execution or any later one."""
+        """No harm follows this execution or any later execution."""
         self.effects = Effects(
             logdir,
             flow,
@@ -177,7 +177,7 @@ class Culprits:
         return any(row.event_index in others for row in behind)
 
     def _hidden_beside(self, first: TensorEvent) -> list[TensorEvent]:
-        """Returns other bad tensors that did harm in the call of an origin. The NaN of the origin hide their effects.
+        """Returns other harmful bad tensors in an origin's call. The origin's NaN hide the effects of these tensors.
 
         An infinity that is added to a NaN leaves no trace. Only two groups of ops are examined: ops that are bad at
         single points, and ops of the origin's own type. An overflow of any other op most likely has the same cause as
@@ -242,7 +242,7 @@ class Culprits:
     ) -> _RootsOfSinks | None:
         """Returns the origins of the first results that belong to a loss, or None if there are none.
 
-        Such a result is as harmful as a bad variable: the training is spoilt, even if the gradient was finite.
+        A bad loss is as harmful as a bad variable: the training is spoilt, even if the gradient was finite.
 
         Args:
             is_passed_over: Returns True for origins to ignore.
@@ -283,8 +283,8 @@ class Culprits:
     def _ranks(self) -> tuple[tuple[str, ...], ...]:
         """Returns the groups of effects that count as equally harmful. The most harmful group comes first.
 
-        Without recorded roles, forward ops and gradients cannot be distinguished. A bad loss then counts as much as the
-        bad variables that resulted from it, so that the search finds the forward op.
+        Without recorded roles, forward ops and gradients cannot be distinguished. In a run without roles, a bad loss
+        counts as much as the bad variables that resulted from the loss, so that the search finds the forward op.
         """
         return (("variable",), ("result",), ("metric",)) if self._labels.has_roles else (("variable", "result"),)
 
@@ -339,7 +339,7 @@ class Culprits:
         return order[0], not self._origins.verdict(root).is_origin, order
 
     def harmless(self) -> Culprit | None:
-        """Returns the earliest origin that is not proven harmless. If all are, returns the earliest origin of all."""
+        """Returns the earliest origin that is not proven harmless. If all are harmless, returns the earliest origin."""
         bad = self._bad_sites()
         bad += self._of_first_call(bad)
         is_allowed = self._origins.is_allowed
@@ -363,7 +363,7 @@ class Culprits:
         return read_events(self._logdir, f"event_index IN ({', '.join('?' * len(indexes))})", [self._run_id, *indexes])
 
     def _of_first_call(self, bad: list[TensorEvent]) -> list[TensorEvent]:
-        """Returns the bad tensors of the first call that has any.
+        """Returns the bad tensors of the first call that has bad tensors.
 
         The order in which these tensors arrived does not show which one was computed first.
         """
@@ -375,8 +375,8 @@ class Culprits:
     def _cause(self, root: TensorEvent) -> TensorEvent:
         """Returns the origin behind an origin: the bad forward op of a gradient, or the bad op of a pipeline or call.
 
-        A constant NaN in a program is intended: it is the result for the case that another value is NaN. That other
-        value is the cause.
+        A constant NaN in a program is intended: it is the result for the case that another value is NaN. This other
+        value is the cause of the NaN.
         """
         behind = (
             self._gradients.forward_of(root)
@@ -410,9 +410,9 @@ class Culprits:
         return min(others, key=place_behind, default=root)
 
     def _takes_unknown_op(self, row: TensorEvent) -> bool:
-        """Returns whether the graph lacks an op whose output the op of a tensor takes. Imported graphs lack all calls.
+        """Returns whether a tensor's op takes the output of an op that the graph lacks. Imported graphs lack all calls.
 
-        Such a tensor comes after other candidates in the same call, such as an op in the called function.
+        Tensors behind a missing op come after other candidates in the same call, such as an op in the called function.
         """
         graph_id = row.graph_id
         op = None if graph_id is None else self._flow.graphs.op(graph_id, row.op_name or "")
@@ -441,7 +441,8 @@ class Culprits:
     def _computed_eagerly_from(self, execution_index: int) -> list[TensorEvent]:
         """Returns the origins of bad values that eager ops of the forward pass computed from results of an execution.
 
-        Leaves out infinities that the program wrote, ops whose gradient is finite, and ops that have no gradient.
+        Three groups of ops are left out: ops that return infinities written by the program, ops whose gradient is
+        finite, and ops without a gradient.
         """
         events = self._flow.events
 
@@ -479,7 +480,7 @@ class Culprits:
 
         Args:
             event: The tensor.
-            without_bad: Whether to leave out bad tensors and the tensors that they were computed from.
+            without_bad: Whether to leave out bad tensors and the tensors from which bad tensors were computed.
         """
 
         def sources(row: TensorEvent) -> Iterator[TensorEvent]:
@@ -499,7 +500,7 @@ class Culprits:
         apart = f"AND graph_id NOT IN ({', '.join('?' * len(graphs))})" if graphs else ""
         # A tensor without a step belongs to a call if it has an execution.
         in_pipeline = f"scope = 'graph' AND NOT (step_id IS NULL AND execution_index IS NOT NULL) {apart}"
-        # If each record has an infinity, such as the initial value of a minimum, the infinities would use up the limit.
+        # Infinities that occur in each record, such as the initial value of a minimum, would use up the limit.
         of_kind = "num_nan > 0 AND " if root.num_nan and not (root.num_pos_inf or root.num_neg_inf) else ""
         return self._read(f"{of_kind}{in_pipeline} AND event_index < ?", *graphs, root.event_index)
 
@@ -537,8 +538,8 @@ class Culprits:
     def _in_step_of_call(self, root: TensorEvent) -> list[TensorEvent]:
         """Returns the bad tensors inside a function that an op of a graph called, if TensorFlow ran it in another step.
 
-        TensorFlow inlines most calls. It does not inline the call of a function whose implementation it chooses by the
-        device.
+        TensorFlow inlines most calls. TensorFlow does not inline the call of a function whose implementation it chooses
+        by the device.
         """
         if root.scope != "graph" or root.graph_id is None or root.step_id is None:
             return []
@@ -572,11 +573,11 @@ class Culprits:
     def _earlier_in_call(self, root: TensorEvent) -> list[TensorEvent]:
         """Returns the bad tensors that may be behind an unproven origin in a call whose tensors have no step.
 
-        Debugger V2 does not record steps. So a tensor cannot be followed into another graph of its call, such as a loop
-        or the gradient of a called function. The result is the proven origins before the tensor in the call. If only
-        gradients have proven origins, the result is the origins in the forward pass instead: forward ops may have made
-        bad values first, from inputs that cannot be followed. Without a proven origin, the result is the bad tensors
-        before the unproven origin that belong to no call.
+        Debugger V2 does not record steps. Without steps, a tensor cannot be followed into another graph of its call,
+        such as a loop or the gradient of a called function. The result is the proven origins before the tensor in the
+        call. If only gradients have proven origins, the result is the origins in the forward pass instead: forward ops
+        may have made bad values first, from inputs that cannot be followed. Without a proven origin, the result is the
+        bad tensors before the unproven origin that belong to no call.
         """
         if root.scope != "graph" or root.step_id is not None or self._origins.verdict(root).is_origin:
             return []
@@ -604,7 +605,7 @@ class Culprits:
         """Returns the origins of the NaNs in the call of a constant NaN, without origins that are constants.
 
         Args:
-            root: An origin. If it is not a constant that holds only NaN, the result is empty.
+            root: An origin. If the origin is not a constant that holds only NaN, the result is empty.
         """
         if root.op_type != "Const" or not root.num_nan or root.num_nan != root.size or root.execution_index is None:
             return []

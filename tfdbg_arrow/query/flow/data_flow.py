@@ -32,13 +32,13 @@ from tfdbg_arrow.schema.op_traits import (
 )
 
 _MAX_PATH = 10_000
-"""Maximum number of borders that a tensor is followed across. A longer path counts as a cycle."""
+"""A tensor is followed across at most this many borders. A longer path counts as a cycle."""
 _MAX_BEHIND = 300
 """A search back from a result of a Python function examines at most this many bad tensors."""
 _MAX_KEPT = 50_000
 """Maximum number of tensors whose sources are cached."""
 _SUMS = types_with(Trait.EQUAL | Trait.RESHAPED) | {"Mean", "Sum"}
-"""Types of ops that return 0 for non-negative numbers only where all these numbers are 0."""
+"""For non-negative inputs, ops of these types return 0 only where all inputs are 0."""
 _READERS = types_with(Trait.READS | Trait.READS_PART)
 _MAX_UNRECORDED = 500
 """For one op, at most this many unrecorded tensors are examined."""
@@ -49,9 +49,10 @@ class Input:
     """One input of a recorded tensor's op.
 
     Attributes:
-        index: Which input, from 0.
+        index: The index of the input, from 0.
         trace: Where the input came from.
-        write: For a variable or another resource, the last write to it; None if no write was recorded.
+        write: If the input is a variable or another resource, the last write to the input; None if no write was
+            recorded.
     """
 
     index: int
@@ -61,7 +62,7 @@ class Input:
 
 @dataclass(frozen=True)
 class Sources:
-    """The nearest recorded tensors that the values of a tensor depend on.
+    """The nearest recorded tensors on which the values of a tensor depend.
 
     Attributes:
         events: The rows of these tensors. If the op that computed an input has a row, this row stands for the input.
@@ -105,7 +106,7 @@ class DataFlow:
 
     @classmethod
     def of(cls, logdir: Engine, *, run_id: str) -> DataFlow:
-        """Returns the cached data flow of a run, with everything that earlier questions read.
+        """Returns the cached data flow of a run. The data flow keeps everything that earlier questions read.
 
         The caller must hold the `lock` of the data flow while using it.
         """
@@ -152,7 +153,7 @@ class DataFlow:
         return taken
 
     def sources_of(self, event: TensorEvent) -> Sources:
-        """Returns the recorded tensors that a tensor depends on.
+        """Returns the recorded tensors on which a tensor depends.
 
         If an input was not recorded, the inputs of its op are returned instead. The result is then complete only in
         three cases:
@@ -166,7 +167,8 @@ class DataFlow:
     def recent_sources_of(self, event: TensorEvent) -> tuple[TensorEvent, ...]:
         """Returns those tensors of `sources_of` that may be bad or belong to the tensor's own call.
 
-        Leaves out values that were written to a variable before the run's first bad tensor, because there can be many.
+        Values that were written to a variable before the run's first bad tensor are left out, because there can be
+        many.
 
         Args:
             event: A tensor of an execution that does not come before the run's first bad tensor.
@@ -194,7 +196,7 @@ class DataFlow:
         return tuple(row for row in inputs if has_health_of(row, event))[:1]
 
     def output_of_python_function(self, event: TensorEvent) -> TensorEvent | None:
-        """Returns the output of an op such as `tf.py_function` that was computed from a bad tensor in its function.
+        """Returns the output of an op such as `tf.py_function` that goes back to a bad tensor inside its function.
 
         The result is None for a tensor that was not computed in such a Python function.
         """
@@ -212,7 +214,7 @@ class DataFlow:
         return self._sources[key]
 
     def infinities_behind(self, event: TensorEvent) -> tuple[TensorEvent, ...]:
-        """Returns the tensors whose -Inf a logarithm of sums of exponentials hands on: exp(-Inf) is 0, log(0) is -Inf.
+        """Returns the tensors with -Inf that a log-sum-exp hands on: exp(-Inf) is 0, and the logarithm of 0 is -Inf.
 
         The result is empty if an exponential returned 0 for a finite number. That is an underflow.
         """
@@ -254,9 +256,9 @@ class DataFlow:
     def as_written(self, event: TensorEvent) -> TensorEvent:
         """Returns a row for the optimizer's op that wrote the bad elements of a variable, given a read of the variable.
 
-        Such an op computes the value that it writes, but it has no output, and therefore no row. The result has the
-        counts and the event_index of the read. If `event` is not such a read, or if an input of the op may be bad, the
-        result is `event` itself.
+        The optimizer's op computes the value that it writes, but it has no output, and therefore no row. The result has
+        the counts and the event_index of the read. If `event` is not such a read, or if an input of the op may be bad,
+        the result is `event` itself.
         """
         if event.op_type not in _READERS or not event.has_inf_or_nan:
             return event
@@ -374,7 +376,7 @@ class DataFlow:
         return row is None or bool(row.has_inf_or_nan)
 
     def made_from(self, place: Place) -> Iterator[tuple[Place, str]]:
-        """Yields the place of each tensor from which a tensor was made, and how that tensor was passed."""
+        """Yields the places of a tensor's sources, and how each source was passed."""
         crossing = self.borders.crossing(place)
         if crossing is not None and crossing.place is not None:
             yield crossing.place, crossing.how

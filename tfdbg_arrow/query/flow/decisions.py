@@ -15,7 +15,7 @@ from tfdbg_arrow.schema.op_traits import REFERENCE_WRITER, WRITER, Trait, types_
 SELF_CHECKS = types_with(Trait.COMPARES)
 """Types of ops that test for NaN when they compare a tensor with itself."""
 _ORDERS = frozenset({"Greater", "GreaterEqual", "Less", "LessEqual"})
-"""Types of ops that compare numbers. Their output is false for NaN."""
+"""Types of ops that compare numbers. The output of these ops is false for NaN."""
 SELECTS = frozenset({"Select", "SelectV2"})
 _IGNORES_VALUES = re.compile(
     rf"{'|'.join(sorted(types_with(Trait.OF_SHAPE)))}|TensorArraySize(V\d)?|Ragged(?!Range)\w+|Sparse\w+"
@@ -35,7 +35,7 @@ class Decisions:
         """Returns whether an op makes integers or booleans from its inputs, and one of these outputs is used.
 
         An op of a metric does not count if the metric also tests whether the values are bad, for example with
-        `tf.math.is_nan`. Such a metric leaves out the bad values.
+        `tf.math.is_nan`: the metric then leaves out the bad values.
         """
         if not is_decision(op.op_type) or is_check(op.op_type, op.inputs):
             return False
@@ -120,9 +120,9 @@ def _rejects_proposals(graph: Graph, comparison: Op) -> bool:
     """Returns whether a comparison with NaN makes the program drop the proposal that led to the NaN.
 
     An example is a sampler: `tf.where(log(u) < density(proposal) - density(state), proposal, state)`. A comparison with
-    NaN is false, so the sampler drops the proposal and keeps the state. The comparison must only select between two
-    tensors: a proposal from which the NaN may come, and the state from which the proposal was made. If the program also
-    tests whether the compared numbers are finite, the comparison may select between any tensors.
+    NaN is false, so the sampler drops the proposal and keeps the state. The comparison may select only between a
+    proposal from which the NaN may come and the state from which the proposal was made. If the program also tests
+    whether the compared numbers are finite, the comparison may select between any two tensors.
     """
     if comparison.op_type not in _ORDERS:
         return False

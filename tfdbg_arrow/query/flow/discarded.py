@@ -30,7 +30,7 @@ class _Statements:
     """The parts of a file that show whether the program uses the value of a call.
 
     Attributes:
-        calls: The statements that consist only of a call. The program throws away the value of this call. The last
+        calls: The statements that consist only of a call. The program throws away the values of these calls. The last
             statement of the file is left out, because a notebook shows its value.
         returned: The values that statements return, and the elements of returned tuples, lists and dictionaries.
     """
@@ -59,8 +59,8 @@ class DiscardedResults:
     def is_discarded(self, row: TensorEvent) -> bool:
         """Returns whether an eager op computed a tensor for a call whose value the program threw away.
 
-        Two conditions must hold. First, a statement consists only of a call of a layer, or only of a call of one of the
-        program's functions, and this function returns the value of a layer. Second, an optimizer computed something
+        Two conditions must hold. First, a statement consists only of a call. The call is a call of a layer, or a call
+        of one of the program's functions that returns the value of a layer. Second, an optimizer computed something
         later: otherwise the value may be the purpose of the program.
         """
         execution = self._flow.events.execution(row.execution_index)

@@ -6,8 +6,7 @@ The effects are, the most harmful first:
 * `result`: a function or an eager op returns the bad value to the program, or an op passes the bad value out of
   TensorFlow. Nothing more is computed from the value.
 * `metric`: only ops of metrics take the bad value.
-* `absorbed`: no bad value is computed from the bad value, or no bad value that is computed from it has one of the other
-  effects.
+* `absorbed`: no bad value is computed from the bad value, or the computed bad values have none of the other effects.
 
 If a statement threw away the value of a layer before the program trained, as the statement `model(example)` does, that
 value does not count as a result.
@@ -26,14 +25,15 @@ infinite, even if the program did not use the logarithm. The bad values of the g
 op. If the bad values of the gradient did harm, the bad value of the op counts as harmful, too.
 
 An absorbed value is expected, because it did no harm. There is one exception. An optimizer that scales the loss
-provokes overflows. When it finds an overflow, it skips the step. If the step is skipped because of a division by zero,
-or because of a NaN that no overflow caused, a smaller scale would not help. If, in addition, the branch that would have
-used the value never ran in any step, the steps are lost for good. Such a value is absorbed but not expected. If a
-skipped step returns a scalar that was computed from the gradients alone, the scalar does not count as a result.
+provokes overflows. When such an optimizer finds an overflow, it skips the step. If the step is skipped because of a
+division by zero, or because of a NaN that no overflow caused, a smaller scale would not help. If, in addition, the
+branch that would have used the value never ran in any step, the steps are lost for good. A value that causes lost steps
+is absorbed but not expected. If a skipped step returns a scalar that was computed from the gradients alone, the scalar
+does not count as a result.
 
 The recording may not show where a value went: there are no call sites, a function was not recorded, or there are too
-many tensors to follow. Such a value counts as absorbed if everything that was written, returned or counted by a metric
-since then is finite. Otherwise the effect is None, and the value is not expected.
+many tensors to follow. A value whose path was not recorded counts as absorbed if everything that was written, returned
+or counted by a metric since then is finite. Otherwise the effect is None, and the value is not expected.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ from tfdbg_arrow.schema.op_traits import MOVING, PIPELINE_ENDS, POLES
 LITERAL = "the program wrote this infinity itself"
 LOG_OF_MASK = "it is the logarithm of a mask of zeros and ones, which the program adds to other values"
 LITERAL_FROM_OUTSIDE = "it holds only infinities, or infinities and zeros, as a mask or a start value does"
-"""The reason for a tensor that came from outside. Nothing shows who wrote its infinities."""
+"""The reason for a tensor that came from outside. Nothing shows who wrote the infinities of such a tensor."""
 _INFINITY = re.compile(r"\b(N|P)?inf(ty|inity)?\b", re.IGNORECASE)
 """An infinity in Python code, such as `np.inf` or `float("-inf")`."""
 _MAX_STARTS = 1000
@@ -190,13 +190,13 @@ class Effects:
         return source is not None and bool(_INFINITY.search(source.code or ""))
 
     def skipped_update(self, origin: TensorEvent) -> str | None:
-        """Returns why a gradient's overflow did no harm although the call returned a scalar made from the overflow.
+        """Returns why a gradient's overflow did no harm although the call returned a scalar made from it.
 
-        The result is None if this is not the case. An example of such a scalar is the norm of the gradients in a step
-        that an optimizer with a dynamic loss scale skipped. The optimizer must have applied a later step, because this
-        shows that the program trained on. The scalar must not belong to the loss. The scalar of a gradient penalty
-        belongs to the loss, and its overflow does not depend on the loss scale. So a gradient op must have made the
-        origin, and nothing that is computed from the origin may be differentiated.
+        The result is None if the overflow may have done harm. An example of such a scalar is the norm of the gradients
+        in a step that an optimizer with a dynamic loss scale skipped. The optimizer must have applied a later step,
+        because this shows that the program trained on. The scalar must not belong to the loss. The scalar of a gradient
+        penalty belongs to the loss, and its overflow does not depend on the loss scale. So a gradient op must have made
+        the origin, and nothing that is computed from the origin may be differentiated.
         """
         if origin.event_index not in self._skipped_updates:
             self._skipped_updates[origin.event_index] = self._find_skipped_update(origin)

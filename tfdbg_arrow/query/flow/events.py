@@ -26,7 +26,8 @@ _BLOCK = 128
 """Number of executions in the first read. The number doubles with each further read that continues shortly before or
 right after the executions that were already read."""
 _MIN_GAP = 10_000
-"""Neighbouring tensor IDs are in one range if they differ by less. A row group of Parquet holds more IDs than this."""
+"""Neighbouring tensor IDs are in one range if their difference is smaller than this. A Parquet row group has more
+IDs."""
 _MAX_RANGES = 100
 _USES_BLOCK = 1024
 """The uses of the tensors of this many executions are read at a time."""
@@ -386,7 +387,7 @@ class EventReader:
 
 
 def _in_ranges(tensor_ids: Collection[int]) -> str:
-    """Returns the SQL condition that a tensor_id is in one of a few ranges. Together, they hold the given IDs."""
+    """Returns an SQL condition for tensor_id: it is in one of a few ranges that together hold the given IDs."""
     ids = sorted(tensor_ids)
     gap = max(_MIN_GAP, (ids[-1] - ids[0]) // _MAX_RANGES)
     ranges = [[ids[0], ids[0]]]
@@ -431,8 +432,8 @@ class Label:
     Attributes:
         role: `forward`, `gradient`, `optimizer`, `loss`, `metric` or `input`.
         layer: The Keras layer or module, as the user named it.
-        forward_graph_id: For a gradient op of a graph, the graph of its forward op. This is the op whose gradient it
-            computes.
+        forward_graph_id: For a gradient op of a graph, the graph of its forward op. The forward op is the op whose
+            gradient the gradient op computes.
         forward_op_name: The name of the forward op.
         forward_execution_index: For an eager gradient op, the execution whose gradient the op computes.
         part_stack_trace_id: The stack that made the Keras layer, loss, metric or optimizer to which the op belongs.
@@ -504,7 +505,7 @@ class Labels:
         return NO_LABEL
 
     def is_in_data_set(self, event: TensorEvent) -> bool:
-        """Returns whether a tensor was computed in a function that a data set calls. It runs in a step of its own."""
+        """Returns whether a tensor was computed by a function of a data set, in a step that belongs to no execution."""
         is_apart = event.scope == "graph" and event.execution_index is None and event.step_id is not None
         return is_apart and self.of(event).role == "input"
 

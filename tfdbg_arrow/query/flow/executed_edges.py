@@ -118,7 +118,7 @@ class ExecutedEdges:
         return graph.node(place.graph_id, place.context.call_site, place.op_name) is None
 
     def _is_called(self, place: GraphTensor) -> bool:
-        """Returns whether TensorFlow ran one of the calls on the way to a place as a call, and did not inline it."""
+        """Returns whether TensorFlow left one of the calls on the way to a place as a call, instead of inlining it."""
         return any(node.op_name is not None for node in self._calling_nodes(place))
 
     def _calling_nodes(self, place: GraphTensor) -> list[ExecutedNode]:
@@ -166,7 +166,7 @@ class ExecutedEdges:
         return next((source for _, source in others), None) if {traced for traced, _ in others} == {edge} else None
 
     def equal_ops(self, place: GraphTensor) -> list[Op]:
-        """Returns the graph's other ops that are equal to the op at a place. TensorFlow ran only the op at the place.
+        """Returns the other ops of a graph that equal the op at a place. TensorFlow ran only the op at this place.
 
         If the optimizer made the node at the place, the node counts as the op whose output it computes.
         """
@@ -188,8 +188,8 @@ class ExecutedEdges:
     def _stands_for(self, place: GraphTensor, other: GraphTensor, *, depth: int) -> bool:
         """Returns whether TensorFlow computed one tensor (`place`) to replace another tensor (`other`) without a node.
 
-        This is the case if an op that takes `other` in the program took `place` when it ran. It is also the case if
-        TensorFlow replaced an op that takes `other` with an equal op that takes `place`.
+        TensorFlow replaced `other` if an op that takes `other` in the program took `place` when the op ran. TensorFlow
+        also replaced `other` if it replaced an op that takes `other` with an equal op that takes `place`.
         """
         if not self.is_absorbed(other):
             return False
@@ -244,7 +244,7 @@ class ExecutedEdges:
             place: An output of the op.
             op: The op.
         """
-        # For a node that the optimizer made, use the edges of the op that it was made for.
+        # For a node that the optimizer made, use the edges of the op for which the node was made.
         edges = op if op.made_for is None else self._graphs.op(place.graph_id, op.made_for) or op
         as_traced = tuple(place.of_op(*edge) for edge in edges.inputs)
         node = self._node(place)
@@ -279,7 +279,7 @@ class ExecutedEdges:
         return self._source(place, graph, node.node_name, place.output_slot)
 
     def replaces_inputs(self, place: GraphTensor) -> bool:
-        """Returns whether the recording shows, for each data input of an op that ran, where the input came from."""
+        """Returns whether the recording shows the source of each data input of an op that ran."""
         node = self._node(place)
         return node is not None and None not in self._sources(place, node)
 
@@ -366,7 +366,7 @@ class ExecutedEdges:
     def _source(
         self, place: GraphTensor, graph: ExecutedGraph, name: str, slot: int, *, depth: int = 0
     ) -> GraphTensor | None:
-        """Returns the place of the op that an edge comes from, or None if the recording does not show it."""
+        """Returns the place of the op from which an edge comes, or None if the recording does not show the place."""
         at = place  # the place at which the current node runs
         for _ in range(MAX_PASSED):
             node = graph.nodes.get(name)
@@ -501,7 +501,7 @@ class ExecutedEdges:
     def _inside_loop(
         self, at: GraphTensor, graph: ExecutedGraph, merge: ExecutedNode, step: ExecutedNode
     ) -> Iterator[GraphTensor]:
-        """Yields places in the body of a loop, in the last iteration of each frame in which anything left rows.
+        """Yields places in the body of a loop, in the last iteration of each visit that left rows in the loop.
 
         Args:
             at: A place behind the loop.

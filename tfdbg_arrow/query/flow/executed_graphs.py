@@ -148,9 +148,9 @@ class ExecutedGraph:
     def replaced(self, made: ExecutedNode, ops: Mapping[str, Op]) -> tuple[str, int] | None:
         """Returns the op and slot that a node of the optimizer replaces, or None if they are not known.
 
-        The op is found through a user of the node: in the program, this user takes the output of the op in place of the
-        output of the node. The optimizer also sorts the inputs of ops such as Mul by name, so that the input of the
-        same index can be another one. So the result counts only if the name of the node does not contain the op.
+        A user of the node shows the op: in the program, the user takes the output of the op in place of the output of
+        the node. The optimizer also sorts the inputs of ops such as Mul by name, so the inputs at the same index can
+        differ. So the result counts only if the name of the node does not contain the op.
 
         Args:
             made: The node.
@@ -168,7 +168,7 @@ class ExecutedGraph:
 
 
 def replaced_slot_named_in(node_name: str) -> int | None:
-    """Returns the output slot that a made node computes, of the op in the node's name.
+    """Returns the output slot that a node of the optimizer computes. The slot belongs to the op in the node's name.
 
     The result is None if the node only prepares the output.
     """
@@ -187,7 +187,7 @@ def read_dtypes(text: str | None) -> tuple[str | None, ...] | None:
 
 
 def is_border(node: ExecutedNode) -> bool:
-    """Returns whether a node stands for no op and only passes a tensor across a border of a call, branch or loop."""
+    """Returns whether a node is no op of the program and only passes a tensor across a border."""
     return node.op_name is None and node.op_type in _BORDERS
 
 
@@ -208,8 +208,9 @@ class Passed:
     Attributes:
         node: The node of the op.
         slot: The output of the node.
-        is_of_loop: Whether the tensor is the result of a loop. Only the tensor of the last iteration is then handed on.
-        is_carried: Whether a loop carries the tensor to the next iteration. The tensor of the last iteration is then
+        is_of_loop: Whether the tensor is the result of a loop. If so, only the tensor of the last iteration is handed
+            on.
+        is_carried: Whether a loop carries the tensor to the next iteration. If so, the tensor of the last iteration is
             not handed on.
     """
 
@@ -220,7 +221,7 @@ class Passed:
 
 
 def passed_on(graph: ExecutedGraph, name: str, slot: int) -> Passed | None:
-    """Returns the tensor of an op from which a tensor comes, or None if that depends on the context."""
+    """Returns the source of a tensor, which is a tensor of an op. None if the source depends on the context."""
     is_of_loop = False
     for _ in range(MAX_PASSED):
         node = graph.nodes.get(name)
@@ -245,7 +246,7 @@ def passed_on(graph: ExecutedGraph, name: str, slot: int) -> Passed | None:
 
 
 def all_passed_on(graph: ExecutedGraph, name: str, slot: int) -> Iterator[Passed]:
-    """Yields the tensors of ops from which a tensor can come.
+    """Yields the possible sources of a tensor, which are tensors of ops.
 
     A loop variable can come from outside the loop or from the loop's body. The result of a conditional can come from
     any branch. A tensor that a branch only hands on is left out.

@@ -28,8 +28,8 @@ def may_hold_extreme(made: TensorEvent) -> bool:
 def holds_extreme(made: TensorEvent, taken: TensorEvent) -> bool:
     """Returns whether an op of this module returned the extreme of the dtype for NaN or for no elements.
 
-    The recorded smallest and largest elements show this. If they were not recorded, the signs show it: a maximum of
-    non-negative numbers is not negative.
+    The recorded smallest and largest elements show whether the output is an extreme. If these elements were not
+    recorded, the signs show it: a maximum of non-negative numbers is not negative.
 
     Args:
         made: The finite output of the op.

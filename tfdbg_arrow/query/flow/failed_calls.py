@@ -59,8 +59,8 @@ class FailedCalls:
     def is_undone(self, execution_index: int | None) -> bool:
         """Returns whether the program caught the error of an execution, and no variable was bad because of the error.
 
-        The condition for the variables is: every op that read a bad value before the next call of the function had
-        already read a bad value in the failed execution.
+        No variable was bad because of the error if each bad read before the next call was also bad in the failed
+        execution.
         """
         return execution_index is not None and self._is_undone(execution_index)
 
@@ -80,7 +80,7 @@ class FailedCalls:
 
     @cached_property
     def is_stopped(self) -> bool:
-        """Whether `on_nonfinite` stopped the program. The program then computed nothing more from a bad value."""
+        """Whether `on_nonfinite` stopped the program. A stopped program computed nothing more from a bad value."""
         rows = self._logdir.rows(
             "SELECT 1 FROM execution_error WHERE run_id = ? AND error_type = 'NonFiniteError' LIMIT 1", [self._run_id]
         )

@@ -26,13 +26,14 @@ class Gradients:
         self._run_id = run_id
 
     def forward_of(self, root: TensorEvent) -> list[TensorEvent]:
-        """Returns the bad tensors of a gradient's forward op from the last run of this op before the gradient.
+        """Returns the bad tensors that a gradient's forward op made when the op last ran before the gradient.
 
         A run without roles does not show the forward op. In such a run, the result is the bad tensors that were
         computed earlier from an input of the gradient op.
 
         Args:
-            root: A bad tensor that took its bad values from no input. If no gradient made it, the result is empty.
+            root: A bad tensor that took its bad values from no input. If no gradient made this tensor, the result is
+                empty.
         """
         label = self._labels.of(root)
         graph_id, op_name, index = label.forward_graph_id, label.forward_op_name, label.forward_execution_index

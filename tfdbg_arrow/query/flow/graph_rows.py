@@ -27,7 +27,7 @@ _CallId = tuple[int | None, int | None]
 
 @dataclass
 class _Call:
-    """Those rows of one call that were read.
+    """The rows of one call, as far as they were read.
 
     Attributes:
         num_rows: Number of rows read.
@@ -107,7 +107,7 @@ class CallReader:
         return call.visits[step_id]
 
     def root_context(self, execution_index: int, graph_id: int) -> Context:
-        """Returns the context in which the outermost graph of a call ran. It has no step if the step is not known.
+        """Returns the context in which the outermost graph of a call ran. The context may have no step.
 
         Args:
             execution_index: The call.

@@ -1,4 +1,4 @@
-"""The graphs of one run: ops, edges, functions and calls. They are loaded on first use."""
+"""The graphs of one run: ops, edges, functions and calls. Graphs are loaded on first use."""
 
 from __future__ import annotations
 
@@ -51,9 +51,10 @@ class Graph:
 
     Attributes:
         graph_id: The ID of the graph.
-        ops: The ops by name, including the nodes that TensorFlow's optimizer made. These nodes have no inputs.
+        ops: The ops by name, including the nodes that TensorFlow's optimizer made. The nodes of the optimizer have no
+            inputs.
         dtypes: Dtype of each (op name, output slot).
-        users: By the name of an op, the names of the ops that take its outputs.
+        users: For each op name, the names of the ops that take outputs of this op.
     """
 
     graph_id: int
@@ -162,13 +163,13 @@ class GraphReader:
         return self.graph(graph_id).ops.get(op_name)
 
     def argument(self, graph_id: int, op_name: str, *, function_name: str | None) -> Argument | None:
-        """Returns the argument that a Placeholder stands for, or None if it stands for no argument.
+        """Returns the argument that a Placeholder stands for, or None if the Placeholder is no argument.
 
         Args:
             graph_id: The graph.
             op_name: The Placeholder.
-            function_name: The called function; None if it is unknown. It can be the original function if TensorFlow
-                made a new function to take the gradient.
+            function_name: The called function; None if it is unknown. If TensorFlow made a new function to take the
+                gradient, this can be the original function.
         """
         for name in self._variants(graph_id, function_name):
             if (of_op := self._arguments.get(name, {}).get(op_name)) is not None:
@@ -184,8 +185,8 @@ class GraphReader:
         """Returns (op name, output slot) of a function's result, or None if it is unknown.
 
         Args:
-            function_name: The called function. It can be the original function if TensorFlow made a new function to
-                take the gradient.
+            function_name: The called function. If TensorFlow made a new function to take the gradient, this can be the
+                original function.
             output_index: The index of the result.
         """
         for name in self._variants(self.function_graphs.get(function_name), function_name):
@@ -330,7 +331,7 @@ class GraphReader:
             self._executed[executed_graph_id] = ExecutedGraph(nodes_of_graph)
 
     def _read_together(self, graph_id: int) -> list[int]:
-        """Returns a graph, the unread graphs that are connected to it through calls, and other graphs up to a limit."""
+        """Returns a graph, the unread graphs that calls connect to this graph, and other graphs up to a limit."""
 
         def unread_neighbours(of_graph: int) -> Iterator[int]:
             return (other for other in self._neighbours.get(of_graph, ()) if other not in self._graphs)

@@ -17,8 +17,8 @@ class LoopBody(NamedTuple):
 
     Attributes:
         outer_graph_id: The graph with the loop.
-        op_name: The op of the outer graph that makes the data set that runs the body. The first input of this op is the
-            data set of the loop.
+        op_name: The op of the outer graph that makes a data set. This data set runs the body. The first input of the op
+            is the data set of the loop.
         function_name: The function of the body.
         num_states: Number of arguments that hold the state of the loop. The components of the element follow these
             arguments.
@@ -85,7 +85,7 @@ class LoopBodies:
         return tensor is not None and tensor.op_name in self.components(tensor.graph_id)
 
     def of_reduce(self, graph_id: int, op_name: str | None) -> list[int]:
-        """If a ReduceDataset returns the state of a loop, returns the graph of the loop's body; otherwise nothing."""
+        """Returns the graph of a loop's body if a ReduceDataset returns the loop's state; otherwise an empty list."""
         op = None if op_name is None else self._graphs.op(graph_id, op_name)
         source = None if op is None or not op.inputs else self._graphs.op(graph_id, op.inputs[0][0])
         if source is not None and source.op_type == "TakeWhileDataset" and source.inputs:  # a loop with `break`

@@ -66,7 +66,7 @@ class Masks:
         return bool(self._flow.events.bad_events(("nan",), limit=1))
 
     def _elements(self, place: Place, dtype: str | None, op_type: str | None) -> Iterator[Place]:
-        """Yields the inputs from which an op took its elements, without shapes and indexes. These have other dtypes."""
+        """Yields the inputs from which an op took its elements, without shapes and indexes, which have other dtypes."""
         for source, _ in self._flow.made_from(place):
             if op_type == "Cast" or self._flow.trace(source, how="graph", near=2**63 - 1).dtype in (dtype, None):
                 yield source

@@ -55,7 +55,7 @@ class MovedTensors:
         return True
 
     def _computed_behind(self, row: TensorEvent) -> Iterator[tuple[TensorEvent, list[TensorEvent]]]:
-        """Yields a bad tensor and the bad tensors behind it, as their ops computed them, each with its bad sources."""
+        """Yields a bad tensor and the bad tensors behind it, without copies at borders, each with its bad sources."""
 
         def sources(computed: TensorEvent) -> Iterator[TensorEvent]:
             return map(self._flow.computed, self._flow.bad_sources_of(computed))

@@ -1,20 +1,20 @@
 """Origins: the bad tensors whose bad elements came from no input.
 
-A row is an *origin* of a kind of bad values (NaN or infinity) if it holds the kind, and no tensor from which it was
-computed holds the kind. If such a tensor holds the kind, the row is a *propagator*. If no recorded input is bad, but an
-input that could be bad was not recorded, it is not known whether the row is an origin or a propagator. Such a row is a
+A row is an *origin* of a kind of bad value (NaN or infinity) if the row holds this kind, but none of the row's sources
+hold it. If a source of the row holds the kind, the row is a *propagator*. If no recorded input is bad, but an input
+that could be bad was not recorded, it is not known whether the row is an origin or a propagator. Such a row is a
 candidate for the first origin, and its `is_origin` is False.
 
 An infinity that the program wrote itself is a *literal*: a mask of -Inf, the logarithm of a mask of zeros, or the
 initial value of a running minimum. If an op makes a NaN from literals alone, that op created the NaN. If an op makes a
 NaN from an infinity that another op computed, the NaN goes back to the other op. The first op that makes an infinite
-loss from literals alone created that infinity: a mask must not cover the class of a label. If a log-sum-exp of -Inf has
-infinities, they come from the inputs of its exponentials, unless these inputs are literals: a mask must not cover a
-whole row.
+loss from literals alone created that infinity: a mask must not cover the class of a label. The infinities in a
+log-sum-exp of -Inf come from the arguments of the exponentials. The exception is a log-sum-exp of literals: a mask must
+not cover a whole row.
 
 A constant or a captured tensor that holds -Inf and no positive number may hold logarithms of probabilities. In such a
 tensor, -Inf is correct: it is the logarithm of 0. If Softmax or `x - max(x)` makes a NaN from a row that holds only
-such -Inf, that op created the NaN.
+-Inf of this kind, that op created the NaN.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ _LITERAL_TYPES = frozenset({"Const", "ReadVariableOp"}) | FROM_OUTSIDE
 _LOSSES = frozenset({"SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits"})
 """Types of ops that compute the loss of each sample. Other losses are recognized because they are scalars."""
 NORMALIZATIONS = frozenset({"LogSoftmax", "Softmax"})
-"""Types of ops that normalise rows of logarithms. If a row holds only -Inf, their result in this row is NaN."""
+"""Types of ops that normalise rows of logarithms. If a row holds only -Inf, the result of these ops is NaN in this
+row."""
 _MAXIMUM = MOVING | {"Max"}
 """Types of ops that compute the maximum of a row, or give the maximum a shape that fits the row."""
 OrderKey = tuple[int, int, tuple[tuple[int, int], ...], int, int]
@@ -68,8 +69,8 @@ class ProgramOrder:
         """Returns the sort key of a tensor among the tensors of the run.
 
         Executions are ordered by their start. Within a call, forward ops come before the ops of gradients, and the ops
-        of optimizers come last. Among ops of the same phase, the order of creation decides. It compares the calling ops
-        first, from the outermost graph on and with the iterations of loops, and then the ops themselves. The
+        of optimizers come last. Among ops of the same phase, the order of creation decides. The calling ops are
+        compared first, from the outermost graph on and with the iterations of loops, and then the ops themselves. The
         event_index breaks the remaining ties.
         """
         phase = _PHASES.get(self._flow.labels.of(event).role or "", 0)
@@ -171,8 +172,8 @@ class Origins:
 
         Args:
             events: Bad tensors.
-            seen: The event indexes of tensors that were followed before. These are not followed again. The tensors
-                that are followed now are added.
+            seen: The event indexes of tensors that were followed before. Tensors in this set are not followed again.
+                The tensors that are followed now are added to the set.
         """
         roots: list[TensorEvent] = []
         start = [event for event in events if event.event_index not in seen]
@@ -205,7 +206,7 @@ class Origins:
         return [source for source in self._flow.recent_sources_of(event) if source.bad_kinds(self.kinds)]
 
     def without_written(self, roots: Sequence[TensorEvent]) -> list[TensorEvent]:
-        """Returns the roots without literals. If a root may be made from logarithms of 0, leaves these out, too."""
+        """Returns the roots without literals. Also leaves out logarithms of 0 if another root may be made from them."""
         others = [root for root in roots if not self.is_literal(root)]
         if not any(self._is_normalization_of_zeros(root, self._bad_sources(root)) for root in others):
             return others

@@ -9,9 +9,9 @@ TensorFlow's optimizer can change the ops of the program in three ways:
 A node can also compute a value that no op of the program computes: the reciprocal of a constant divisor, or the
 reciprocal of a root. Answers name the program's op.
 
-Values inside a node are not recorded. If the counts of their elements follow from the inputs or outputs of the node,
-this module computes the counts. For example, `Relu` of one negative and two positive elements returns one zero and two
-positive elements. A reciprocal that holds one infinity was computed from one zero.
+Values inside a node are not recorded. This module computes the element counts of values inside a node if the counts
+follow from the inputs or outputs of the node. For example, `Relu` of one negative and two positive elements returns one
+zero and two positive elements. A reciprocal that holds one infinity was computed from one zero.
 """
 
 from __future__ import annotations
@@ -35,11 +35,12 @@ _OF_ONE = types_with(Trait.DIVIDES_ONE)
 _FUSED = "_Fused"
 """Prefix of the types of nodes that multiply matrices or images, and then add a bias and apply an activation."""
 CHAIN = "_UnaryOpsComposition"
-"""Type of a node that runs elementwise functions of one argument one after another. Its divisions are 1 / x."""
+"""Type of a node that runs elementwise functions of one argument in sequence. A division in such a node is 1 / x."""
 _SUMS_WITH_0 = frozenset({"Add", "AddV2", "Sub"})
 """Types of ops that a chain leaves out if they add or subtract 0."""
 _KEEPING_PLACES = frozenset({"Abs", "Identity", "Log", "Neg"}) | _SUMS_WITH_0
-"""Types of ops in a chain that remove no bad elements. If their number stays the same, the elements are the same."""
+"""Types of ops in a chain that keep bad elements bad. If the number of bad elements does not change, the places of the
+bad elements do not change either."""
 _MERGING = frozenset({"Abs", "Relu"})
 """Types of ops whose output does not show how many finite elements of their input were negative."""
 _MAX_NAMES = 4
@@ -62,8 +63,8 @@ class ProgramOp:
         is_output: Whether the tensor is the op's own output, possibly after ops that keep its bad elements.
         ran_as: A text that names the node that TensorFlow ran in place of the op; None if TensorFlow ran the op itself.
             An example is `_UnaryOpsComposition in place of Relu and Log`.
-        later: The types of ops that TensorFlow computed in advance from the op's result. These ops can have made the
-            bad elements from an infinity that the op made.
+        later: The types of ops that TensorFlow computed in advance from the op's result, if they can have made the bad
+            elements from an infinity in this result.
     """
 
     place: GraphTensor
@@ -110,8 +111,8 @@ class ProgramOps:
 
         The maker of a healthy tensor is the op whose output the tensor is. If several ops ran as one node, the maker of
         a bad tensor is the only op that can make a bad value from finite values. If there are several such ops, the
-        maker is the only op among them that can make a bad value from small numbers. If this does not determine the
-        maker, it is the op after which the node is named, or the last of the ops that can have made the bad value.
+        maker is the only op among them that can make a bad value from small numbers. Otherwise, the maker is the op
+        after which the node is named, or the last of the ops that can have made the bad value.
         """
         computed = self._computed(event)
         own = event.graph_tensor
@@ -267,7 +268,7 @@ class ProgramOps:
         return rows
 
     def as_output(self, event: TensorEvent, *, kinds: Sequence[str] = KINDS) -> TensorEvent:
-        """If the op that made a tensor has an output with bad elements of the kinds, returns it; otherwise `event`."""
+        """Returns the output of the op that made a tensor if it has bad elements of the kinds; otherwise `event`."""
         made = self.maker(event)
         output = None if made is None else self.output(made, event)
         if made is None or output is None or not output.bad_kinds(kinds):
@@ -280,7 +281,7 @@ class ProgramOps:
     def output(self, made: ProgramOp, event: TensorEvent) -> TensorEvent | None:
         """Returns the output of the op that made a tensor, with the bad elements that follow from the tensor.
 
-        The result has the event_index of the tensor. It is None if the bad elements are unknown.
+        The result has the event_index of the tensor. The result is None if the bad elements are unknown.
         """
         if made.op.op_type in _DIVISIONS and not made.is_output:
             row = self._quotient(made, event)
@@ -397,11 +398,11 @@ class ProgramOps:
         return bool(taken) and all(source is not None and source.op_type == "Const" for source in taken)
 
     def _left_out(self, op: Op, at: GraphTensor, event: TensorEvent) -> int | None:
-        """If TensorFlow left a sum out of a chain, returns the index of the input that equals the sum, or else None.
+        """If TensorFlow left a sum out of a chain, returns the index of the input that equals the sum; otherwise None.
 
         TensorFlow leaves out a sum with a constant that is 0, perhaps because the dtype rounds the constant to 0.
-        TensorFlow also turns `log(x + 1)` into Log1p and `exp(x) - 1` into Expm1. Of these results, only `log(x + 0)`
-        can be bad if x is not negative.
+        TensorFlow also turns `log(x + 1)` into Log1p and `exp(x) - 1` into Expm1. Of the results of these ops, only
+        `log(x + 0)` can be bad if x is not negative.
         """
         if event.op_type != CHAIN or op.op_type not in _SUMS_WITH_0:
             return None
@@ -458,7 +459,7 @@ def _type_in_chain(op: Op) -> str:
 def _that_change_kinds(event: TensorEvent, op: Op, after: Sequence[Op]) -> tuple[str, ...]:
     """Returns the types of the later ops that can have made a tensor's bad elements from the bad elements of an op.
 
-    If the tensor holds no NaN, the result is empty if the op itself can make all kinds of bad elements in the tensor.
+    For a tensor without NaN, the result is empty if the op itself can make all kinds of bad elements in the tensor.
     """
     made = MADE_OF_FINITE.get(op.op_type, ANY_BAD)
     infinite = made & (Bad.NEG_INF | Bad.POS_INF)

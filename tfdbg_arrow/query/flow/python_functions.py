@@ -60,7 +60,7 @@ class PythonFunctions:
         return tuple(islice(results, 1))
 
     def output_after(self, event: TensorEvent) -> TensorEvent | None:
-        """Returns the next bad output of an op that calls Python functions, after an eager tensor in a function."""
+        """Returns the first bad output of an op that calls Python functions after a given eager tensor was recorded."""
         if event.scope == "graph" or not self._is_called_by_op(event):
             return None
         rows = read_events(

@@ -53,14 +53,14 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class WriteSite:
-    """A write to resources: their handles, and the tensors that the op took."""
+    """A write to resources: the handles of the resources, and the tensors that the writing op took."""
 
     handles: tuple[Place, ...]
     values: tuple[Place, ...]
 
 
 class _Repeatable(Generic[T]):
-    """Yields the items of an iterator as often as needed. Each item is taken from the iterator when first needed."""
+    """Iterates over the items of an iterator several times. Takes an item from the iterator when it is first needed."""
 
     def __init__(self, items: Iterator[T]) -> None:
         self._rest = items
@@ -276,7 +276,7 @@ class Resources:
     def _write_in_session(
         self, graph_id: int, handle_name: str, context: Context, *, user: str, near: int
     ) -> Write | None:
-        """Returns the last write before a read in a session's graph. Its ops do not run in order of creation."""
+        """Returns the last write before a read in a session's graph. Such a graph does not run in order of creation."""
         writers = self._writing_ops(graph_id, handle_name)
         written = self._borders.sessions.last_writer(graph_id, writers, context, reader=user)
         if written is None:

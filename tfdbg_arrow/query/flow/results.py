@@ -69,7 +69,7 @@ class Results:
         self.discarded = DiscardedResults(logdir, flow, run_id=run_id)
 
     def of_effect(self, effect: str, first: int, last: int) -> Iterator[TensorEvent]:
-        """Yields those bad tensors returned by eager ops and calls that have a given effect.
+        """Yields the bad tensors of one effect among the tensors that eager ops and calls returned.
 
         Either nothing is computed from such a tensor, or an op makes a decision from it.
         """
@@ -146,7 +146,7 @@ class Results:
         return int(rows[0][0])
 
     def _is_result(self, row: TensorEvent, effect: str, *, is_taken: bool) -> bool:
-        """Returns whether a tensor is a result with this effect, or a skipped result. Nothing is computed from it."""
+        """Returns whether a tensor from which nothing is computed is a result with this effect, or a skipped result."""
         is_skipped = self._skipped_uses.is_skipped(row, is_taken=is_taken) or self._skipped_uses.is_rejected(row)
         if effect == "skipped" and not is_skipped:
             return False  # checked first, because the other checks read all tensors of the call
@@ -171,7 +171,7 @@ class Results:
 
 
 def _computes(row: TensorEvent, use: _EagerUse) -> bool:
-    """Returns whether an execution computes something with a bad tensor, rather than only testing it.
+    """Returns whether an execution computes something with a bad tensor, and does not only test the tensor.
 
     A comparison of infinities, or a choice among infinities, is well-defined. With a NaN, it is not.
     """

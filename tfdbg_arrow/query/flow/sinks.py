@@ -1,4 +1,4 @@
-"""Sinks: bad tensors that did harm. They were written to a variable, returned to the program, or counted by a metric.
+"""Sinks: bad tensors that were written to a variable, returned to the program, or counted by a metric.
 
 An integer or a boolean that was made from a NaN is arbitrary. Examples are the class that ArgMax picks, an index, and a
 comparison. If such a value is used or returned, the NaN counts as returned.
@@ -377,7 +377,7 @@ def _event_index(batch: list[TensorEvent]) -> int:
 
 
 def _by_execution(rows: Iterable[TensorEvent]) -> Iterator[_Batch]:
-    """Groups eager tensors, or tensors of calls, by execution. The rows must be sorted by execution."""
+    """Groups eager tensors, or tensors of calls, by execution. The tensors must be sorted by execution."""
     for execution_index, batch in itertools.groupby(rows, key=lambda row: row.execution_index or 0):
         yield (execution_index, -1), list(batch)
 

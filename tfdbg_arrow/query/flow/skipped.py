@@ -25,7 +25,7 @@ _MAX_SOURCES = 100
 
 @dataclass(frozen=True)
 class _ResultsOfLine:
-    """How ops used the results of all calls of a function from one line. Checks do not count as uses.
+    """How ops used the results of all calls that one line of code makes to a function. Checks do not count as uses.
 
     Attributes:
         num_finite: The number of finite results.
@@ -69,9 +69,9 @@ class SkippedUses:
     def is_skipped(self, row: TensorEvent, *, is_taken: bool = True) -> bool:
         """Returns whether the program usually uses a tensor, but skipped this use once and continued.
 
-        The same line of code must have returned such a tensor in another call, and something must have been computed
-        from that tensor. The program continued if that call came later, or if an optimizer wrote to a variable
-        afterwards: an optimizer that scales the loss writes the new scale when it skips a step.
+        In another call, the same line of code must have returned a tensor from which something was computed. The
+        program continued if this other call came later, or if an optimizer wrote to a variable afterwards. An optimizer
+        that scales the loss writes the new scale when it skips a step.
 
         A tensor that only checks take, such as the norm of all gradients, counts as skipped if a tensor from which it
         was computed was skipped. A tensor that nothing takes, such as the loss, counts as skipped under the same
@@ -100,9 +100,10 @@ class SkippedUses:
         An example is a line search: it compares a new objective with the best objective so far only if the new
         objective is finite. Ops that only test whether a result is bad do not count as uses. There must be several
         finite results, and one of them must come later than the given result. The program may have another criterion
-        for the results that it uses. So the loop around the line must call a function such as `isfinite`. If ops took
-        none of the finite results, the program took the results as Python numbers. Then the loop must use the answer of
-        this function to skip bad numbers, and the function that returned the result must not write to a variable.
+        for the results that it uses. To exclude such a criterion, the loop around the line must call a function such as
+        `isfinite`. If ops took none of the finite results, the program took the results as Python numbers. In this
+        case, the loop must use a function such as `isfinite` to skip bad numbers, and the called function must not
+        write to a variable.
         """
         execution = self._flow.events.execution(row.execution_index)
         # Checked first, because the other checks read all calls of the line.
@@ -159,7 +160,7 @@ class SkippedUses:
         return results.last_finite > results.last_bad
 
     def _is_used_for_numbers(self, row: TensorEvent) -> bool:
-        """Returns whether ops made only scalars from a tensor, and no op takes these, as in `float(new - old)`."""
+        """Returns whether ops made only scalars from a tensor and no op takes the scalars, as in `float(new - old)`."""
         uses = () if row.tensor_id is None else self._flow.events.uses(row.tensor_id)
         made = [self._flow.events.execution_outputs(use.execution.execution_index) for use in uses]
         tensor_ids = [tensor_id for outputs in made for tensor_id, _ in outputs.values()]
@@ -207,7 +208,7 @@ class SkippedUses:
         return _ResultsOfLine(*row)
 
     def _is_of_skipped(self, row: TensorEvent) -> bool:
-        """Returns whether only checks or nothing took a tensor, and it comes from a tensor with skipped uses."""
+        """Returns whether a tensor comes from a tensor with skipped uses, and nothing except checks took it."""
         uses = () if row.tensor_id is None else self._flow.events.uses(row.tensor_id)
         if not all(use.execution.op_type in CHECKS for use in uses):
             return False
@@ -244,7 +245,7 @@ class SkippedUses:
         return -1 if last is None else int(last)
 
     def _last_used(self, execution: Execution, output_slot: int | None, *, other_users: Collection[str] = ()) -> int:
-        """Of the executions of the same line, returns the last one whose output was used to compute something, or -1.
+        """Returns the last execution of the same line whose output was used to compute something, or -1.
 
         Only the executions around the given one and the last ones of the run are searched.
 
@@ -275,7 +276,7 @@ class SkippedUses:
     def _read_users_of_line(
         self, op_type: str, stack_trace_id: int, first_block: int, last_block: int
     ) -> dict[int, dict[str, int]]:
-        """Returns the last execution of a line of code whose output was used to compute something, by output and user.
+        """Returns the last execution of a line whose output was used to compute something, by output slot and user.
 
         If a gradient op made the output, gradient ops that took the output do not count: an optimizer or the program
         must have taken the output.

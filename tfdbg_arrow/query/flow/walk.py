@@ -52,7 +52,7 @@ class UnrecordedEndError(Exception):
 
 
 class OutOfSightError(Exception):
-    """A tensor went out of reach of the recording. Its harm would show in other tensors."""
+    """A tensor went out of reach of the recording. If the tensor did harm, other tensors show this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +73,8 @@ class WalkedTensor:
         frame: The run of the graph; None for an eager tensor.
         name: The op; empty for an eager tensor.
         slot: The output slot; for an eager tensor, its ID.
-        is_verdict: Whether the tensor is the result of a check, or was computed from such a result instead of from the
-            value itself.
+        is_verdict: Whether the tensor is the result of a check of the value, or was computed from such a result and not
+            from the value.
         is_metric: Whether an op of a metric computed the tensor.
     """
 
@@ -261,7 +261,7 @@ class Walk:
         yield from self._returned(tensor, frame)
 
     def _took(self, op: Op, place: GraphTensor) -> bool:
-        """Returns whether an op took a tensor or its source when the op ran. In the program, it takes the tensor."""
+        """Returns whether an op that takes a tensor in the program took the tensor or its source when the op ran."""
         executed = self._flow.borders.executed
         user = place.of_op(op.op_name)
         if not executed.replaces_inputs(user):
@@ -367,7 +367,7 @@ class Walk:
             self._harms.add(effect_of_write(role))
 
     def _is_from_outside(self, tensor: WalkedTensor) -> bool:
-        """Returns whether the program did not compute a tensor. Storing such a tensor does no harm."""
+        """Returns whether a tensor came from outside or is a constant. Storing such a tensor does no harm."""
         event = self._event(tensor)
         if event is not None and self._sinks.moved.is_moved(event):
             return True
