@@ -1,4 +1,4 @@
-"""Packages that import their public names on first use."""
+"""Lets a package import its public names on first use."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 
 def lazy_names(package: str, names_of: Mapping[str, Sequence[str]]) -> Callable[[str], object]:
-    """Returns a `__getattr__` for a package; this function imports the module that defines a public name.
+    """Returns a `__getattr__` for a package. The `__getattr__` imports the module that defines a public name.
 
     A public name must not be the name of a module in the package, because importing that module would replace the name.
 

@@ -1,4 +1,4 @@
-"""Failures to record something, as rows of capture_stat."""
+"""Failures: collects failures of the recorder, as rows of capture_stat."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ class Failures:
 
     @contextlib.contextmanager
     def caught(self, where: str) -> Iterator[None]:
-        """Counts an exception of the block as a failure instead of raising it."""
+        """Catches an exception of the block, and counts it as a failure."""
         try:
             yield
         except Exception as error:
             self.add(where, error)
 
     def add(self, where: str, error: Exception, *, num_events: int | None = None) -> None:
-        """Counts a failure, and reports the first failure of each kind; only the first OSError is reported."""
+        """Counts a failure. Reports the first failure of each kind, but only one OSError."""
         kind = (where, type(error).__name__)
         if kind in self._repeats:
             self._repeats[kind] += 1
@@ -44,11 +44,11 @@ class Failures:
     def note(
         self, stat: str, subject: str, reason: str, num_events: int | None, *, reason_code: str | None = None
     ) -> None:
-        """Keeps a row for capture_stat."""
+        """Stores a row for capture_stat."""
         self._notes.append((stat, subject, reason, num_events, reason_code))
 
     def note_repeats(self) -> None:
-        """Keeps a row for each kind of failure that occurred again after it was reported."""
+        """Stores a row for each kind of failure that occurred again after its first failure was reported."""
         for (where, name), count in self._repeats.items():
             if count:
                 lost = self._lost[where, name]
@@ -62,7 +62,7 @@ class Failures:
         return bool(self._notes)
 
     def take_notes(self) -> list[dict[str, object]]:
-        """Returns the rows kept since the last call; equal rows are merged, and their numbers of events are added."""
+        """Returns the rows that were stored since the last call. Equal rows become one row, with the sum of events."""
         notes, self._notes = self._notes, []
         sums: dict[tuple[str, str, str, str | None], int | None] = {}
         for stat, subject, reason, num_events, reason_code in notes:
