@@ -10,7 +10,7 @@ import numpy as np
 from tfdbg_arrow.spool.records import Batch, Flag, Ints, Kind, Mask, Records, join_records, pick
 
 _SLACK = 4_096
-"""Number of extra events that are kept before the oldest events are dropped. Dropping events copies all other events.
+"""Number of extra events that are kept before the oldest events are dropped, because dropping copies all other events.
 """
 _EAGER = (Kind.EXECUTION, Kind.EXECUTION_ERROR, Kind.EXECUTION_TENSOR, Kind.EXTERNAL_TENSOR)
 MAX_DUMPS = 16
