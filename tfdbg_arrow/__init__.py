@@ -1,6 +1,6 @@
 """tfdbg_arrow: find the op that created the first NaN or infinity, and the line of code that created the op.
 
-The names below are imported on first use. Importing the package imports neither TensorFlow nor DuckDB.
+The public names are imported on first use. Importing the package imports neither TensorFlow nor DuckDB.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The exceptions that tfdbg_arrow raises deliberately.
+"""The exceptions of tfdbg_arrow.
 
-Each message states the problem, the wrong value, the expected value, and the next step for the user.
+Each message states the problem, the wrong value, the expected value, and what the user can do.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 
 class TfdbgArrowError(Exception):
-    """Base class of all exceptions that the package raises deliberately."""
+    """The base class of all exceptions of this package."""
 
 
 class SettingError(TfdbgArrowError, ValueError):
@@ -25,8 +25,8 @@ class NonFiniteError(TfdbgArrowError, ArithmeticError):
     """A recording with `on_nonfinite="raise"` stopped the program because of a NaN or an infinity.
 
     Attributes:
-        nonfinite: The origin, a `NonFinite` as returned by first_nonfinite(); None if it could not be looked up.
-        logdir: The logdir of the recording; a URL is a str.
+        nonfinite: The origin as a `NonFinite`, as first_nonfinite() returns it; None if the origin could not be found.
+        logdir: The logdir of the recording: a Path, or a str if it is a URL.
     """
 
     def __init__(self, message: str, *, nonfinite: Any = None, logdir: Path | str | None = None) -> None:
@@ -40,11 +40,11 @@ class LogdirError(TfdbgArrowError):
 
 
 class NoLogdirError(LogdirError):
-    """A directory is not a logdir. The message names the logdirs below it.
+    """A directory is not a logdir. The message names the logdirs below the directory.
 
     Attributes:
-        reason: The reason why the directory is not a logdir, without advice.
-        below: The logdirs below the directory, as `LogdirsBelow` of `tfdbg_arrow.storage.search`.
+        reason: The reason why the directory is not a logdir. It has no advice.
+        below: The logdirs below the directory, as a `LogdirsBelow` of `tfdbg_arrow.storage.search`.
     """
 
     def __init__(self, message: str, *, reason: str, below: Any) -> None:
@@ -58,11 +58,11 @@ class FormatVersionError(LogdirError):
 
 
 class BrokenPartError(LogdirError):
-    """A file of a logdir cannot be read; the message names the file."""
+    """A file of a logdir cannot be read. The message names the file."""
 
 
 class MissingDependencyError(TfdbgArrowError, ImportError):
-    """An optional dependency is not installed; the message gives the pip command."""
+    """An optional dependency is not installed. The message gives the pip command that installs it."""
 
 
 class QueryError(TfdbgArrowError):
@@ -78,7 +78,7 @@ class TimeLimitError(QueryError):
 
 
 class ReproError(TfdbgArrowError):
-    """No script can run the op that made a bad value; the message states the reason and what to record."""
+    """No script can run the op that made a bad value. The message states the reason and what to record."""
 
 
 class ExportError(TfdbgArrowError):
@@ -92,7 +92,7 @@ class DumpError(TfdbgArrowError):
 def install_command(extra: str, *more: str) -> str:
     """Returns the pip command that installs the packages of an extra.
 
-    The command names the packages themselves, so that it works for an installation from a clone and from a wheel.
+    The command names the packages instead of the extra, so it works for an installation from a clone or from a wheel.
 
     Args:
         extra: The extra of pyproject.toml, such as `viewer`.

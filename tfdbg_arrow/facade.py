@@ -1,4 +1,4 @@
-"""Packages that import their public names on first use."""
+"""Lets a package import its public names on first use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A pytest plugin: a test with the fixture `tfdbg_recording` fails if a NaN or an infinity occurs in the test.
+"""A pytest plugin: a test with the fixture `tfdbg_recording` fails if a NaN or an infinity occurs during the test.
 
     def test_training(tfdbg_recording):
         train()
@@ -7,7 +7,7 @@
     def test_loss():
         ...
 
-The marker alone also records the test. The plugin imports TensorFlow only when the first test is recorded.
+A test that has only the marker is also recorded. The plugin imports TensorFlow only when the first test is recorded.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ class RecordingOptions:
     Attributes:
         mode: The tensor_debug_mode.
         kinds: The values that count as bad: `nan`, `inf` or both. If empty, only the rules can fail the test.
-        allow: Regular expression (`re.match`) for names or types of ops that may create bad values. None means that no
-            op may create bad values.
+        allow: A regular expression (`re.match`) for the names or types of ops that may create bad values. None means
+            that no op may create bad values.
         allow_expected: Whether bad values that did no harm are allowed.
-        rules: Alert rules that can fail the test, with parameters that override the defaults of the rules.
+        rules: The alert rules that can fail the test, each with the parameters that override its defaults.
         settings: Other arguments of `tfdbg_arrow.enable`.
     """
 
@@ -64,9 +64,9 @@ class TestRecording:
     """The value of the fixture: a recording that is active until the body of the test ends.
 
     Attributes:
-        logdir: The logdir, below the test's tmp_path. It is kept as long as pytest keeps tmp_path.
+        logdir: The logdir, below the test's tmp_path. The logdir is kept as long as pytest keeps tmp_path.
         run_id: The run; None if TFDBG_ARROW=0 turned recording off.
-        options: The settings.
+        options: The settings of the test.
     """
 
     __test__ = False
@@ -87,7 +87,7 @@ _RECORDING = pytest.StashKey[TestRecording]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Adds command-line options, which apply to tests whose marker does not set them."""
+    """Adds command-line options. They apply to tests whose marker does not set these options."""
     group = parser.getgroup("tfdbg_arrow")
     group.addoption("--tfdbg-mode", metavar="MODE", help="tensor_debug_mode of recorded tests (ini: tfdbg_mode)")
     group.addoption(
@@ -114,7 +114,7 @@ def _tfdbg_marked(request: pytest.FixtureRequest) -> None:
 
 @pytest.fixture
 def tfdbg_recording(request: pytest.FixtureRequest, tmp_path: Path) -> Generator[TestRecording]:
-    """Records the test, and fails it at the end of its body if a NaN or an infinity occurred."""
+    """Records a test. After the body of the test, the test fails if a NaN or an infinity occurred."""
     import tfdbg_arrow
 
     options = _options(request.node)
@@ -130,7 +130,7 @@ def tfdbg_recording(request: pytest.FixtureRequest, tmp_path: Path) -> Generator
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    """Fails a recorded test after its body. If the body itself failed, only adds a section to the test's report."""
+    """Lets a recorded test fail after its body. If the body failed, only adds a section to the test's report."""
     try:
         result = yield
     except (Exception, pytest.fail.Exception):
@@ -149,7 +149,9 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 
 
 def _options(node: Any) -> RecordingOptions:
-    """Returns the options of a test: from the test's marker, else from the command line, else from the configuration.
+    """Returns the options of a test.
+
+    The test's marker overrides the command line, and the command line overrides the configuration.
 
     Raises:
         pytest.UsageError: The marker has an invalid argument.
@@ -199,7 +201,7 @@ def _check_settings(node: Any, settings: Mapping[str, Any]) -> None:
 
 
 def _examine(recording: TestRecording) -> str | None:
-    """Ends a recording; returns the reason why the test fails, or None if it does not fail."""
+    """Ends a recording. Returns the reason why the test fails, or None if the test does not fail."""
     from tfdbg_arrow.query import open_logdir, read_reasons
     from tfdbg_arrow.query.present.blocks import Facts, Line
     from tfdbg_arrow.query.present.findings import alert
@@ -229,7 +231,7 @@ def _examine(recording: TestRecording) -> str | None:
 
 
 def _what_came_up_anyway(recording: TestRecording) -> str | None:
-    """Returns the findings in a test whose body failed. Errors become text, so that the body's failure is reported."""
+    """Returns the findings in a test whose body failed. If they cannot be read, returns the error as text."""
     try:
         return _examine(recording)
     except Exception as error:

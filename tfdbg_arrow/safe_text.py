@@ -1,4 +1,4 @@
-"""Converts data to text that is safe to print, to numbers with nouns, and to times; parses JSON and Python code.
+"""Converts untrusted data to text that is safe to print, and parses untrusted JSON and Python code.
 
 The content of a logdir is untrusted. File names, op names and source lines can contain control sequences that change
 the state of a terminal or the text direction of a page. JSON and code can be nested too deeply for their parsers.
@@ -19,13 +19,16 @@ from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 
 _PARSES = 3
-"""Maximum number of times that code is parsed. Before 3.11.8 and 3.12.2, Python raises a SystemError for valid code if
-another thread parses at the same time, as AutoGraph does (CPython issue 106905)."""
+"""Maximum number of times that code is parsed.
+
+If another thread parses code at the same time, as AutoGraph does, Python before 3.11.8 and 3.12.2 can raise a
+SystemError for valid code (CPython issue 106905).
+"""
 _UNPRINTABLE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 
 
 def printable(text: str) -> str:
-    r"""Returns a text with control and format characters escaped, e.g. as `\x1b`, `\n`, `\u202e`."""
+    r"""Returns a text in which control and format characters are escaped, such as `\x1b`, `\n` or `\u202e`."""
     if text.isascii() and text.isprintable():
         return text
     return "".join(
@@ -36,24 +39,26 @@ def printable(text: str) -> str:
 def as_utf8(text: str) -> str:
     """Returns a text that can be encoded in UTF-8.
 
-    Python represents bytes that are not valid text, e.g. in a path, as surrogates. UTF-8 cannot encode surrogates.
+    In a path, for example, Python represents bytes that are not valid text as surrogates. UTF-8 cannot encode
+    surrogates.
     """
     return text.encode("utf-8", errors="backslashreplace").decode()
 
 
 def printable_line(text: str) -> str:
-    """Returns a line of source code with tabs expanded and other characters escaped as by `printable`."""
+    """Returns a line of source code in which tabs are expanded, and other characters are escaped as in `printable`."""
     return printable(text.expandtabs(4))
 
 
 def printable_lines(text: str, *, indent: int) -> str:
-    """Returns a text of several lines, each escaped as by `printable`.
+    """Returns a text of several lines in which each line is escaped as in `printable`.
 
-    DuckDB marks a position in a line by `^` in the next line. The mark remains below that position.
+    DuckDB marks a position in a line with `^` in the next line. This mark stays below the position.
 
     Args:
         text: The text.
-        indent: Number of spaces before each line except the first. Thus no line of a message looks like a new message.
+        indent: Number of spaces before each line except the first line. With these spaces, no line of a message looks
+            like a new message.
     """
     lines = text.split("\n")
     for index in range(1, len(lines)):
@@ -64,7 +69,10 @@ def printable_lines(text: str, *, indent: int) -> str:
 
 
 def _escaped_width(line: str, width: int) -> int:
-    """Returns the width that escaping adds to the first columns of a line. An escaped character had no width before."""
+    """Returns the width that escaping adds to the first columns of a line.
+
+    A character that must be escaped has no width before it is escaped.
+    """
     extra = 0
     for character in line:
         if unicodedata.category(character) in _UNPRINTABLE:
@@ -77,7 +85,7 @@ def _escaped_width(line: str, width: int) -> int:
 
 
 def number_of(count: int | None, noun: str, plural: str | None = None) -> str:
-    """Returns a number with its noun, such as `1 zero` or `2,000 zeros`; None counts as 0."""
+    """Returns a number and a noun, such as `1 zero` or `2,000 zeros`. None counts as 0."""
     return f"{count or 0:,} {noun if count == 1 else plural or noun + 's'}"
 
 
@@ -87,7 +95,7 @@ def time_text(wall_time_ns: int) -> str:
 
 
 def to_json(value: Any) -> Any:
-    """Returns a value as a JSON value.
+    """Converts a value to a JSON value.
 
     A dataclass becomes an object with its attributes. A non-finite float becomes "NaN", "Infinity" or "-Infinity".
     Bytes become base64 text. Dates and times become ISO 8601 text, and a timedelta becomes seconds. Any other value
@@ -117,7 +125,7 @@ def parse_json(text: str | bytes) -> Any:
 
     Raises:
         ValueError: The text is not JSON, or is nested too deeply.
-        RecursionError: The callers' frames leave too little space on Python's stack.
+        RecursionError: The frames of the callers leave too little space on Python's stack.
     """
     try:
         return json.loads(text)
@@ -130,7 +138,7 @@ def parse_json(text: str | bytes) -> Any:
 def is_stack_used_up() -> bool:
     """Returns whether the frames of the callers take more than half of Python's recursion limit.
 
-    In this case, a RecursionError is caused by the caller's program, and not by the content of a file.
+    If so, the calling program causes a RecursionError, and not the content of a file.
     """
     frame, depth = sys._getframe(), 0
     while frame.f_back is not None:
@@ -145,7 +153,7 @@ def _escape(character: str) -> str:
 def parsed_python(text: str | bytes) -> ast.Module | None:
     """Returns the syntax tree of a text, or None if the text is not Python code."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Python warns of some code, such as `1 is 1`
+        warnings.simplefilter("ignore")  # Python shows a warning for code such as `1 is 1`
         for _ in range(_PARSES):
             try:
                 return ast.parse(text)

@@ -1,8 +1,8 @@
 """Live stop: a recording stops the program at the first origin of a NaN or an infinity.
 
-The writer stops the program, and the query layer finds the origin. The two layers do not import each other; this module
-connects them. The public functions that start a recording are imported from here, so that a recording can look up
-origins.
+The writer stops the program, and the query layer finds the origin. These two layers do not import each other, so this
+module connects them. Programs import the functions that start a recording from this module, so that each recording can
+find origins.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def find_origins(logdir: Path, run_id: str, event_indexes: Sequence[int]) -> lis
     Args:
         logdir: The logdir.
         run_id: The run.
-        event_indexes: The bad tensors.
+        event_indexes: The event_index of each bad tensor.
     """
     from tfdbg_arrow.query import open_logdir, read_reasons
     from tfdbg_arrow.query.nonfinite_search import origins_of

@@ -254,8 +254,7 @@ READER = "ReadVariableOp"
 MOVING = (types_with(_T.CARRIES | _T.READS | _T.READS_PART) | {"Cast", "TensorScatterUpdate"}) - (
     types_with(_T.MERGES) | {"ClipByValue", "EagerPyFunc", "Maximum", "Minimum", "Select", "SelectV2"}
 )
-"""Types of ops that only move elements or change their dtype. Which elements are moved does not depend on their values.
-"""
+"""Types of ops that only move elements or change their dtype. The values of the elements do not affect the choice."""
 WRITER = re.compile(
     r"Assign(Add|Sub)?VariableOp|Resource(Sparse)?Apply\w+|ResourceScatter\w+|ResourceStridedSliceAssign|MakeIterator"
 )

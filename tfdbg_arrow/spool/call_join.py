@@ -1,11 +1,11 @@
-"""Assigns graph tensors to the calls that computed them: step id -> execution.
+"""Assigns graph tensors to the calls that computed them, by finding the execution of each step ID.
 
-Each call of an outermost function gets a new step id. The step belongs to the call in flight whose outermost graph
-reaches the graphs of all tensors of the step. Several calls qualify if several threads are inside the same function.
+Each call of an outermost function gets a new step ID. The step belongs to the call in flight whose outermost graph
+reaches the graphs of all tensors of the step. If several threads are inside the same function, several calls qualify.
 The step then belongs to the call that has an argument in the same memory as an argument of the step. If there is no
-such call, the answer is -1; the module never guesses.
+such call, the execution is -1. This module never guesses.
 
-Source: design of the recording. A call is recorded before it runs, and its end is recorded after it returns.
+The recorder writes the record of a call before the call runs, and the record of the end after the call returns.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from tfdbg_arrow.spool.records import Batch, Flag, Ints, Kind
 
 NO_CALL = -1
 _MAX_STEPS = 8_192
-"""Maximum number of steps to remember; the oldest steps are forgotten first."""
+"""Maximum number of steps to remember. The oldest steps are forgotten first."""
 _MAX_CALLS = 4_096
-"""Maximum number of calls in flight to remember, so that calls without an end do not fill the memory."""
+"""Maximum number of calls in flight to remember. Without this limit, calls without an end could fill the memory."""
 _MAX_STATE_STEPS = 1_024
-"""Maximum number of steps in a state, which contains the last steps."""
+"""Maximum number of steps in the state that `CallJoin.state` returns. The state has the last steps."""
 _NEVER = 2**63 - 1
 
 
@@ -37,7 +37,7 @@ class _Call:
     graph_id: int
     thread_id: int
     start: int
-    """event_index of the EXECUTION record."""
+    """The event_index of the EXECUTION record."""
 
 
 @dataclass(kw_only=True)
@@ -52,8 +52,8 @@ class CallJoin:
 
     Args:
         call_graph: The calls between graphs.
-        max_looks: Maximum number of examinations of calls; later tensors get no certain call. None means no limit;
-            data that no recorder wrote can then take forever.
+        max_looks: Limits the work: after this many checks of calls, tensors get no call. None means no limit. Data
+            that no recorder wrote can then take forever.
     """
 
     def __init__(self, call_graph: GraphLinks, *, max_looks: int | None = None) -> None:
@@ -69,12 +69,13 @@ class CallJoin:
         """Finds the calls of a batch's graph tensors.
 
         Args:
-            batch: Records in order of event_index; they follow the records of all earlier batches.
-            graph_ids: One graph for each record. For a GRAPH_TENSOR, it is the graph of the node; for an EXECUTION, it
-                is the graph of the called function. It is -1 if the record has no graph.
+            batch: Records in the order of event_index. All records of earlier batches must come before them.
+            graph_ids: One graph for each record: the graph of the node for a GRAPH_TENSOR, and the graph of the called
+                function for an EXECUTION. -1 stands for a record without a graph.
 
         Returns:
-            The execution_index for each record; NO_CALL if the record is not a graph tensor or has no certain call.
+            The execution_index for each record; NO_CALL if the record is not a graph tensor, or if its call is not
+            certain.
         """
         calls = _Calls(*self._follow(batch, graph_ids), reaches=self._reaches)
         joined = np.full(len(batch), NO_CALL, dtype=np.int64)
@@ -91,7 +92,7 @@ class CallJoin:
         return joined
 
     def state(self) -> dict[str, object]:
-        """Returns the state that later batches need from the earlier batches, as plain data of bounded size."""
+        """Returns the facts about earlier batches that later batches need. Their size is limited."""
         calls = [[call.execution_index, call.graph_id, call.thread_id, call.start] for call in self._in_flight.values()]
         decided = [
             [step, execution_index]
@@ -105,7 +106,7 @@ class CallJoin:
         return {"calls": calls, "decided": decided[::-1], "undecided": undecided[::-1]}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restores a state that `state` returned; data of another form is ignored."""
+        """Restores a state that `state` returned. Ignores data of another form."""
         for entry in _lists(state.get("calls")):
             match entry:
                 case [int(execution_index), int(graph_id), int(thread_id), int(start)] if _fit(*entry):
@@ -130,13 +131,13 @@ class CallJoin:
             return
         fields = np.unique(np.stack([steps[hinted], hints[hinted], graph_ids[hinted]], axis=1), axis=0)
         for step, execution_index, graph_id in fields.tolist():
-            # A function of a data set may receive the same tensor, but never runs the call's own graph.
+            # A function of a data set may take the same tensor, but it never runs the graph of the call.
             if calls.graph_of(execution_index) == graph_id:
                 self._decided[step] = execution_index
                 self._undecided.pop(step, None)
 
     def _reaches(self, graph_id: int, inner_graph_id: int) -> bool:
-        """Returns the result of the call graph's `reaches`; True is cached."""
+        """Returns the result of `reaches` of the call graph. The result is cached if it is True."""
         pair = (graph_id, inner_graph_id)
         if pair in self._reached:
             return True
@@ -146,7 +147,10 @@ class CallJoin:
         return True
 
     def _follow(self, batch: Batch, graph_ids: Ints) -> tuple[list[_Call], list[int]]:
-        """Processes the starts and ends of calls in a batch; returns all calls in flight, by start, and their ends."""
+        """Processes the starts and ends of calls in a batch.
+
+        Returns all calls that were in flight during the batch, sorted by start, and the ends of these calls.
+        """
         kind = batch.kind
         rows = np.flatnonzero(((kind == Kind.EXECUTION) & (graph_ids >= 0)) | (kind == Kind.EXECUTION_END))
         calls = list(self._in_flight.values())
@@ -172,7 +176,7 @@ class CallJoin:
         return calls, [ends.get(call.execution_index, _NEVER) for call in calls]
 
     def _end(self, call: _Call, event: int, ends: dict[int, int]) -> None:
-        """Ends a call, and all calls that its thread made within that call and whose ends were not recorded."""
+        """Ends a call, and all calls within this call whose ends were not recorded."""
         stack = self._threads[call.thread_id]
         while stack:
             inner = stack.pop()
@@ -195,14 +199,14 @@ class CallJoin:
         steps, first_run, run_step = np.unique(step_ids[starts], return_index=True, return_inverse=True)
         first = events[starts[first_run]]
         last = np.empty(len(steps), dtype=np.int64)
-        last[run_step] = events[starts + lengths - 1]  # the last stretch of a step wins
+        last[run_step] = events[starts + lengths - 1]  # a step can have several stretches; the last one is kept
         graphs, run_graph = np.unique(graph_ids[starts], return_inverse=True)
         pairs = np.unique(run_step * len(graphs) + run_graph)
         pair_graphs = graphs[pairs % len(graphs)].tolist()
         bounds = np.searchsorted(pairs, np.arange(len(steps) + 1) * len(graphs)).tolist()
         answers = np.empty(len(steps), dtype=np.int64)
         step_list, first_list, last_list = steps.tolist(), first.tolist(), last.tolist()
-        for place in np.argsort(first).tolist():  # in order of time, so that _Calls need not search
+        for place in np.argsort(first).tolist():  # in the order of time, which _Calls handles faster
             call = self._decided.get(step_list[place])
             if call is None:
                 reached = pair_graphs[bounds[place] : bounds[place + 1]]
@@ -213,7 +217,7 @@ class CallJoin:
         return np.repeat(answers[run_step], lengths)
 
     def _decide(self, step: int, first: int, last: int, graphs: list[int], calls: _Calls) -> int:
-        """Returns the only call that was in flight at every tensor of the step so far, or NO_CALL."""
+        """Returns the only call that was in flight at all tensors of the step so far; NO_CALL if there are several."""
         so_far = self._undecided.setdefault(step, _Undecided(first=first))
         so_far.graphs.update(graphs)
         if self._looks_left < 0:
@@ -238,7 +242,7 @@ class _Calls:
         self._now = -1
         self._num_started = 0
         self._active: list[int] = []
-        """Positions of the calls in flight at the event `_now`, by start."""
+        """Positions of the calls in flight at the event `_now`, sorted by start."""
 
     @property
     def num_active(self) -> int:
@@ -254,7 +258,7 @@ class _Calls:
         return np.sort(np.concatenate([self._starts, self._ends]))
 
     def only(self, first: int, last: int, graphs: set[int]) -> int:
-        """Returns the only call that was in flight from `first` to `last` and reaches the graphs, or NO_CALL."""
+        """Returns the only call that was in flight from `first` to `last` and reaches the graphs; otherwise NO_CALL."""
         only_call = NO_CALL
         for place in self._in_flight_at(first):
             if self._end_list[place] <= last:
@@ -267,7 +271,10 @@ class _Calls:
         return only_call
 
     def _in_flight_at(self, event: int) -> list[int]:
-        """Returns the positions of the calls in flight; with ascending events, it examines each call only once."""
+        """Returns the positions of the calls in flight at an event.
+
+        If the method is called with ascending events, it examines each call only once.
+        """
         if event < self._now:
             return np.flatnonzero((self._starts < event) & (self._ends > event)).tolist()
         self._now = event
@@ -279,7 +286,10 @@ class _Calls:
 
 
 def _by_range(graph_ids: Ints, events: Ints, calls: _Calls) -> Ints:
-    """Assigns calls to tensors of unknown step, by their graphs and by the calls in flight at their time."""
+    """Assigns calls to tensors whose step is unknown.
+
+    The call of a tensor is the only call in flight that reaches the tensor's graph.
+    """
     spans = np.searchsorted(calls.changes(), events)
     starts, lengths = _runs(spans, graph_ids)
     call_of: dict[tuple[int, int], int] = {}
@@ -293,7 +303,7 @@ def _by_range(graph_ids: Ints, events: Ints, calls: _Calls) -> Ints:
 
 
 def _runs(first: Ints, second: Ints) -> tuple[Ints, Ints]:
-    """Returns the start and length of each stretch over which both arrays stay the same."""
+    """Returns the start and the length of each stretch in which neither array changes its value."""
     changes = (first[1:] != first[:-1]) | (second[1:] != second[:-1])
     starts = np.concatenate([[0], np.flatnonzero(changes) + 1]).astype(np.int64)
     return starts, np.diff(starts, append=len(first))

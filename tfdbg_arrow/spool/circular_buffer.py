@@ -10,23 +10,25 @@ import numpy as np
 from tfdbg_arrow.spool.records import Batch, Flag, Ints, Kind, Mask, Records, join_records, pick
 
 _SLACK = 4_096
-"""Number of additional events that are held before the oldest are dropped, because dropping copies all the rest."""
+"""Number of extra events that are kept before the oldest events are dropped, because dropping copies all other events.
+"""
 _EAGER = (Kind.EXECUTION, Kind.EXECUTION_ERROR, Kind.EXECUTION_TENSOR, Kind.EXTERNAL_TENSOR)
 MAX_DUMPS = 16
-"""How often one kind of bad value can empty the buffer."""
+"""Maximum number of times that one kind of bad value empties the buffer."""
 _MAX_SIZE = 2**24
 Dump = tuple[Batch, dict[int, bytes]]
-"""The records in order of event_index, and the elements of tensors by event_index."""
+"""The records in the order of event_index, and the elements of tensors by event_index."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Retention:
-    """Which events a circular buffer keeps.
+    """Says which events a circular buffer keeps.
 
     Attributes:
-        size: The number of executions, and also the number of graph tensors, that the buffer holds; at least 1.
-        num_after: Number of events that are kept after a bad value: executions and graph tensors, counted together.
-        only_bad: Whether only the events around bad values are kept, and not the last events of the recording.
+        size: The number of executions that the buffer holds, at least 1. It holds the same number of graph tensors.
+        num_after: The number of executions and graph tensors together that are kept after a bad value.
+        only_bad: Whether only the events around bad values are kept. Otherwise, the last events of the recording are
+            also kept.
     """
 
     size: int
@@ -35,12 +37,12 @@ class Retention:
 
     @property
     def kept(self) -> str:
-        """The kept events in words, as a part of a sentence."""
+        """The kept events in words, for use in a sentence."""
         return "the events around bad values" if self.only_bad else "the last events and those around bad values"
 
     @staticmethod
     def from_json(value: object) -> Retention | None:
-        """Returns the retention with the attributes in untrusted data; None if the data is not valid."""
+        """Returns the retention that untrusted data describes; None if the data is not valid."""
         match value:
             case {"size": int(size), "num_after": int(num_after), "only_bad": bool(only_bad)}:
                 if 0 < size <= _MAX_SIZE and num_after >= 0:
@@ -51,10 +53,10 @@ class Retention:
 class CircularBuffer:
     """A buffer of the last executions with all eager records that belong to them, and of the last graph tensors.
 
-    A bad value empties the buffer: the events in the buffer and a number of events after the bad value are kept; then
-    the buffer fills again. There are two kinds of bad values: NaN, and infinity without NaN. Each kind empties the
-    buffer at its first occurrence. It empties the buffer again only after `size` events without this kind. Thus a value
-    that stays bad does not empty the buffer over and over.
+    A bad value empties the buffer: the events in the buffer and some events after the bad value are kept. Then the
+    buffer fills again. There are two kinds of bad values: NaN, and infinity without NaN. Each kind empties the buffer
+    when it first occurs, and again when it occurs after `size` events without this kind. Therefore, a value that stays
+    bad does not empty the buffer repeatedly.
 
     Args:
         retention: The events to keep.
@@ -67,13 +69,13 @@ class CircularBuffer:
         self._values: dict[int, bytes] = {}
         self._newest_execution = -1
         self._num_left = 0
-        """Number of further events to keep after the last bad value."""
+        """Number of events that are still to be kept after the last bad value."""
         self._last_bad: dict[str, int] = {}
         self._num_dumps: dict[str, int] = {"inf": 0, "nan": 0}
         self._num_added = self._num_given_out = 0
 
     def add(self, batch: Batch, *, values: Mapping[int, bytes]) -> Dump:
-        """Adds complete groups of records, and elements by event_index; returns the records and elements to keep."""
+        """Adds complete groups of records, and elements by event_index. Returns the records and elements to keep."""
         self._values.update(values)
         is_counted = _is_counted(batch)
         given_out: list[Records] = []
@@ -86,25 +88,25 @@ class CircularBuffer:
         return self._give_out(given_out)
 
     def rest(self) -> Dump:
-        """Returns the last events that are to be kept, and removes them from the buffer."""
+        """Removes the last events from the buffer, and returns them if they are to be kept."""
         return self._give_out([] if self.retention.only_bad else [self._take()])
 
     @property
     def num_kept_back(self) -> int:
-        """Number of executions and graph tensors that were added and not returned."""
+        """Number of executions and graph tensors that were added but not returned."""
         return self._num_added - self._num_given_out
 
     def _give_out(self, pieces: list[Records]) -> Dump:
         records = join_records(pieces)
         batch = Batch(pick(records, np.argsort(records["commit"], kind="stable")))
         values = _values_of(records, self._values)
-        if self._values:  # elements can be large, so drop unneeded ones at once
+        if self._values:  # elements can be large, so drop unneeded elements immediately
             self._values = _values_of(self._content(), self._values)
         self._num_given_out += int(_is_counted(batch).sum())
         return batch, values
 
     def _pass(self, batch: Batch, is_counted: Mask, start: int, end: int) -> Records:
-        """Returns the records that must still be kept after a bad value, and adds the other records to the buffer."""
+        """Adds records to the buffer, and returns the records that are kept because they follow a bad value."""
         cut = start
         if self._num_left:
             counted = start + np.flatnonzero(is_counted[start:end])
@@ -124,7 +126,8 @@ class CircularBuffer:
         if len(eager):
             keys = batch.field("execution_index", heads[eager])
             newest = np.maximum(np.maximum.accumulate(keys), self._newest_execution)
-            keys = np.where(keys < 0, newest, keys)  # a record of no known execution stays with the newest
+            # A record whose execution is not known is kept as long as the newest execution.
+            keys = np.where(keys < 0, newest, keys)
             self._newest_execution = int(newest[-1])
             self._executions.add(pick(batch.records, eager), keys=keys)
 
@@ -138,7 +141,7 @@ class CircularBuffer:
         return content
 
     def _cuts(self, batch: Batch, counts: Ints) -> list[int]:
-        """Returns the positions after bad tensors at which the buffer is emptied, in order."""
+        """Returns the positions at which the buffer is emptied, in order. Each one comes after a bad tensor."""
         cuts: set[int] = set()
         for kind, positions in bad_positions(batch).items():
             if not len(positions):
@@ -155,8 +158,8 @@ class CircularBuffer:
 class _LastEvents:
     """The last `size` records of one kind, and the records that belong to them.
 
-    Each record has a key that decides how long the record stays. A record that follows another record has the key of
-    the head of its group.
+    Each record has a key that decides how long the record is kept. All records of a group have the key of the group's
+    first record.
     """
 
     def __init__(self, size: int, kind: Kind) -> None:
@@ -176,7 +179,7 @@ class _LastEvents:
             self.trim()
 
     def trim(self) -> Records:
-        """Drops all but the last `size` records and the records that belong to them; returns the remaining records."""
+        """Drops all records except the last `size` ones and the records that belong to them. Returns these records."""
         records, keys = join_records(self._records), np.concatenate([np.empty(0, np.int64), *self._keys])
         if self._num_counted > self._size:
             least = np.partition(keys[records["kind"] == self._kind], -self._size)[-self._size]
@@ -196,14 +199,14 @@ def _values_of(records: Records, values: Mapping[int, bytes]) -> dict[int, bytes
 
 
 def bad_positions(batch: Batch) -> dict[str, Ints]:
-    """Returns the positions of bad tensors by kind: `nan` for tensors with a NaN, `inf` for the other bad tensors."""
+    """Returns the positions of bad tensors by kind: `nan` for tensors with a NaN, `inf` for other bad tensors."""
     bad = batch.covered[(batch.flags[batch.covered] & Flag.BAD) != 0]
     has_nan = batch.field("num_nan", bad) > 0
     return {"inf": bad[~has_nan], "nan": bad[has_nan]}
 
 
 def _end_of_event(batch: Batch, position: int) -> int:
-    """Returns the position after a tensor and the adjacent records of the same execution."""
+    """Returns the position after a tensor and after the adjacent records of the same execution."""
     execution_index = batch.field("execution_index")
     is_eager = batch.kind[position] in _EAGER
     end = position + 1

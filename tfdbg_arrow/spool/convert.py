@@ -1,8 +1,7 @@
 """Converts spool records and rows into Arrow tables, and counts the rows that could not be converted.
 
-Records are converted a whole batch at a time and without a Python object per event.
-
-Source: spool/records.py for the records, schema/tables.py for the columns.
+A whole batch of records is converted at a time, without Python objects for single events. `spool/records.py` defines
+the records, and `schema/tables.py` defines the columns.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ EVENT_TABLES = (
     *("execution", "execution_input", "execution_output", "execution_error"),
     *("tensor_health", "tensor_value", "input_value", "step_input"),
 )
-"""The tables that contain events. They grow with each executed op, while the other tables describe the program."""
+"""The tables that contain events. They grow with each op that runs. The other tables describe the program."""
 _MAX_DTYPE = 256
 
 _SCOPES = ("graph", "execution", "external")
@@ -61,10 +60,10 @@ class Converter:
 
         Args:
             batch: The records. The execution_index of a GRAPH_TENSOR is the index of its call, or -1.
-            values: Elements by event_index, for the tensors whose elements are kept.
+            values: The elements of the tensors whose elements are kept, by event_index.
 
         Returns:
-            The tables by name, with their rows in order of event_index. Tables without rows are left out.
+            The tables by name, with their rows in the order of event_index. Tables without rows are left out.
         """
         made: dict[str, pa.Table] = {}
         executions = np.flatnonzero(batch.kind == Kind.EXECUTION)
@@ -91,7 +90,7 @@ class Converter:
         return {name: table for name, table in made.items() if table.num_rows}
 
     def devices(self, batch: Batch) -> dict[int, str]:
-        """Returns the names of the devices of tensors that get a row, by device id."""
+        """Returns the names of the devices of tensors that get a row, by device ID."""
         devices = batch.field("device", batch.covered)
         ids = np.flatnonzero(np.bincount(devices[devices > 0]))
         names = self._names.of_strings(ids)
@@ -192,7 +191,7 @@ class Converter:
             "size": _nullable(get("size"), shaped),
             "has_inf_or_nan": _nullable((flags & Flag.BAD) != 0, (flags & Flag.CHECKED) != 0),
             "step": _nullable(step, step != NO_STEP),
-            "is_call_inferred": pa.nulls(len(rows), pa.bool_()),  # a recording observes the call
+            "is_call_inferred": pa.nulls(len(rows), pa.bool_()),  # a recording observes calls and infers none
             "executed_graph_id": _nullable(executed_graph, graph & (executed_graph >= 0)),
             "first_bad_index": _nullable(get("first_bad_index"), placed),
             "num_bad_slices": _nullable(slices, placed & (slices != NO_VALUE)),
@@ -235,7 +234,7 @@ class Converter:
     def _elements(
         self, batch: Batch, rows: Ints, shapes: pa.ListArray, values: Mapping[int, bytes]
     ) -> tuple[Ints, dict[str, pa.Array]]:
-        """Returns the given rows whose elements are known, and the columns that describe these elements."""
+        """Returns those of the given rows whose elements are known, and the columns that describe these elements."""
         events = batch.event_index[rows].tolist()
         places = [place for place, event in enumerate(events) if event in values and shapes[place].is_valid]
         return rows[places], {
@@ -246,7 +245,7 @@ class Converter:
 
 
 def _shapes(batch: Batch, rows: Ints) -> pa.ListArray:
-    """Returns the shapes of tensors; NULL if a shape was not measured or a DIMS record is missing."""
+    """Returns the shapes of tensors. A shape is NULL if it was not measured, or if a DIMS record is missing."""
     has_shape = (batch.flags[rows] & Flag.SHAPE) != 0
     lengths = np.where(has_shape, batch.field("rank", rows).astype(np.int64), 0)
     deep: dict[int, Ints] = {}
@@ -273,7 +272,7 @@ def _shapes(batch: Batch, rows: Ints) -> pa.ListArray:
 
 
 def _histograms(batch: Batch, rows: Ints) -> dict[str, pa.Array]:
-    """Returns the columns of histograms; NULL if a histogram was not measured or a HISTOGRAM record is missing."""
+    """Returns the columns of histograms. They are NULL if a histogram was not measured or is not complete."""
     flags, sizes = batch.flags[rows], batch.field("size", rows)
     measured = (flags & Flag.HISTOGRAM_COUNTED) != 0
     list_type = arrow_schema("tensor_health").field("histogram_negative").type
@@ -288,7 +287,8 @@ def _histograms(batch: Batch, rows: Ints) -> dict[str, pa.Array]:
     is_wanted = np.zeros(len(batch), np.bool_)
     is_wanted[rows[measured]] = True
     behind = behind[is_wanted[batch.heads[behind]]]
-    # For each record: the position of its tensor in `rows`, and its own position among the records of that tensor.
+    # For each HISTOGRAM record, `tensors` has the position of its tensor in `rows`, and `ordinals` has the position of
+    # the record among the records of that tensor.
     tensors = np.repeat(np.arange(len(rows)), expected)
     first = np.cumsum(expected) - expected
     ordinals = np.arange(len(behind)) - first[tensors]
@@ -321,7 +321,7 @@ def _histograms(batch: Batch, rows: Ints) -> dict[str, pa.Array]:
 
 
 def _strings(ids: Ints, texts: Sequence[str]) -> pa.Array:
-    """Returns texts[ids] as strings; NULL for negative ids."""
+    """Returns texts[ids] as an Arrow array; NULL for negative IDs."""
     used, places = compact(ids, len(texts))
     dictionary = pa.array([texts[i] for i in used], pa.string())
     return dictionary.take(_nullable(places, places >= 0))
@@ -358,9 +358,9 @@ def arrow_table(name: str, columns: Mapping[str, pa.Array], *, num_rows: int, ru
 def checked_tables(
     name: str, rows: Sequence[Mapping[str, object]], *, run_id: str, failures: Failures
 ) -> Iterator[pa.Table]:
-    """Yields tables of the valid rows; invalid rows are counted as failures.
+    """Yields tables of the valid rows, and counts the invalid rows as failures.
 
-    The arguments have the same meaning as in `metadata_table`.
+    The other arguments are those of `metadata_table`.
     """
     if not rows:
         return
@@ -370,7 +370,7 @@ def checked_tables(
         if len(rows) == 1:
             failures.add(f"table {name}", error, num_events=1)
             return
-        for row in rows:  # keep the valid rows
+        for row in rows:  # convert each row separately to find the valid rows
             yield from checked_tables(name, [row], run_id=run_id, failures=failures)
 
 
@@ -387,7 +387,7 @@ def checked_column_tables(
 
 
 def rows_of_columns(columns: Mapping[str, object]) -> list[Mapping[str, object]]:
-    """Converts columns into rows; returns an empty list if they are not columns of equal length."""
+    """Converts columns into rows. Returns an empty list if the columns do not have the same length."""
     lists = [values for values in columns.values() if isinstance(values, (list, tuple))]
     if len(lists) < len(columns) or len({len(values) for values in lists}) != 1:
         return []
@@ -395,7 +395,7 @@ def rows_of_columns(columns: Mapping[str, object]) -> list[Mapping[str, object]]
 
 
 def column_table(name: str, columns: Mapping[str, Sequence[object]], *, run_id: str) -> pa.Table:
-    """Makes a table from columns of equal length, with the further arguments and the errors of `metadata_table`."""
+    """Makes a table from columns of equal length. The other arguments and the errors are those of `metadata_table`."""
     schema = arrow_schema(name)
     unknown = sorted(columns.keys() - set(schema.names))
     if unknown:
@@ -421,12 +421,12 @@ def column_table(name: str, columns: Mapping[str, Sequence[object]], *, run_id: 
 
 
 def metadata_table(name: str, rows: Sequence[Mapping[str, object]], *, run_id: str) -> pa.Table:
-    """Makes a table from rows given as mappings.
+    """Makes a table from rows that are mappings.
 
     Args:
         name: Name of the table.
-        rows: Mappings from column name to value. This function sets `run_id`, and computes a missing
-            `wall_time` from `wall_time_ns`; other missing columns become NULL.
+        rows: Mappings from column name to value. This function sets `run_id`, and computes a missing `wall_time` from
+            `wall_time_ns`. Other missing columns become NULL.
         run_id: The run.
 
     Raises:
@@ -435,5 +435,5 @@ def metadata_table(name: str, rows: Sequence[Mapping[str, object]], *, run_id: s
     """
     names = {key for row in rows for key in row}
     if not names:
-        names = {"run_id"}  # the length of a column gives the number of rows
+        names = {"run_id"}  # the table needs one column that gives the number of rows
     return column_table(name, {key: [row.get(key) for row in rows] for key in names}, run_id=run_id)

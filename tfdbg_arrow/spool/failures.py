@@ -1,4 +1,4 @@
-"""Failures to record something, as rows of capture_stat."""
+"""Failures: collects failures of the recorder, as rows of capture_stat."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class Failures:
 
     @contextlib.contextmanager
     def caught(self, where: str) -> Iterator[None]:
-        """Counts an exception of the block as a failure instead of raising it."""
+        """Catches an exception of the block, and counts it as a failure."""
         try:
             yield
         except Exception as error:
             self.add(where, error)
 
     def add(self, where: str, error: Exception, *, num_events: int | None = None) -> None:
-        """Counts a failure, and reports the first failure of each kind; only the first OSError is reported."""
+        """Counts a failure. Reports the first failure of each kind, but only one OSError."""
         kind = (where, type(error).__name__)
         if kind in self._repeats:
             self._repeats[kind] += 1
@@ -54,7 +54,7 @@ class Failures:
             self._notes[key] = num_events if before is None else before + (num_events or 0)
 
     def note_repeats(self) -> None:
-        """Keeps a row for each kind of failure that occurred again after it was reported."""
+        """Stores a row for each kind of failure that occurred again after its first failure was reported."""
         for (where, name), count in self._repeats.items():
             if count:
                 lost = self._lost[where, name]

@@ -1,16 +1,16 @@
 """The journals of a recording: append-only files that outlive the process that writes them.
 
 An entry consists of `MAGIC`, the length of the payload, the CRC-32 of the payload, and the payload. The length and the
-CRC-32 are little-endian 32-bit integers. The first byte of the payload is the kind of the entry. After `s` follows an
-interned string: its 32-bit id and its text in UTF-8. After `j` follows JSON: an array that begins with a word. The
-native core writes the same format (`writer/native/journal.h`).
+CRC-32 are little-endian 32-bit integers. The first byte of the payload is the kind of the entry: `s` for an interned
+string, or `j` for JSON. An interned string is a 32-bit ID and a text in UTF-8. The JSON is an array that begins with a
+word. The native core writes the same format (`writer/native/journal.h`).
 
 Readers skip an entry that is cut off or changed, and continue at the next `MAGIC`.
 
-The journal of names is locked while the process lives. When the process dies for any reason, the kernel releases the
-lock. A forked child shares the `flock`, so it closes its copy of the descriptor first. Another machine may not see the
-lock. That machine treats a run as possibly alive if the run's journal was touched recently. The sink touches the
-journal regularly.
+The process holds a lock on the journal of names. When the process dies for any reason, the kernel releases the lock. A
+forked child shares the `flock`, so it closes its copy of the descriptor first. Another machine may not see the lock. A
+process on such a machine assumes that the run may be alive if the run's journal was touched recently. The sink touches
+the journal regularly.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
 
 MAGIC = b"\xf0TJ1"
 MAX_ENTRY_BYTES = 16 * 2**20
-"""Maximum size of an entry; longer entries are neither written nor accepted."""
+"""Maximum size of an entry. Longer entries are neither written nor accepted."""
 MAX_JOURNAL_BYTES = 512 * 2**20
-"""Only this many bytes of a longer journal are read."""
+"""Maximum number of bytes that are read from a journal."""
 _MAX_KEPT_BYTES = 64 * 2**20
 _ATTEMPTS = 2
 _HEAD = struct.Struct("<4sII")
@@ -50,9 +50,9 @@ _READ_BYTES = 1 << 16
 _MIN_BUDGET = 1 << 24
 _PAGE_BYTES = 4096
 MAX_SILENCE_S = 600.0
-"""How long a process on another machine counts as alive after it last touched its journal."""
+"""Time for which a process on another machine counts as alive after it last touched its journal."""
 _LOCK_PATIENCE_S = 30.0
-"""How long to wait for readers, which hold the lock of a dead run while they read its spool."""
+"""Maximum time to wait for readers. They hold the lock of a dead run while they read its spool."""
 _LOCK_POLL_S = 0.02
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -60,12 +60,12 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 class Journal:
     """A new journal that any thread can append to.
 
-    Entries that could not be written are counted in `num_unwritten` and raise no error.
+    An entry that cannot be written is counted in `num_unwritten`. It raises no error.
 
     Args:
-        path: The file, which must not exist; its directory is created if missing.
-        is_kept: Whether entries that could not be written are kept and written later. The order of the entries must
-            then not matter.
+        path: The file, which must not exist. A missing directory is created.
+        is_kept: Whether entries that could not be written are stored and written later. If so, the order of the entries
+            must not matter.
 
     Raises:
         OSError: The file cannot be created.
@@ -75,10 +75,10 @@ class Journal:
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
         self.descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        # Reentrant, because a finalizer that also appends can interrupt the thread that holds the lock.
+        # The lock is reentrant. While a thread holds the lock, a finalizer can interrupt the thread and append as well.
         self._lock = threading.RLock()
         self.last_error: Exception | None = None
-        """The last error: an OSError if the disk did not accept an entry; another error if the entry is not valid."""
+        """The last error. It is an OSError if an entry could not be written, or another error for an invalid entry."""
         self._is_kept = is_kept
         self._kept: deque[bytes] = deque()
         self._kept_bytes = self._num_lost = 0
@@ -90,11 +90,11 @@ class Journal:
         return self._num_lost + len(self._kept)
 
     def append_string(self, number: int, text: str) -> bool:
-        """Appends an interned string; returns whether the string was written."""
+        """Appends an interned string. Returns whether the string was written."""
         return self._append(b"s" + _STRING_ID.pack(number) + text.encode("utf-8", errors="backslashreplace"))
 
     def append(self, *entry: object) -> bool:
-        """Appends a word and its plain data; returns whether the entry was written."""
+        """Appends a word and its plain data. Returns whether the entry was written."""
         try:
             payload = b"j" + _JSON.encode(entry).encode()
         except (TypeError, ValueError, RecursionError) as error:
@@ -103,7 +103,7 @@ class Journal:
         return self._append(payload)
 
     def write_kept(self) -> None:
-        """Appends the kept entries, until an entry cannot be written."""
+        """Appends the stored entries, until an entry cannot be written."""
         with self._lock:
             while self._kept and self._write(self._kept[0]):
                 self._kept_bytes -= len(self._kept.popleft())
@@ -118,20 +118,20 @@ class Journal:
             return 0 if self.descriptor < 0 else os.fstat(self.descriptor).st_size
 
     def release(self, upto: int) -> None:
-        """Frees the disk blocks before an offset, if there are enough of them and the file system supports it."""
+        """Frees the disk blocks before an offset, if they are large enough and the file system supports this."""
         if upto - self._released >= MIN_HOLE_BYTES and self.descriptor >= 0:
             punch_hole(self.descriptor, self._released, upto)
             self._released = upto
 
     def close(self) -> None:
-        """Closes the file and releases the lock on it."""
+        """Closes the file, which also releases the lock."""
         with self._lock:
             descriptor, self.descriptor = self.descriptor, -1
             if descriptor >= 0:
                 os.close(descriptor)
 
     def abandon(self) -> None:
-        """Closes the file in a forked child, where a thread of the parent may have held the thread lock."""
+        """Closes the file in a forked child. A thread of the parent may have held the thread lock."""
         self._lock = threading.RLock()
         self.close()
 
@@ -153,7 +153,7 @@ class Journal:
             return False
 
     def _write(self, entry: bytes) -> bool:
-        """Writes an entry in one call, because other code also appends to the file; retries a partial write once."""
+        """Writes an entry in one call, because other code also appends to the file. Repeats a failed write once."""
         for _ in range(_ATTEMPTS):
             try:
                 written = os.write(self.descriptor, entry)
@@ -171,7 +171,10 @@ class Journal:
 
 
 def _plain(value: Any) -> object:
-    """Converts a NumPy scalar to a Python object, and other values to text, which the check of the rows rejects."""
+    """Converts a NumPy scalar to a Python object, and other values to text.
+
+    The check of the rows rejects such text later.
+    """
     return value.item() if hasattr(value, "item") else str(value)
 
 
@@ -184,7 +187,7 @@ class Entry:
 
     Attributes:
         offset: Offset of the entry in the file.
-        string: The id and the text of an interned string; None for other entries.
+        string: The ID and the text of an interned string; None for other entries.
         data: The JSON array, which begins with a word; empty for a string.
     """
 
@@ -194,14 +197,14 @@ class Entry:
 
 
 class JournalReader:
-    """Reads a journal, which may be incomplete or contain arbitrary bytes.
+    """Reads a journal. The journal may be incomplete, or contain arbitrary bytes.
 
     Args:
         path: The file.
-        start: Offset of the entry to begin with.
+        start: Offset of the first entry to read.
 
     Attributes:
-        num_torn: Number of places so far where bytes were not a complete entry.
+        num_torn: Number of damaged entries that were found so far.
     """
 
     def __init__(self, path: Path, *, start: int = 0) -> None:
@@ -211,15 +214,15 @@ class JournalReader:
     def entries(self) -> Iterator[Entry]:
         """Yields the complete entries in order.
 
-        The time is proportional to the size of the file, and the memory to the size of an entry.
+        The time is proportional to the size of the file. The memory is proportional to the size of an entry.
 
         Raises:
             OSError: The file cannot be read.
         """
         with open(self._path, "rb", buffering=_READ_BYTES) as file:
             size = min(os.fstat(file.fileno()).st_size, self._start + MAX_JOURNAL_BYTES)
-            # Bytes that look like the start of an entry can claim a great length, which is read in vain. The budget
-            # limits the total of these reads.
+            # Arbitrary bytes can look like the start of a long entry, and these bytes are then read for nothing. The
+            # budget limits the sum of such reads.
             budget = 4 * size + _MIN_BUDGET
             offset = self._start
             while offset + _HEAD.size <= size and budget > 0:
@@ -243,7 +246,7 @@ class JournalReader:
 
 
 def _find_magic(file: Any, start: int, size: int) -> int:
-    """Returns the offset at which the next entry may begin; the file's size if no entry follows."""
+    """Returns the offset at which the next entry may begin; the size of the file if no entry follows."""
     offset = start
     while offset < size:
         file.seek(offset)
@@ -278,8 +281,8 @@ class BrokenEntry:
 
     Attributes:
         offset: Offset of the entry.
-        is_cut: Whether the entry ends early at a page boundary, where the file ends or the next entry begins. The
-            kernel cuts a write at a page boundary if the process is killed or the disk is full.
+        is_cut: Whether the entry ends too early, at a page boundary where the file ends or the next entry begins. If
+            the process is killed or the disk is full, the kernel ends a write at a page boundary.
     """
 
     offset: int
@@ -287,13 +290,13 @@ class BrokenEntry:
 
 
 def broken_entries(path: Path, *, start: int = 0) -> Iterator[BrokenEntry]:
-    """Yields the cut entries of a journal in order, up to and with the first entry that is broken in another way.
+    """Yields the cut entries of a journal in order, up to and including the first entry that is broken in another way.
 
-    Memory is limited to the size of an entry.
+    The function needs memory only for one entry.
 
     Args:
         path: The file.
-        start: Offset of the entry to begin with.
+        start: Offset of the first entry to check.
 
     Raises:
         OSError: The file cannot be read.
@@ -312,7 +315,7 @@ def broken_entries(path: Path, *, start: int = 0) -> Iterator[BrokenEntry]:
 
 
 def _end_of_entry(file: BinaryIO, offset: int, size: int) -> int | None:
-    """Returns the end of the entry that begins at an offset; None if no complete entry begins there."""
+    """Returns the end of the entry that begins at an offset; None if no complete entry begins at this offset."""
     file.seek(offset)
     head = file.read(_HEAD.size)
     if len(head) < _HEAD.size:
@@ -325,7 +328,7 @@ def _end_of_entry(file: BinaryIO, offset: int, size: int) -> int | None:
 
 
 def _end_of_cut(file: BinaryIO, offset: int, size: int) -> int | None:
-    """Returns the page boundary at which the entry at an offset was cut; None if it was not cut."""
+    """Returns the page boundary at which the entry at an offset was cut; None if the entry was not cut."""
     boundary = offset + _PAGE_BYTES - offset % _PAGE_BYTES
     file.seek(offset)
     head = file.read(min(_HEAD.size, boundary - offset))
@@ -337,14 +340,14 @@ def _end_of_cut(file: BinaryIO, offset: int, size: int) -> int | None:
         return None
     for end in range(boundary, min(limit, size + 1), _PAGE_BYTES):
         file.seek(end)
-        # The payload is UTF-8, and therefore never contains MAGIC.
+        # The payload is UTF-8, so it never contains MAGIC.
         if end == size or file.read(len(MAGIC)) == MAGIC:
             return end
     return None
 
 
 class RunFiles:
-    """The journals of a recording, which this process creates and locks.
+    """The journals of a recording. This process creates and locks them.
 
     Args:
         paths: The spool files of the recording.
@@ -390,19 +393,19 @@ class RunFiles:
             raise
 
     def is_in_place(self) -> bool:
-        """Returns whether the journal of names is still at its path; without it, the run cannot be recovered."""
+        """Returns whether the journal of names is still at its path. Without it, the run cannot be recovered."""
         try:
             return os.path.samestat(os.fstat(self.names.descriptor), os.stat(self._paths.journal))
         except OSError:
             return False
 
     def touch(self) -> None:
-        """Touches the journal, so that machines that cannot see the lock know that this process is alive."""
+        """Touches the journal. Machines that cannot see the lock then know that this process is alive."""
         with contextlib.suppress(OSError):
             os.utime(self.names.descriptor)
 
     def abandon(self) -> None:
-        """Closes the files in a forked child, which must not hold their locks."""
+        """Closes the files in a forked child. The child must not hold the locks."""
         self.names.abandon()
         self.rows.abandon()
 
@@ -412,7 +415,7 @@ class RunFiles:
         self.names.close()
 
     def remove(self) -> None:
-        """Removes the files after their content is in the logdir."""
+        """Removes the files. Call this after the content of the files is in parts."""
         self._paths.rows.unlink(missing_ok=True)
         self._paths.journal.unlink(missing_ok=True)
         self.close()
@@ -420,15 +423,15 @@ class RunFiles:
 
 @contextlib.contextmanager
 def held_if_dead(journal: Path, *, to_change: bool, other_machines: bool = False) -> Iterator[bool]:
-    """Yields whether the process that made a journal is dead; if so, holds the journal's lock during the block.
+    """Yields whether the process that made a journal is dead. If it is dead, holds the journal's lock during the block.
 
-    Any number of processes may hold a shared lock to read the run. Instead, one process may hold an exclusive lock to
-    change the run. No other process gets the lock while the run's own process lives.
+    Either several processes hold a shared lock to read the run, or one process holds an exclusive lock to change the
+    run. No other process gets the lock while the run's own process lives.
 
     Args:
         journal: The journal of names.
         to_change: Whether to take an exclusive lock.
-        other_machines: Whether to treat a process of another machine as dead even if it was active recently.
+        other_machines: Whether to treat a process on another machine as dead even if it was active recently.
 
     Raises:
         OSError: The journal cannot be opened.
@@ -447,7 +450,7 @@ def held_if_dead(journal: Path, *, to_change: bool, other_machines: bool = False
 
 
 def _take(descriptor: int, journal: Path, *, to_change: bool) -> bool:
-    """Returns whether the lock was acquired on a file that still exists."""
+    """Takes the lock. Returns whether this succeeded and the journal still exists."""
     deadline = time.monotonic() + _LOCK_PATIENCE_S
     while to_change:
         try:
@@ -464,7 +467,7 @@ def _take(descriptor: int, journal: Path, *, to_change: bool) -> bool:
 
 
 def _is_readable(descriptor: int) -> bool:
-    """Takes a shared lock; returns False if the run's own process or a recovery holds an exclusive lock."""
+    """Takes a shared lock. Returns False if the run's own process or a recovery holds an exclusive lock."""
     try:
         lock_file(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -473,7 +476,7 @@ def _is_readable(descriptor: int) -> bool:
 
 
 def _is_known_dead(descriptor: int, journal: Path) -> bool:
-    """Returns whether a process that holds no lock is certainly dead."""
+    """Returns whether it is certain that a process without a lock is dead."""
     facts = recording_facts(journal)
     if facts.get("has_lock") is True and facts.get("machine") == _machine():
         return True
@@ -489,7 +492,7 @@ def recording_facts(journal: Path) -> dict[str, object]:
 
 
 def _machine() -> str:
-    """Returns an id of this machine that is valid until its next boot; an empty string if the id is unknown."""
+    """Returns an ID of this machine that is valid until the next boot; an empty string if the ID is unknown."""
     try:
         return _BOOT_ID.read_text(encoding="ascii").strip()
     except (OSError, ValueError):

@@ -15,8 +15,8 @@ from tfdbg_arrow.spool.journal import Journal
 from tfdbg_arrow.spool.records import Batch, Ints, Kind
 
 TensorNode = tuple[int, str, str, int]
-"""graph_id, op_name, op_type, output_slot."""
-# Suffixes that TensorFlow's inliner adds to the name of a calling node.
+"""(graph_id, op_name, op_type, output_slot)."""
+# The suffixes that TensorFlow's inliner adds to the name of a calling node.
 # Source: tensorflow/core/common_runtime/lower_{while,if,case}_op.cc.
 _PATH_SUFFIX = {
     "body": "/body",
@@ -26,33 +26,33 @@ _PATH_SUFFIX = {
     "branches": "/branch{index}",
 }
 _NODES_AN_ENTRY = 1_000
-"""Maximum number of tensors in an entry of the journal. Each entry costs a system call."""
+"""Maximum number of tensors in an entry of the journal. Each entry needs a system call."""
 _MAX_DEPTH = 400
-"""Maximum depth of nested calls in a name look-up; no TensorFlow program nests calls that deep."""
+"""Maximum number of slashes in a path that is converted. No TensorFlow program nests calls this deep."""
 
 
 class Strings(Protocol):
     """A source of interned strings."""
 
     def strings(self, start: int) -> list[str]:
-        """Returns the interned strings from id `start` on; id 0 is the empty string."""
+        """Returns the interned strings with IDs from `start` on. The string with ID 0 is empty."""
 
 
 class TensorNodes(Protocol):
-    """Keys of graph tensors, which GraphLinks assigns; append-only."""
+    """A source of the graph tensors that have keys. GraphLinks assigns the keys, and never removes a key."""
 
     def nodes(self, start: int) -> Sequence[tuple[int, str, str, int]]:
         """Returns (graph_id, op_name, op_type, output_slot) for each key from `start` on."""
 
 
 class Names:
-    """The names that records refer to by number, kept in sync with their sources."""
+    """The names that records refer to by number. `refresh` reads new names from their sources."""
 
     def __init__(self, strings: Strings, *, nodes: TensorNodes, call_graph: GraphLinks) -> None:
         self._source, self._nodes, self._call_graph = strings, nodes, call_graph
         self._ids: dict[str, int] = {}
         self.texts: list[str] = []
-        """Distinct names; a name id is an index of this list."""
+        """The distinct names. A name ID is an index of this list."""
         self._string_ids: list[int] = []
         self._node_rows: list[tuple[int, int, int, int]] = []
         self._function_graphs: dict[int, int] = {}
@@ -61,7 +61,7 @@ class Names:
         self.refresh()
 
     def refresh(self) -> None:
-        """Reads the new names. Call this after a drain, so that every name in the drained records is known."""
+        """Reads the new names. Call this method after records are drained, so that all names in them are known."""
         for text in self._source.strings(len(self._string_ids)):
             self._string_ids.append(self._intern(text))
         for graph_id, op_name, op_type, slot in self._nodes.nodes(len(self._node_rows)):
@@ -77,11 +77,11 @@ class Names:
         return number
 
     def of_strings(self, ids: npt.NDArray[Any]) -> Ints:
-        """Returns the name ids of interned strings; -1 for ids that do not exist."""
+        """Returns the name IDs of interned strings; -1 for strings that do not exist."""
         return _lookup(self._strings_array, ids)
 
     def of_nodes(self, keys: npt.NDArray[Any]) -> tuple[Ints, Ints, Ints, Ints]:
-        """Returns graph ids, name ids of op names, name ids of op types, and slots; -1 for unknown keys.
+        """Returns (graph IDs, name IDs of op names, name IDs of op types, output slots). All are -1 for unknown keys.
 
         A key below -1 stands for a string that describes an executed node: -2 for string 0, -3 for string 1 and so on.
         """
@@ -95,10 +95,10 @@ class Names:
         return columns[0], columns[1], columns[2], columns[3]
 
     def _executed_node(self, string_id: int) -> tuple[int, int, int, int]:
-        """Returns the node that a string describes: graph id, name id of the op name, name id of the op type, and slot.
+        """Returns the node that a string describes: (graph ID, name ID of op name, name ID of op type, output slot).
 
         All four are -1 if the string does not describe a node. The native core writes the string as four lines: graph
-        id, slot, op type and op name.
+        ID, slot, op type and op name.
         """
         node = self._executed_nodes.get(string_id)
         if node is None and string_id < len(self._string_ids):
@@ -109,7 +109,7 @@ class Names:
         return node or (-1, -1, -1, -1)
 
     def graph_ids(self, batch: Batch) -> Ints:
-        """Returns one graph for each record, as CallJoin.join() needs them."""
+        """Returns the graph of each record, in the form that CallJoin.join() takes."""
         graph_ids = np.full(len(batch), -1, dtype=np.int64)
         tensors = np.flatnonzero(batch.kind == Kind.GRAPH_TENSOR)
         executions = np.flatnonzero(batch.kind == Kind.EXECUTION)
@@ -118,7 +118,12 @@ class Names:
         return graph_ids
 
     def call_sites(self, string_ids: npt.NDArray[Any], *, graph_ids: Ints) -> Ints:
-        """Returns the name ids of call sites, given the runtime's paths and the graphs to which the paths lead."""
+        """Returns the name IDs of call sites.
+
+        Args:
+            string_ids: The interned strings of the runtime's paths.
+            graph_ids: The graph that each path leads to.
+        """
         names = self.of_strings(string_ids)
         width = int(graph_ids.max(initial=0)) + 2
         pairs, places = np.unique(names * width + graph_ids + 1, return_inverse=True)
@@ -141,11 +146,11 @@ class Names:
             graph = self._function_graphs.get(name)
             if graph is None:
                 graph_id = self._call_graph.graph_id_of_function(self.texts[name])
-                if graph_id is None:  # not cached, because the function may be registered later
+                if graph_id is None:  # do not cache this, because the function may be added later
                     continue
                 graph = self._function_graphs[name] = graph_id
             graphs[place] = graph
-        return graphs[places]  # position -1 (no name) refers to the last element, which is -1
+        return graphs[places]  # position -1 stands for no name, and selects the last element, which is -1
 
 
 def _lookup(table: Ints, keys: npt.NDArray[Any]) -> Ints:
@@ -156,9 +161,12 @@ def _lookup(table: Ints, keys: npt.NDArray[Any]) -> Ints:
 
 
 def compact(ids: Ints, length: int) -> tuple[list[int], Ints]:
-    """Returns the distinct ids in ascending order, and for each element its position among them (-1 if negative)."""
+    """Returns the distinct IDs in ascending order, and the position of each element's ID among them.
+
+    The position of an ID of -1 is -1.
+    """
     seen = np.zeros(length + 1, dtype=np.bool_)
-    seen[ids] = True  # an id of -1 marks the last
+    seen[ids] = True  # an ID of -1 marks the last element
     seen[length] = False
     used = np.flatnonzero(seen)
     places = np.full(length + 1, -1, dtype=np.int64)
@@ -171,7 +179,7 @@ def inlined_suffix(attribute: str, branch_index: int) -> str:
 
     Args:
         attribute: The attribute that names the callee.
-        branch_index: The callee's index, if the attribute is a list.
+        branch_index: The index of the callee if the attribute is a list.
     """
     return _PATH_SUFFIX.get(attribute, "").format(index=branch_index)
 
@@ -179,13 +187,12 @@ def inlined_suffix(attribute: str, branch_index: int) -> str:
 class GraphLinks:
     """Assigns keys to graph tensors, and stores the calls between graphs.
 
-    Any thread may add entries while it traces, and the sink's thread reads them. One lock guards all data.
+    Any thread may add entries while it traces a function, and the sink's thread reads them. One lock protects all data.
 
     Args:
-        journal: The journal to which each entry is written before its key is returned; None if the entries come from a
-            journal.
-        max_looks: Maximum number of examinations of calls to find call sites; later paths are returned unchanged. None
-            means no limit; data that no recorder wrote can then take forever.
+        journal: The journal to which new entries are written. None if the entries were read from a journal.
+        max_looks: Limits the work: after this many checks of calls, paths are returned unchanged. None means no limit.
+            Data that no recorder wrote can then take forever.
     """
 
     def __init__(self, journal: Journal | None = None, *, max_looks: int | None = None) -> None:
@@ -200,7 +207,7 @@ class GraphLinks:
         self._renames: dict[int, dict[str, set[str]]] = {}
 
     def add_nodes(self, nodes: Sequence[TensorNode]) -> int:
-        """Adds tensors of graph ops and returns the key of the first tensor; the other tensors get the following keys.
+        """Adds tensors of graph ops, and returns the key of the first tensor. The other tensors get the next keys.
 
         Record ops write these keys.
         """
@@ -227,7 +234,7 @@ class GraphLinks:
         return self._graph_of_function.get(function_name)
 
     def add_callee(self, graph_id: int, call: tuple[str, str, int], callee_graph_id: int) -> None:
-        """Adds a call: an op of a graph runs another graph within its own step.
+        """Adds a call: an op of a graph runs another graph within the same step.
 
         Args:
             graph_id: The calling graph.
@@ -241,16 +248,16 @@ class GraphLinks:
             self._note("callee", graph_id, *call, callee_graph_id)
 
     def add_rename(self, graph_id: int, op_name: str, node_name: str) -> None:
-        """Adds another name that a calling op has in a runtime function."""
+        """Adds another name of a calling op. The op has this name in a runtime function."""
         with self._lock:
             self._renames.setdefault(graph_id, {}).setdefault(op_name, set()).add(node_name)
             self._note("rename", graph_id, op_name, node_name)
 
     def call_site(self, path: str, inner_graph_id: int) -> str:
-        """Converts TensorFlow's path of node names into a call site with the op names of the graphs.
+        """Converts TensorFlow's path of node names into a call site, which consists of op names.
 
-        The node names differ from the op names if a runtime function renamed a calling op. A path through unrecorded
-        calls is returned unchanged.
+        A node name differs from the op name if a runtime function renamed a calling op. If a path leads through
+        unrecorded calls, it is returned unchanged.
         """
         if not path or not self._renames or path.count("/") > _MAX_DEPTH:
             return path
@@ -263,9 +270,13 @@ class GraphLinks:
         return path
 
     def _follow(self, path: str, graph_id: int, inner_graph_id: int, failed: set[tuple[int, int]]) -> str | None:
-        """Returns the rest of a path with op names of graphs; None if the path does not lead to the inner graph.
+        """Converts the rest of a path into op names; returns None if the path does not lead to the inner graph.
 
-        `failed` holds the pairs (length of the rest, graph) that did not lead to the inner graph.
+        Args:
+            path: The rest of the path.
+            graph_id: The graph that this rest starts from.
+            inner_graph_id: The inner graph.
+            failed: The pairs (length of the rest, graph) that are known not to lead to the inner graph.
         """
         if not path:
             return "" if graph_id == inner_graph_id else None
@@ -290,7 +301,7 @@ class GraphLinks:
         return None
 
     def reaches(self, graph_id: int, inner_graph_id: int) -> bool:
-        """Returns whether a call of `graph_id` can run ops of `inner_graph_id` in its step; True for equal graphs."""
+        """Returns whether a call of one graph can run ops of another graph in the same step. True for equal graphs."""
         with self._lock:
             reachable = self._reachable.get(graph_id)
             if reachable is None:

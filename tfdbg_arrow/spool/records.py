@@ -1,9 +1,9 @@
 """The spool's fixed-size records, batches of records as columns, and the elements of tensors that records refer to.
 
-The C++ core and the Python recorder write the same layout; the sink reads the records as a NumPy structured array. This
-module declares the layout, and `tools/native_headers.py` makes `native/record.h` from it. A record has 256 bytes, in
-little-endian order. All fields up to `size` have the same meaning in every kind of record that uses them. The fields
-after `value_offset` are either tensor facts or a payload of 19 integers (`PAYLOAD_DTYPE`).
+The C++ core and the Python recorder write the same layout. The sink reads the records as a NumPy structured array. This
+module declares the layout, and `tools/native_headers.py` makes `native/record.h` from the declaration. A record has 256
+bytes, in little-endian order. All fields up to `size` have the same meaning in every kind of record that uses them. The
+fields after `value_offset` are either facts about a tensor or a payload of 19 integers (`PAYLOAD_DTYPE`).
 
 The fields that each kind uses:
 
@@ -21,19 +21,20 @@ The fields that each kind uses:
 * EXECUTION_ERROR: the execution `execution_index` has raised. `node` is the interned class name of the error.
 * INPUT_VALUE: the elements of an input of an op that made a bad value. `execution_index` is the event index of the bad
   value, and `slot` is the index of the input.
-* STEP_INPUT: the elements of an input of a training step with a bad value. Either `tensor_id` identifies an eager
-  tensor, or `tensor_id` is -1, and `node`, `step_id`, `frame_id` and `iteration` mean the same as in a GRAPH_TENSOR.
-* DIMS: dimensions 4 and up of the preceding tensor, in the payload.
-* HISTOGRAM: the histogram of the preceding tensor. `slot` is the exponent of the first bucket. The payload holds counts
+* STEP_INPUT: the elements of an input of a training step with a bad value. For an eager tensor, `tensor_id` identifies
+  the tensor. Otherwise, `tensor_id` is -1, and `node`, `step_id`, `frame_id` and `iteration` have the same meaning as
+  in a GRAPH_TENSOR.
+* DIMS: the payload has the dimensions of the preceding tensor from index 4 on.
+* HISTOGRAM: the histogram of the preceding tensor. `slot` is the exponent of the first bucket. The payload has counts
   as unsigned integers of `histogram_width` bytes. Each bucket has two counts: first the number of negative elements,
-  then the number of positive elements. The tensor's record holds the number of buckets in its `flags`, from bit
+  then the number of positive elements. The `flags` of the tensor's record contain the number of buckets, from bit
   BUCKETS_SHIFT on.
 
-An `EXECUTION` and its `INPUTS` are adjacent. A tensor, an `INPUT_VALUE` or a `STEP_INPUT`, its `DIMS` and its
-`HISTOGRAM` records are adjacent too, in this order.
+The `INPUTS` of an `EXECUTION` directly follow it. `DIMS` and then `HISTOGRAM` records directly follow their tensor,
+`INPUT_VALUE` or `STEP_INPUT`.
 
-Copy records with `pick` and `join_records`. NumPy's own functions copy the fields one by one. This is slow and loses
-the bytes that belong to no field, such as the last integer of a payload.
+Copy records with `pick` and `join_records`. NumPy's own functions copy one field at a time. They are slow, and they do
+not copy bytes that belong to no field, such as the last integer of a payload.
 """
 
 from __future__ import annotations
@@ -58,11 +59,11 @@ NUM_INLINE_DIMS = 4
 PAYLOAD_LENGTH = 19
 PAYLOAD_BYTES = 8 * PAYLOAD_LENGTH
 BUCKETS_SHIFT = 16
-"""Position of the lowest bit of the number of buckets in `flags`."""
+"""The number of buckets begins at this bit of `flags`."""
 NO_VALUE = -1
-"""Marks an identifier or offset that does not apply."""
+"""Stands for an identifier or offset that does not apply."""
 NO_STEP = -(2**63)
-"""`step` before the first mark."""
+"""The value of `step` before the first mark."""
 
 
 class Kind(IntEnum):
@@ -82,10 +83,10 @@ class Kind(IntEnum):
 
 
 class Flag(IntFlag):
-    """The measured facts of a tensor."""
+    """Flags that say which facts about a tensor are measured."""
 
     COVERED = 1
-    """The tensor gets a row in tensor_health; without this flag, it gets only a row in execution_output."""
+    """The tensor gets a row in tensor_health. Without this flag, it only gets a row in execution_output."""
     SHAPE = 2
     """`rank`, `dims` and `size` are measured."""
     BAD = 4
@@ -93,37 +94,37 @@ class Flag(IntFlag):
     COUNTS = 8
     """The three counts of bad elements are measured (CONCISE_HEALTH and up)."""
     SIGNS = 16
-    """The three counts of finite elements are measured too (FULL_HEALTH and up)."""
+    """The three counts of finite elements are also measured (FULL_HEALTH and up)."""
     NUMERICS = 32
-    """Magnitudes are measured and subnormal numbers are counted (FULL_NUMERICS)."""
+    """Magnitudes are measured, and subnormal numbers are counted (FULL_NUMERICS)."""
     ORDERED = 64
-    """min, max, mean and stddev exist: the dtype is real and an element is finite."""
+    """min, max, mean and stddev exist, because the dtype is real and an element is finite."""
     ANY_FINITE = 128
-    """max_abs exists: an element is finite."""
+    """max_abs exists, because an element is finite."""
     VALUE = 256
     """The elements are kept, as `value_bytes` bytes at `value_offset` of the value spool."""
     CHECKED = 512
-    """The elements were checked for bad values (CURT_HEALTH and up); BAD holds the result."""
+    """The elements were checked for bad values (CURT_HEALTH and up). BAD is the result."""
     CONTEXT = 1024
     """step_id, frame_id, iteration and call_site are known."""
     HISTOGRAM_COUNTED = 2048
-    """The histogram is measured; HISTOGRAM records hold its counts, unless it has no buckets."""
+    """The histogram is measured. Its counts are in HISTOGRAM records, unless it has no buckets."""
     PLACED = 4096
-    """first_bad_index and num_bad_slices are measured: the tensor is bad, and its elements were on the host."""
+    """first_bad_index and num_bad_slices are measured, because the tensor is bad and its elements were on the host."""
     SCALAR = 8192
-    """The tensor has one element, a real floating-point number; `max` holds this element even if it is not finite."""
+    """The tensor has one element, a real floating-point number. `max` is this element, even if it is not finite."""
 
 
 @dataclass(frozen=True)
 class Measure:
-    """A number that is measured of the elements of a tensor.
+    """A number that is measured for the elements of a tensor.
 
     Attributes:
-        field: Its name in records and in the native core.
-        column: Its column in tensor_health.
-        flags: A record holds the number if the record has all of these flags.
-        format: The format of the field: `<i8` for a number of elements, or `<f8`. A negative number of
-            elements, or NaN, stands for a number that was not measured.
+        field: The name of the number in records and in the native core.
+        column: The column of the number in tensor_health.
+        flags: The number is measured if a record has all of these flags.
+        format: The format of the field: `<i8` for a number of elements, or `<f8`. A negative number of elements or a
+            NaN means that the number was not measured.
     """
 
     field: str
@@ -140,9 +141,10 @@ COUNTS = (
     Measure("num_zero", "num_zero", Flag.SIGNS),
     Measure("num_pos_finite", "num_pos_finite", Flag.SIGNS),
 )
-"""What `count_health()` of the native core measures: the struct `Health`. A new count comes last.
+"""The numbers that `count_health()` of the native core measures (the struct `Health`). Add a new count at the end.
 
-On devices, and in functions that XLA compiles there, TensorFlow's ops measure only the first six.
+For tensors on devices, and for functions that XLA compiles for devices, TensorFlow's ops measure only the first six
+counts.
 """
 _ORDERED = Flag.NUMERICS | Flag.ORDERED
 MAGNITUDES = (
@@ -153,7 +155,7 @@ MAGNITUDES = (
     Measure("stddev", "stddev_finite", _ORDERED, "<f8"),
     Measure("max_abs", "max_abs_finite", Flag.NUMERICS | Flag.ANY_FINITE, "<f8"),
 )
-"""What `measure()` of the native core measures besides: the struct `Magnitudes`. A new number comes last, as above."""
+"""The numbers that `measure()` of the native core measures (the struct `Magnitudes`). Add a new number at the end."""
 _FIELDS = np.dtype(
     [
         ("commit", "<u8"),
@@ -205,9 +207,9 @@ def _with_aliases(fields: np.dtype[np.void]) -> np.dtype[np.void]:
 
 
 RECORD_DTYPE = _with_aliases(_FIELDS)
-"""Layout of a record, from which `tools/native_headers.py` makes the struct of the native core.
+"""The layout of a record. `tools/native_headers.py` makes the struct of the native core from this layout.
 
-`commit` is event_index + 1 once the record is complete.
+`commit` is event_index + 1 if the record is complete.
 """
 PAYLOAD_DTYPE = np.dtype(
     {
@@ -217,7 +219,7 @@ PAYLOAD_DTYPE = np.dtype(
         "itemsize": RECORD_SIZE,
     }
 )
-"""Layout of the same 256 bytes with a payload (EXECUTION, INPUTS, DIMS, HISTOGRAM): `array.view(PAYLOAD_DTYPE)`."""
+"""The layout of records that have a payload (EXECUTION, INPUTS, DIMS, HISTOGRAM). Use `array.view(PAYLOAD_DTYPE)`."""
 Records = npt.NDArray[np.void]
 """An array of RECORD_DTYPE."""
 Ints = npt.NDArray[np.int64]
@@ -227,42 +229,41 @@ _RAW = np.dtype(f"V{RECORD_SIZE}")
 _WORDS = RECORD_SIZE // 8
 _PAYLOAD_WORD = _WORDS - PAYLOAD_LENGTH
 _TRANSPOSE_ROWS = 512
-"""Number of records that are transposed at a time: 128 KiB, which fit in the cache."""
+"""Number of records that are transposed at a time. Their 128 KiB fit into the processor's cache."""
 _MAX_VALUE_BYTES = 2**31 - 1
-"""Maximum size of one value of a Parquet BLOB written by Arrow."""
+"""Maximum size of one BLOB value that Arrow can write."""
 _HOLE_PATIENCE_S = 10.0
-"""Time to keep the space of elements that no record refers to, because their record may still arrive."""
+"""Elements that no record refers to are kept for this time, because their record may still arrive."""
 
 
 _SHAPED = (Kind.GRAPH_TENSOR, Kind.EXECUTION_TENSOR, Kind.EXTERNAL_TENSOR, Kind.INPUT_VALUE, Kind.STEP_INPUT)
-"""The kinds of records that have a shape, and that have elements if the elements are kept."""
+"""The kinds of records that can have a shape and kept elements."""
 
 
 def is_follower(kind: npt.NDArray[np.uint8]) -> Mask:
-    """Returns for each record whether it belongs to the record before it."""
-    # np.isin takes 4 times as long for one record, and 70 times for 50,000.
+    """Returns, for each record, whether it belongs to the record before it."""
+    # np.isin takes 4 times as long for one record, and 70 times as long for 50,000 records.
     followers: Mask = (kind == Kind.INPUTS) | (kind == Kind.DIMS) | (kind == Kind.HISTOGRAM)
     return followers
 
 
 def pick(records: Records, rows: Ints) -> Records:
-    """Returns a copy of some records that contains all of their bytes."""
+    """Returns a copy of some records. The copy has all bytes of the records."""
     picked: Records = records.view(_RAW).take(rows).view(RECORD_DTYPE)
     return picked
 
 
 def join_records(pieces: Sequence[Records]) -> Records:
-    """Returns the concatenated records of all pieces; the result contains all of their bytes."""
+    """Concatenates the records of all pieces. The result has all bytes of the records."""
     joined: Records = np.concatenate([np.empty(0, _RAW), *(piece.view(_RAW) for piece in pieces)]).view(RECORD_DTYPE)
     return joined
 
 
 def num_whole(records: Records) -> int:
-    """Returns the number of records at the start that form complete groups.
+    """Returns the number of records that form complete groups, counted from the start.
 
-    A group is complete if each EXECUTION and each tensor has all its followers, and if each EXTERNAL_TENSOR has the
-    execution that uses the tensor. Without that execution, a circular buffer would treat a bad input as a separate
-    event.
+    In complete groups, each EXECUTION and each tensor has all its followers, and each EXTERNAL_TENSOR has the execution
+    that uses the tensor. Without this execution, a circular buffer would treat a bad input as a separate event.
     """
     last = _last_head(records, len(records))
     if last < 0:
@@ -275,7 +276,7 @@ def num_whole(records: Records) -> int:
 
 
 def _last_head(records: Records, end: int) -> int:
-    """Returns the position of the last record before `end` that is not a follower; -1 if there is none."""
+    """Returns the position of the last record before `end` that is not a follower; -1 if all are followers."""
     last = end - 1
     while last >= 0 and is_follower(records["kind"][last]):
         last -= 1
@@ -283,7 +284,7 @@ def _last_head(records: Records, end: int) -> int:
 
 
 def num_followers(records: Records) -> Ints:
-    """Returns for each record how many followers it must have (INPUTS, DIMS or HISTOGRAM records)."""
+    """Returns how many followers (INPUTS, DIMS or HISTOGRAM records) each record must have."""
     kind = records["kind"]
     inputs = np.where(kind == Kind.EXECUTION, records["num_inputs"] - PAYLOAD_LENGTH, 0)
     counts = num_histogram_records(records["flags"], records["size"])
@@ -300,7 +301,12 @@ def num_dims_records(records: Records) -> Ints:
 
 
 def num_histogram_records(flags: npt.NDArray[np.int32], sizes: Ints) -> Ints:
-    """Returns how many HISTOGRAM records must follow each record, given the records' flags and numbers of elements."""
+    """Returns how many HISTOGRAM records must follow each record.
+
+    Args:
+        flags: The flags of each record.
+        sizes: The number of elements of each record's tensor.
+    """
     num_counts = 2 * num_buckets(flags)
     num_records: Ints = -(-num_counts * histogram_width(sizes) // PAYLOAD_BYTES)
     return num_records
@@ -313,14 +319,14 @@ def num_buckets(flags: npt.NDArray[np.int32]) -> Ints:
 
 
 def histogram_width(sizes: Ints) -> Ints:
-    """Returns the size in bytes of a count in HISTOGRAM records, for tensors with these numbers of elements."""
+    """Returns the number of bytes of a count in HISTOGRAM records, for each of these numbers of elements."""
     return np.select([sizes < 1 << 8, sizes < 1 << 16, sizes < 1 << 32], [1, 2, 4], 8)
 
 
 class Batch:
-    """A batch of records in order of event_index, with their fields as columns.
+    """A batch of records in the order of event_index, with their fields as columns.
 
-    The records are transposed once. Otherwise the access to each column would read the memory of every record.
+    The records are transposed once. Otherwise, each access to a column would read the memory of all records.
     """
 
     def __init__(self, records: Records) -> None:
@@ -337,7 +343,7 @@ class Batch:
         return len(self.records)
 
     def field(self, name: str, rows: Ints | None = None) -> npt.NDArray[Any]:
-        """Returns a field of all records or of the given rows; `commit` is returned as a signed integer."""
+        """Returns a field of all records or of the given rows. `commit` is returned as a signed integer."""
         dtype, offset = _COLUMN_PLACES[name]
         word = self._columns[offset // 8]
         if name != "commit":
@@ -346,12 +352,12 @@ class Batch:
         return column
 
     def dims(self, rows: Ints) -> Ints:
-        """Returns the inline dimensions, of shape (rows, NUM_INLINE_DIMS)."""
+        """Returns the inline dimensions, as an array of shape (rows, NUM_INLINE_DIMS)."""
         dims: Ints = np.ascontiguousarray(self._columns[_PAYLOAD_WORD : _PAYLOAD_WORD + NUM_INLINE_DIMS, rows].T)
         return dims
 
     def payload(self, rows: Ints) -> Ints:
-        """Returns the payloads, of shape (rows, PAYLOAD_LENGTH)."""
+        """Returns the payloads, as an array of shape (rows, PAYLOAD_LENGTH)."""
         payload: Ints = np.ascontiguousarray(self._columns[_PAYLOAD_WORD:, rows].T)
         return payload
 
@@ -362,7 +368,7 @@ class Batch:
 
     @cached_property
     def heads(self) -> Ints:
-        """For each record, the position of its group's head: for a head, its own position; for an orphan, -1."""
+        """For each record, the position of the first record (the head) of its group; -1 if the head is missing."""
         heads: Ints = np.maximum.accumulate(np.where(is_follower(self.kind), -1, np.arange(len(self))))
         return heads
 
@@ -377,7 +383,7 @@ class KeptElements(Protocol):
     """The storage of kept elements."""
 
     def read_value(self, offset: int, size: int) -> bytes:
-        """Returns kept elements."""
+        """Returns `size` bytes of kept elements from an offset on."""
 
     def release_values(self, upto: int) -> None:
         """Frees the space of kept elements before an offset."""
@@ -386,8 +392,8 @@ class KeptElements(Protocol):
 class ValueReader:
     """Reads kept elements and frees their space.
 
-    Threads store elements before they commit the record, so the order of records can differ from the order of their
-    elements. Space is freed only up to the first elements that no drained record refers to yet.
+    Threads store elements before they commit the record, so records and their elements can be in different orders.
+    Space is freed only up to the first elements that no drained record refers to yet.
 
     Args:
         kept: The storage of the elements.
@@ -398,12 +404,12 @@ class ValueReader:
         self._held: deque[tuple[int, int, int]] = deque()
         """(event index, offset, end) of the elements that have been read, in the order of their events."""
         self._read: list[tuple[int, int]] = []
-        """(offset, end) of elements that were read and are no longer needed."""
+        """(offset, end) of elements that have been read and are no longer needed."""
         self._released = 0
         self._hole_since: float | None = None
 
     def read(self, batch: Batch, *, failures: Failures) -> dict[int, bytes]:
-        """Returns the elements of a batch's tensors by event_index; unreadable elements are counted as failures."""
+        """Returns the elements of a batch's tensors, by event_index. Elements that cannot be read count as failures."""
         values: dict[int, bytes] = {}
         sizes = _value_bytes(batch)
         rows = np.flatnonzero(sizes >= 0)
@@ -420,7 +426,7 @@ class ValueReader:
                     if size > _MAX_VALUE_BYTES:
                         raise ValueError(f"a tensor has {size} bytes, a BLOB holds at most {_MAX_VALUE_BYTES}")
                     read = partial(self._kept.read_value, offset, size)
-                    # Repeated once, because the elements cannot be read later.
+                    # Repeat a failed read once, because the elements cannot be read later.
                     values[event] = repeated(read, attempts=2, may_pass=_may_pass) if size else b""
                 except Exception as error:
                     failures.add("tensor_value", error, num_events=1)
@@ -429,7 +435,7 @@ class ValueReader:
         return values
 
     def release(self, upto: int) -> None:
-        """Frees the space of the elements of events before an event index."""
+        """Frees the space of elements whose events come before an event index."""
         while self._held and self._held[0][0] < upto:
             _, offset, end = self._held.popleft()
             heapq.heappush(self._read, (offset, end))
@@ -453,7 +459,7 @@ def _may_pass(error: Exception) -> bool:
 
 
 def _value_bytes(batch: Batch) -> Ints:
-    """Returns the size in bytes of each tensor's kept elements; -1 if the tensor's elements are not kept."""
+    """Returns the number of bytes of each tensor's kept elements; -1 if its elements are not kept."""
     wanted = Flag.VALUE | Flag.SHAPE
     rows = np.flatnonzero(np.isin(batch.kind, _SHAPED) & ((batch.flags & wanted) == wanted))
     sizes = np.full(len(batch), -1, dtype=np.int64)
@@ -462,7 +468,7 @@ def _value_bytes(batch: Batch) -> Ints:
 
 
 def split_by_value_bytes(batch: Batch, *, max_bytes: int) -> Iterator[Batch]:
-    """Yields the records in batches with at most about `max_bytes` of kept elements; groups are never split."""
+    """Splits a batch into batches with at most about `max_bytes` bytes of kept elements. Groups are never split."""
     sizes = np.maximum(_value_bytes(batch), 0)
     if int(sizes.sum()) <= max_bytes:
         yield batch

@@ -1,10 +1,10 @@
 """Converts the spool of a dead process into tables.
 
-The process may have been killed at any moment: while it wrote a record or an entry, after it sealed a part but before
-it freed the slots, or while it ended. The manifest's lines state how much of the spool is already in the parts of each
-table. This module converts the rest, with the same code as the sink.
+The process may have been killed at any moment. Examples are while it wrote a record or an entry, between sealing a part
+and freeing the slots, or while it ended. The lines of the manifest state how much of the spool is already in the parts
+of each table. This module converts the rest with the code that the sink also uses.
 
-The files are untrusted. Any content results in rows, in fewer rows and notes, or in one error.
+The files are untrusted. Whatever they contain, the result is rows, or fewer rows and a note, or one error.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ from tfdbg_arrow.storage.layout import SpoolPaths
 from tfdbg_arrow.storage.manifest import ManifestEntry, SpoolProgress, resolve_part
 
 _MAX_BATCH_VALUE_BYTES = 32 << 20
-"""Maximum bytes of elements that are read at once."""
+"""Maximum number of bytes of elements that are read at a time."""
 _MAX_LOOKS = 20_000_000
 _MAX_ROWS = 5_000_000
-"""Maximum number of rows that are read from the journal, which usually holds some thousands of rows."""
+"""Maximum number of rows that are read from the journal. A journal usually has a few thousand rows."""
 _ROW_TABLES = frozenset(table.name for table in TABLES) - frozenset(EVENT_TABLES)
 _REASON = "The process ended before its recording was closed; the data that it had not written was read from its spool."
 _MAX_GRAPH_ID = 2**31 - 1
@@ -62,8 +62,8 @@ class Recovered:
     Attributes:
         run_id: The run of the process.
         num_events: Number of executions and tensors.
-        tables: Rows by table name, in pieces of bounded size. The pieces are created while you read them, so you can
-            read the iterables only once and in this order.
+        tables: The rows by table name, in pieces of limited size. The pieces are created when they are read, so each
+            iterable can be read only once, and the tables must be read in this order.
     """
 
     run_id: str
@@ -83,11 +83,11 @@ class SealedRows:
         self._logdir, self._parts = logdir, parts
 
     def has_ended(self) -> bool:
-        """Returns whether the recording ended and wrote all data, so that only the spool was not yet removed."""
+        """Returns whether the recording ended and wrote all data. It then only failed to remove the spool."""
         return True in self._column("run", "is_clean_end")
 
     def device_ids(self) -> frozenset[int]:
-        """Returns the ids of the devices that already have a row."""
+        """Returns the IDs of the devices that already have a row."""
         return frozenset(self._column("device", "device_id"))
 
     def _column(self, table: str, column: str) -> list[Any]:
@@ -107,12 +107,12 @@ class SealedRows:
 def recovered(paths: SpoolPaths, *, run_id: str, progress: SpoolProgress, sealed: SealedRows) -> Recovered:
     """Reads the spool of a dead process.
 
-    Memory grows with the spool, to about five times its size.
+    This needs memory of about five times the size of the spool.
 
     Args:
         paths: The spool files of the process.
         run_id: The run of the process.
-        progress: How much of the spool is already in parts.
+        progress: Says how much of the spool is already in parts.
         sealed: The sealed parts of the run.
 
     Raises:
@@ -170,7 +170,7 @@ class _Recovery:
                 tables[table] = data
         for table, with_values in kept.items():
             tables[table] = self._values(table, header, converter, with_values)
-        # This table comes last, because it contains the notes about the other tables.
+        # This table comes last, because notes about the other tables become its rows.
         tables["capture_stat"] = itertools.chain(tables.pop("capture_stat", ()), self._stats(num_events))
         return Recovered(run_id=self._run_id, num_events=num_events, tables=tables)
 
@@ -187,7 +187,7 @@ class _Recovery:
         return {"event_index": self._next_event, "wall_time_ns": self._last_wall_time_ns, **columns}
 
     def _read_rows(self, header: SpoolHeader) -> tuple[dict[str, list[Mapping[str, object]]], Mapping[str, Any]]:
-        """Returns the rows that are not in parts, by table, and the state of the call join at the spool's tail."""
+        """Returns the rows that are not in parts, by table, and the state of the call join at the tail of the spool."""
         rows: dict[str, list[Mapping[str, object]]] = {}
         state: Mapping[str, Any] = {}
         if not self._paths.rows.exists():
@@ -218,9 +218,9 @@ class _Recovery:
     def _selected(self, header: SpoolHeader, names: Names, join: CallJoin, *, num_strings: int) -> Iterator[Batch]:
         """Yields the records as batches of complete groups.
 
-        With a circular buffer, these are only the records that the buffer would keep. All events of the spool are added
-        to the buffer, even events that are already in parts, because earlier bad values determine which events the
-        buffer keeps.
+        If the recording used a circular buffer, yields only the records that the buffer would keep. All events of the
+        spool are added to the buffer, even events that are already in parts, because earlier bad values determine which
+        events the buffer keeps.
         """
         batches = self._batches(header, names, join, num_strings=num_strings)
         if self._retention is None:
@@ -251,7 +251,7 @@ class _Recovery:
             yield batch
 
     def _convert(self, converter: Converter, batch: Batch) -> Iterator[tuple[str, pa.Table]]:
-        """Yields the rows of a batch by table, without the rows that are already in parts."""
+        """Yields (table name, rows) for a batch. Rows that are already in parts are left out."""
         by_start: dict[int, list[str]] = {}
         for table in EVENT_TABLES:
             start = max(self._progress.events, self._progress.by_table.get(table, 0), int(batch.event_index[0]))
@@ -264,10 +264,11 @@ class _Recovery:
                 yield from ((table, made[table]) for table in wanted if table in made)
 
     def _with_values(self, batch: Batch, header: SpoolHeader) -> Iterator[tuple[str, Records]]:
-        """Yields, by table, the records whose elements are kept and not in parts, with their follower records."""
+        """Yields (table name, records) for records whose elements are kept but not in parts, with their followers."""
         heads = batch.heads
         has_value = (batch.flags & Flag.VALUE) != 0
-        if self._retention is not None:  # a buffer reads the elements into memory when it adds the events
+        # A circular buffer reads elements into memory when it adds the events. The space of these elements is freed.
+        if self._retention is not None:
             has_value &= batch.field("value_offset") >= header.values_tail
         has_value = (heads >= 0) & has_value[heads]
         kind = batch.kind[heads]
@@ -296,7 +297,7 @@ class _Recovery:
 
 
 class _ValueFile:
-    """The value spool of a dead process."""
+    """The value spool of a dead process, which implements `KeptElements`."""
 
     def __init__(self, descriptor: int, *, start: int) -> None:
         self._descriptor, self._start = descriptor, start
@@ -317,7 +318,7 @@ class _ValueFile:
 
 
 def _with_end(pieces: Iterator[Records]) -> Iterator[Records]:
-    """Yields the pieces, and then an empty piece."""
+    """Yields all pieces, and then an empty piece that marks the end."""
     yield from pieces
     yield join_records([])
 
@@ -327,7 +328,7 @@ def _since(records: Records, event_index: int) -> Records:
 
 
 def _bound_ids(records: Records, *, num_strings: int) -> None:
-    """Clears device ids that are not ids of known strings, because untrusted records can hold any id."""
+    """Clears device IDs that are not IDs of known strings. Untrusted records can have any ID."""
     device = records["device"]
     device[(device < 0) | (device >= num_strings)] = 0
 
@@ -335,14 +336,14 @@ def _bound_ids(records: Records, *, num_strings: int) -> None:
 class JournaledNames:
     """The strings, nodes and graphs of a recording, read from its journal.
 
-    Missing and impossible entries are left out; records that refer to them get no name.
+    Missing and invalid entries are left out. Records that refer to such entries get no name.
 
     Args:
         journal: The journal of names.
 
     Attributes:
         graphs: The calls between graphs.
-        num_torn: Number of places in the journal where bytes were not a complete entry.
+        num_torn: Number of damaged entries in the journal.
 
     Raises:
         OSError: The journal cannot be read.
@@ -366,7 +367,7 @@ class JournaledNames:
         self._nodes = _as_list(nodes, _UNKNOWN_NODE, max_length=2 * max(num_entries, len(nodes)))
 
     def strings(self, start: int) -> list[str]:
-        """Returns the interned strings from id `start` on."""
+        """Returns the interned strings with IDs from `start` on."""
         return self._strings[start:]
 
     def nodes(self, start: int) -> Sequence[TensorNode]:

@@ -1,6 +1,6 @@
-"""Reads the event file of a spool: its header, and the records of a dead process.
+"""Reads the event file of a spool: the header, and the records of a dead process.
 
-Source: writer/native/spool.h, which maps the same file.
+`writer/native/spool.h` defines the format of the file.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ MAGIC = b"TFDBGSPL"
 VERSION = 3
 HEADER_SIZE = 4096
 HEADER = struct.Struct("<8sIIQq")
-"""Magic, version, record size, capacity in records, pid."""
+"""(magic, version, record size, capacity in records, process ID)."""
 HEAD_WORD, TAIL_WORD, VALUES_TAIL_WORD, ROWS_TAIL_WORD = 64 // 8, 128 // 8, 192 // 8, 200 // 8
-"""Positions of the header's counters, as indexes of 64-bit integers.
+"""The positions of the header's counters, as indexes of 64-bit integers.
 
-HEAD is the next event index. TAIL is an event index; all earlier events are in sealed parts. VALUES_TAIL and ROWS_TAIL
-are the offsets in the value spool and in the rows journal that correspond to TAIL.
+HEAD is the next event index. TAIL is an event index: all earlier events are in sealed parts. VALUES_TAIL and ROWS_TAIL
+are the offsets in the value spool and in the journal of rows that correspond to TAIL.
 """
 MAX_CAPACITY = 2**24
-"""Maximum number of records of a spool that can be read; these records take 4 GiB."""
+"""Maximum capacity, in records, of a spool that can be read. These records take 4 GiB."""
 CHUNK_RECORDS = 65_536
 """Number of records that are read at a time."""
 _MAX_EVENT_INDEX = 2**62
@@ -82,10 +82,10 @@ def read_header(path: Path) -> SpoolHeader:
 
 
 def read_committed(path: Path, header: SpoolHeader) -> Iterator[Records]:
-    """Yields the committed records from the tail on, in order; at most CHUNK_RECORDS at a time.
+    """Yields the committed records from the tail on, in order, at most CHUNK_RECORDS at a time.
 
-    It leaves out records that were incomplete when the process died, followers of an incomplete record, and records of
-    an unknown kind. It yields other records even if they come after a record that was left out.
+    Records that were incomplete when the process died, followers of incomplete records, and records of an unknown kind
+    are left out. Records that come after such a record are not left out.
 
     Raises:
         OSError: The file cannot be read.
@@ -101,7 +101,7 @@ def read_committed(path: Path, header: SpoolHeader) -> Iterator[Records]:
             rows = np.flatnonzero((records["commit"] == expected) & is_known)
             events, follows = rows + first, is_follower(kind[rows])
             before = np.concatenate([[last_whole], events[:-1]])[: len(events)]
-            # If a follower lacks its predecessor, all followers up to the next head are left out.
+            # If the record before a follower is missing, all followers up to the next head are left out.
             is_cut = follows & (before != events - 1)
             number = np.cumsum(~follows | is_cut)
             cut_groups = number[is_cut]
@@ -112,7 +112,7 @@ def read_committed(path: Path, header: SpoolHeader) -> Iterator[Records]:
 
 
 def _read_slots(descriptor: int, capacity: int, first: int, count: int) -> Records:
-    """Returns the unchecked slots of some event indexes; slots beyond the end of the file are zeros."""
+    """Returns the slots of some event indexes without checks. Slots beyond the end of the file are zeros."""
     content = np.zeros(count * RECORD_SIZE, np.uint8)
     done = 0
     while done < count:

@@ -1,6 +1,11 @@
-"""How a logdir lies on a disk or at a URL.
+"""Stores logdirs on a disk or at a URL.
 
-* `layout.py`: names and paths; `marker.py`: what makes a directory a logdir; `manifest.py`: which parts are live.
-* `part_files.py`: the files of parts; `disk.py`: operations on local files; `location.py`: directories at URLs.
+* `layout.py`: the names and paths of files.
+* `marker.py`: the file that marks a directory as a logdir.
+* `manifest.py`: the lists of live parts.
+* `part_files.py`: the files of parts.
+* `disk.py`: operations on local files.
+* `location.py`: directories at URLs.
+* `search.py`: finds the logdirs below a directory.
 * `retries.py`: repeats actions after temporary errors.
 """

@@ -1,4 +1,4 @@
-"""Operations on local files: writing them atomically, syncing, locking, and freeing their disk blocks."""
+"""Operations on local files: atomic writes, syncing, locking, and freeing disk blocks."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from pathlib import Path
 from tfdbg_arrow.errors import LogdirError
 
 MIN_HOLE_BYTES = 1 << 20
-"""Minimum size of a hole; smaller ranges are collected first."""
+"""Minimum number of bytes that are freed at a time. Smaller ranges are freed later, together with the next range."""
 _PUNCH_HOLE_KEEPING_SIZE = 0x02 | 0x01
 
 
 @contextlib.contextmanager
 def written_whole(path: Path, *, temporary: Path | None = None) -> Iterator[Path]:
-    """Yields a temporary path for a file or a directory; syncs and renames it to `path` if the block succeeds.
+    """Yields a temporary path for a file or a directory. If the block succeeds, syncs it and renames it to `path`.
 
     Args:
         path: The final path. An existing file or directory is replaced.
-        temporary: The temporary path, on the same file system; None means a new name next to `path`.
+        temporary: The temporary path, on the same file system. None means a new name next to `path`.
 
     Raises:
-        OSError: The path cannot be written. The temporary file is removed, unless its removal fails too.
+        OSError: The path cannot be written. The temporary file is removed, unless its removal also fails.
     """
     temporary = temporary or path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
@@ -42,7 +42,7 @@ def written_whole(path: Path, *, temporary: Path | None = None) -> Iterator[Path
     finally:
         with contextlib.suppress(OSError):
             for leftover in temporary.parent.iterdir():
-                if leftover.name.startswith(temporary.name):  # a database has additional files
+                if leftover.name.startswith(temporary.name):  # a database can have more files that begin with this name
                     _remove(leftover)
 
 
@@ -68,7 +68,7 @@ def _remove(path: Path) -> None:
 
 
 def write_whole(file: RawIOBase, data: bytes | memoryview) -> None:
-    """Writes all data to an unbuffered file, which may accept only a part at a time.
+    """Writes all data to an unbuffered file. A single write to such a file may write only a part of the data.
 
     Raises:
         OSError: The data cannot be written completely.
@@ -94,11 +94,11 @@ def sync(path: Path) -> None:
 
 
 def lock_file(descriptor: int, kind: int) -> bool:
-    """Locks a file or directory until the descriptor is closed; returns False if the file system has no locks.
+    """Locks a file or directory until the descriptor is closed. Returns False if the file system has no locks.
 
     Args:
         descriptor: The open file.
-        kind: The operation of `fcntl.flock`.
+        kind: The operation for `fcntl.flock`.
 
     Raises:
         BlockingIOError: Another process holds the lock, and `kind` contains `fcntl.LOCK_NB`.
@@ -113,7 +113,7 @@ def lock_file(descriptor: int, kind: int) -> bool:
 
 
 def lock_directory(directory: Path) -> int:
-    """Locks a directory for this process, until the descriptor is closed or the process ends.
+    """Locks a directory for this process. The lock is held until the descriptor is closed or the process ends.
 
     Returns:
         The descriptor.
@@ -146,7 +146,7 @@ def locked_directory(directory: Path) -> Iterator[None]:
 
 
 def punch_hole(descriptor: int, start: int, end: int) -> None:
-    """Frees the disk blocks between two offsets; that range reads as zeros from then on.
+    """Frees the disk blocks between two offsets. The bytes between the offsets become zeros.
 
     If the file system does not support this, the blocks are freed only when the file is removed.
     """

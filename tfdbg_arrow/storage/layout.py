@@ -1,9 +1,7 @@
-"""Names and paths of a logdir, and the check that its files lie inside the logdir.
+"""The names and paths of the files of a logdir, and the check that files lie inside the logdir.
 
-All paths here are relative to the logdir and use `/`. The content of a logdir is untrusted: no function of this module
-returns a path outside the logdir.
-
-Source: spec/README.md, "Layout of a logdir".
+Paths as strings are relative to the logdir, with `/` as separator. The content of a logdir is untrusted, so no function
+of this module returns a path outside the logdir. spec/README.md, "Layout of a logdir", defines the names.
 """
 
 from __future__ import annotations
@@ -23,23 +21,23 @@ MARKER_NAME = "tfdbg_arrow.json"
 MANIFEST_DIRECTORY = "manifest"
 SPOOL_DIRECTORY = "spool"
 TEMPORARY_SUFFIX = ".tmp"
-"""Suffix of a file that is still being written."""
+"""The suffix of files that are still being written."""
 
 _RUN_ID = re.compile(r"(?=.*[A-Za-z])[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 _RUN_DIRECTORY = re.compile(r"run=(.+)", re.DOTALL)
 PART_GLOB = "run=*/part-*.parquet"
-"""Glob pattern of the parts in a table's directory."""
+"""A glob pattern for the parts in a table's directory."""
 _PART_NAME = re.compile(r"part-([0-9]{6,18})\.parquet")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def make_run_id(wall_time_ns: int, *, host_name: str, pid: int) -> str:
-    """Returns the id of a new run, such as `20261120T163000.123456-myhost-4242`.
+    """Returns the ID of a new run, such as `20261120T163000.123456-myhost-4242`.
 
     Args:
         wall_time_ns: Start time of the recording, in nanoseconds since 1970-01-01T00:00:00Z.
-        host_name: Name of the host; characters other than letters, digits, `.` and `-` become `-`.
-        pid: Process id on that host.
+        host_name: Name of the host. Characters other than letters, digits, `.` and `-` become `-`.
+        pid: Process ID on this host.
     """
     start = _EPOCH + timedelta(microseconds=wall_time_ns // 1000)
     host = re.sub(r"[^A-Za-z0-9.-]+", "-", host_name)[:64] or "host"
@@ -47,15 +45,15 @@ def make_run_id(wall_time_ns: int, *, host_name: str, pid: int) -> str:
 
 
 def check_run_id(text: str, *, where: str) -> str:
-    """Returns the run id if it is safe to use in paths and no reader can mistake it for a number.
+    """Returns a run ID after checking that it is safe in paths, and that no reader can mistake it for a number.
 
     Args:
-        text: The run id.
-        where: The source of the run id, for the message.
+        text: The run ID.
+        where: Where the run ID was found. The error message names it.
 
     Raises:
-        LogdirError: The run id has characters other than letters, digits, `.`, `_` and `-`, does not start with a
-            letter or digit, has no letter, or is longer than 200 characters.
+        LogdirError: The run ID is not valid. A valid run ID consists of at most 200 letters, digits, `.`, `_` and `-`.
+            It starts with a letter or digit, and has at least one letter.
     """
     if _RUN_ID.fullmatch(text) is None:
         raise LogdirError(
@@ -67,7 +65,7 @@ def check_run_id(text: str, *, where: str) -> str:
 
 
 def is_run_id(text: str) -> bool:
-    """Returns whether a text is a valid run id."""
+    """Returns whether a text is a valid run ID."""
     return _RUN_ID.fullmatch(text) is not None
 
 
@@ -77,18 +75,18 @@ def is_part_name(name: str) -> bool:
 
 
 def part_directory(table_name: str, *, run_id: str) -> str:
-    """Returns the directory that holds the parts of one table and one run."""
+    """Returns the directory for the parts of one table and one run."""
     return f"{table_name}/run={run_id}"
 
 
 def run_of_directory(name: str) -> str | None:
-    """Returns the unchecked run id in the name of a directory of parts; None if the directory does not hold parts."""
+    """Returns the run ID in the name of a directory of parts, without a check; None for other directories."""
     match = _RUN_DIRECTORY.fullmatch(name)
     return None if match is None else match[1]
 
 
 def run_of_part(path: str) -> str:
-    """Returns the run id in the path of a part."""
+    """Returns the run ID in the path of a part."""
     return run_of_directory(path.rsplit("/", 2)[-2]) or ""
 
 
@@ -99,7 +97,7 @@ def part_files(logdir: Path) -> list[str]:
 
 
 def part_path(table_name: str, *, run_id: str, number: int) -> str:
-    """Returns the path of a part; the parts of each table of a run are numbered from 0."""
+    """Returns the path of a part. In each table of a run, the parts are numbered from 0."""
     return f"{part_directory(table_name, run_id=run_id)}/part-{number:06d}.parquet"
 
 
@@ -118,8 +116,8 @@ def part_number(path: str) -> int:
 def temporary_path(table_name: str, *, run_id: str, number: int) -> str:
     """Returns the path of a part that is still being written.
 
-    The path lies outside the table's directory, because readers that open a table by its path alone treat every file in
-    that directory as a part.
+    The path is outside the table's directory, because some readers open a table by its path alone, and treat all files
+    in this directory as parts.
     """
     return f"{SPOOL_DIRECTORY}/{run_id}.{table_name}.{number:06d}{TEMPORARY_SUFFIX}"
 
@@ -131,16 +129,16 @@ def manifest_path(run_id: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class SpoolPaths:
-    """The files that hold a run's data until the data is in parts.
+    """The paths of the files that hold a run's data until the data is in parts.
 
-    The files exist while the run is recorded, and remain if the recording process is killed.
+    The files exist while the run is recorded. They remain if the recording process is killed.
 
     Attributes:
-        spool: The events; created last.
+        spool: The events. This file is created last.
         values: The recorded elements of tensors.
-        rows: A journal of the rows of tables that do not hold events.
-        journal: A journal that resolves the numbers in events. It is locked while the run is recorded, and removed
-            last.
+        rows: A journal of the rows of tables that do not have events.
+        journal: A journal that resolves the numbers in events. This file is locked while the run is recorded, and it is
+            removed last.
     """
 
     spool: Path
@@ -165,7 +163,7 @@ def spool_paths(logdir: Path, *, run_id: str) -> SpoolPaths:
 
 
 def spooled_run_ids(logdir: Path) -> tuple[str, ...]:
-    """Returns the ids of the runs that have files in the spool directory, oldest first.
+    """Returns the IDs of the runs that have files in the spool directory, oldest first.
 
     Raises:
         LogdirError: The directory cannot be listed.
@@ -175,7 +173,9 @@ def spooled_run_ids(logdir: Path) -> tuple[str, ...]:
 
 
 def stems_in(directory: Path, *, suffix: str) -> list[str]:
-    """Returns the names in a directory that end in a suffix, without the suffix; empty if there is no such directory.
+    """Returns the names of the files with a given suffix in a directory, without the suffix.
+
+    The result is empty if the directory does not exist.
 
     Raises:
         LogdirError: The directory cannot be listed.
@@ -196,10 +196,10 @@ def shown(value: object) -> str:
 
 
 class OwnFiles:
-    """Checks that paths are regular files of a logdir.
+    """Checks that paths are regular files inside a logdir.
 
-    It rejects pipes, devices, directories, and symbolic links that lead out of the logdir. Reading a pipe would block,
-    and reading a device may never end. Each directory is examined once.
+    Pipes, devices, directories, and symbolic links that lead out of the logdir are rejected. Reading a pipe would
+    block, and reading a device may never end. Each directory is examined only once.
 
     Args:
         logdir: The logdir.
@@ -210,7 +210,7 @@ class OwnFiles:
         self._has_link: dict[str, bool] = {}
 
     def check(self, paths: Iterable[str | Path]) -> None:
-        """Checks that files at most two directories deep are safe to open; missing files are accepted.
+        """Checks that files are safe to open. The files are at most two directories deep. Missing files are accepted.
 
         Raises:
             LogdirError: A path is not a regular file inside the logdir, or cannot be read.

@@ -1,7 +1,7 @@
 """Locations of logdirs: a local directory, or a URL that fsspec opens.
 
-fsspec handles credentials: it takes them from its options, from its configuration files, and from the environment
-variables of the store's client.
+fsspec handles credentials. They come from its options, from its configuration files, or from the environment variables
+of the store's client.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _PACKAGES = {
 }
 """The package to install for each protocol."""
 _REPLACES_WHOLE = frozenset({*_PACKAGES, "memory"} - {"sftp", "ssh"})
-"""Protocols of stores in which writing an object replaces the previous object atomically."""
+"""The protocols of stores that replace an object atomically when it is written."""
 _T = TypeVar("_T")
 
 
@@ -64,13 +64,13 @@ class RemoteLocation:
         return f"RemoteLocation({str(self)!r})"
 
     def open(self, storage_options: Mapping[str, Any] | None = None) -> RemoteDirectory:
-        """Returns the directory at the URL without contacting the store; the directory need not exist.
+        """Returns the directory at the URL. This does not contact the store, and the directory may not exist yet.
 
         Args:
-            storage_options: fsspec's arguments for this protocol; None means the arguments in fsspec's configuration.
+            storage_options: fsspec's arguments for this protocol. None means the arguments in fsspec's configuration.
 
         Raises:
-            MissingDependencyError: fsspec, or its package for the protocol, is not installed.
+            MissingDependencyError: fsspec, or the package for the protocol, is not installed.
             LogdirError: The protocol is unknown, or its file system rejects the options.
         """
         fsspec = _import_fsspec(self)
@@ -98,9 +98,9 @@ class RemoteLocation:
 
 
 class RemoteDirectory:
-    """A directory of a remote file system; the names of its files are relative to the directory and use `/`.
+    """A directory of a remote file system. File names are relative to the directory, with `/` as separator.
 
-    Methods raise the file system's own errors; `described` turns them into a LogdirError.
+    The methods raise the errors of the file system. `described` converts such errors into a LogdirError.
 
     Attributes:
         location: The URL of the directory.
@@ -126,11 +126,11 @@ class RemoteDirectory:
         return content
 
     def write_bytes(self, name: str, content: bytes) -> None:
-        """Writes a file atomically: a reader finds the previous file or the new one, never a part of it."""
+        """Writes a file atomically: a reader finds the previous file or the new file, but never an incomplete file."""
         self._put_whole(name, lambda path: self._fs.pipe_file(path, content))
 
     def upload(self, source: Path, name: str) -> None:
-        """Copies a local file into this directory; a reader finds the whole file or no file.
+        """Copies a local file into this directory. A reader finds the whole file or no file.
 
         Raises:
             FileNotFoundError: The local file does not exist.
@@ -146,21 +146,22 @@ class RemoteDirectory:
         self._fs.get_file(self._path(name), str(target))
 
     def remove(self, name: str) -> None:
-        """Removes a file, if it exists, and the temporary files of its interrupted uploads."""
+        """Removes a file, if it exists, and the temporary file of an interrupted upload of the same file."""
         path = self._path(name)
         for file_path in (path,) if self._replaces_whole else (f"{path}{TEMPORARY_SUFFIX}", path):
             with contextlib.suppress(FileNotFoundError):
                 self._fs.rm_file(file_path)
 
     def names(self, directory: str = "") -> tuple[str, ...]:
-        """Returns the sorted names of a directory's entries; an empty tuple if the directory does not exist."""
+        """Returns the sorted names of a directory's entries. Returns an empty tuple if the directory does not exist."""
         self._fs.invalidate_cache()
         path = self._path(directory)
         try:
             entries = self._fs.ls(path, detail=False)
         except FileNotFoundError:
             return ()
-        # Object stores may list an object with the directory's own name, which would make the directory look non-empty.
+        # An object store may list an object with the name of the directory. Leave it out, because otherwise an empty
+        # directory would seem to have a file.
         names = {str(entry).rstrip("/").rsplit("/", 1)[-1] for entry in entries if str(entry).rstrip("/") != path}
         return tuple(sorted(names))
 
@@ -180,18 +181,18 @@ class RemoteDirectory:
         except OSError:
             if not (self._fs.exists(temporary) and self._fs.exists(path)):
                 raise
-            self._fs.rm_file(path)  # the rename does not replace an existing file
+            self._fs.rm_file(path)  # this file system's rename does not replace an existing file
             self._fs.mv(temporary, path)
 
 
 def parse_location(location: str | os.PathLike[str]) -> Path | RemoteLocation:
-    """Parses the location of a logdir into a path, or into a URL if it begins with `protocol://`.
+    """Parses the location of a logdir. The result is a URL if the location begins with `protocol://`; otherwise a path.
 
     A `file://` URL becomes a path.
 
     Raises:
-        LogdirError: The location is neither a string nor a path. Or it is a URL that was converted to a `pathlib.Path`,
-            that contains another URL, or that names no bucket or directory.
+        LogdirError: The location is not a string or a path, is a URL that was converted to a `pathlib.Path`, is a URL
+            inside another URL, or is a URL without a bucket or directory.
     """
     if isinstance(location, os.PathLike):
         path = Path(location)
@@ -215,19 +216,19 @@ def parse_location(location: str | os.PathLike[str]) -> Path | RemoteLocation:
         return Path(match[2])
     if not rest:
         raise LogdirError(f"{location} names no bucket or directory, expected a URL such as {protocol}://bucket/path.")
-    # Leading slashes are significant: `hdfs:///path` has no host.
+    # Keep leading slashes, because they have a meaning: `hdfs:///path` has no host.
     return RemoteLocation(url=f"{protocol}://{match[2].rstrip('/')}", protocol=protocol)
 
 
 @contextlib.contextmanager
 def described(what: str) -> Iterator[None]:
-    """Converts any error that a remote file system raises in the block into a LogdirError.
+    """Converts all errors that a remote file system raises in the block into a LogdirError.
 
     Args:
-        what: The beginning of the message, which names the failed action and its location.
+        what: The beginning of the message. It names the action that failed and the location.
 
     Raises:
-        LogdirError: The block raised an error; the message says what to check.
+        LogdirError: The block raised an error. The message says what to check.
     """
     try:
         yield
@@ -238,12 +239,12 @@ def described(what: str) -> Iterator[None]:
 
 
 def reason_of(error: BaseException) -> str:
-    """Returns an error's type and message on one line."""
+    """Returns the type and the first line of the message of an error."""
     return f"{type(error).__name__}: {_first_line(error)}".rstrip(": ")
 
 
 def is_final(error: BaseException) -> bool:
-    """Returns whether a retry cannot help, because the credentials are wrong or a file or bucket does not exist."""
+    """Returns whether a retry cannot help: the credentials are wrong, or a file or bucket does not exist."""
     if isinstance(error, (PermissionError, FileNotFoundError)):
         return True
     return "credential" in type(error).__name__.lower()
@@ -274,13 +275,13 @@ def _import_fsspec(location: RemoteLocation) -> Any:
 
 @functools.lru_cache(maxsize=1)
 def _event_loop(pid: int) -> asyncio.AbstractEventLoop:
-    """Returns this package's event loop for asynchronous file systems, which is separate from the program's event loop.
+    """Returns this package's event loop for asynchronous file systems. The program's event loop is a different one.
 
     Args:
-        pid: Id of the process. A forked child needs its own loop, because it has no copy of the thread that runs its
-            parent's loop.
+        pid: ID of the process. A forked child needs its own loop, because it does not have the thread that runs the
+            loop of its parent.
     """
-    import asyncio  # here, because local logdirs need no event loop
+    import asyncio  # imported here because local logdirs need no event loop
 
     loop = asyncio.new_event_loop()
     loop.set_default_executor(_ExitProofExecutor())
@@ -289,9 +290,9 @@ def _event_loop(pid: int) -> asyncio.AbstractEventLoop:
 
 
 class _ExitProofExecutor(ThreadPoolExecutor):
-    """An executor for an event loop's host name look-ups, which also works while the interpreter exits.
+    """An executor that also works while the interpreter exits. An event loop uses it to resolve host names.
 
-    A ThreadPoolExecutor rejects work while the interpreter exits. But a recording that lasts until the end of its
+    A ThreadPoolExecutor rejects work while the interpreter exits. However, a recording that lasts until the end of its
     program is closed at that time.
     """
 
@@ -302,7 +303,7 @@ class _ExitProofExecutor(ThreadPoolExecutor):
             threading.Thread(target=self._run, name="tfdbg_arrow-names", daemon=True).start()
 
     def submit(self, fn: Callable[..., _T], /, *args: Any, **kwargs: Any) -> Future[_T]:
-        """Calls a function in one of the threads."""
+        """Calls a function in one of the executor's threads."""
         future: Future[_T] = Future()
 
         def call() -> None:

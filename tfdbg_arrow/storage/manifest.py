@@ -1,12 +1,12 @@
-"""Manifests, which list the live parts of a run and state how much of the run's spool the parts contain.
+"""Manifests. A manifest lists the live parts of a run, and states how much of the run's spool is in the parts.
 
-Each run has one manifest, and each change adds a line to it. The content of a logdir is untrusted: no function of this
-module returns a path outside the logdir.
+Each run has one manifest, and each change adds a line to the manifest. The content of a logdir is untrusted, so no
+function of this module returns a path outside the logdir.
 
 A line ends in `, "checksum": "<8 hexadecimal digits>"}`. The digits are the CRC-32 of all bytes of the file before this
 suffix. They reveal changed bytes, lost lines and swapped lines, but do not protect against deliberate changes.
 
-Source: spec/README.md, "Manifest" and "Checksums".
+spec/README.md, "Manifest" and "Checksums", defines the format.
 """
 
 from __future__ import annotations
@@ -67,17 +67,17 @@ class ManifestEntry:
     max_event_index: int | None = None
 
     def to_json(self) -> dict[str, object]:
-        """Returns the entry as the JSON object of a manifest line, without `op`."""
+        """Returns the entry as a JSON object. The object does not have the key `op` of a manifest line."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, value: object, *, run_id: str, where: str) -> ManifestEntry:
-        """Reads an entry from a JSON object of a manifest; unknown keys are ignored.
+        """Reads an entry from a JSON object of a manifest. Unknown keys are ignored.
 
         Args:
             value: The parsed JSON.
-            run_id: Run of the manifest; the path must belong to it.
-            where: File and line, for the message.
+            run_id: The run of the manifest. The path of the part must belong to this run.
+            where: The file and the line, for the error message.
 
         Raises:
             LogdirError: A key is missing or has a value that is not valid in a manifest of this run.
@@ -118,10 +118,9 @@ class ManifestChange:
     Attributes:
         removed: Paths of the parts that are no longer live.
         added: The new live parts.
-        where: File and line, for messages.
-        spool_upto: The position in the spool before which all events are in parts; None if the line has no such
-            position.
-        is_recovery: Whether this line completes the recovery of a killed process's spool.
+        where: The file and the line, for messages.
+        spool_upto: A position in the spool: all data before it is in parts. None if the line has no such position.
+        is_recovery: Whether this line completes the recovery of the spool of a killed process.
         is_add: Whether the line adds one part and replaces no part.
     """
 
@@ -134,11 +133,11 @@ class ManifestChange:
 
 
 def checksummed(lines: Iterable[str], *, before: int = 0) -> str:
-    """Returns lines of a manifest with their checksums.
+    """Adds the checksums to lines of a manifest.
 
     Args:
-        lines: Lines as returned by `add_line` and `replace_line`.
-        before: `zlib.crc32` of the manifest's content before these lines.
+        lines: The lines, as `add_line` and `replace_line` return them.
+        before: The `zlib.crc32` of the manifest's content before these lines.
     """
     sealed = []
     for line in lines:
@@ -148,12 +147,12 @@ def checksummed(lines: Iterable[str], *, before: int = 0) -> str:
 
 
 def add_line(entry: ManifestEntry, *, spool_upto: int | None = None) -> str:
-    """Returns the manifest line for a sealed part, with its newline and without its checksum.
+    """Returns the manifest line for a sealed part, with the newline but without the checksum.
 
     Args:
         entry: The part.
-        spool_upto: The position in the spool before which all data of this table is now in parts; None if the part does
-            not come from the spool.
+        spool_upto: A position in the spool: all data of this table before it is now in parts. None if the part does not
+            come from the spool.
     """
     return json.dumps({"op": "add", **entry.to_json(), **_upto(spool_upto)}) + "\n"
 
@@ -161,12 +160,12 @@ def add_line(entry: ManifestEntry, *, spool_upto: int | None = None) -> str:
 def replace_line(
     removed: Iterable[str], *, added: Iterable[ManifestEntry], spool_upto: int | None = None, is_recovery: bool = False
 ) -> str:
-    """Returns the manifest line for parts that replace other parts, with its newline and without its checksum.
+    """Returns the manifest line for parts that replace other parts, with the newline but without the checksum.
 
     Args:
-        removed: Paths of the parts that are no longer live.
-        added: The parts that replace them.
-        spool_upto: The first event index of the spool that is not yet in the parts of event tables; None means that
+        removed: The paths of the parts that are no longer live.
+        added: The new parts.
+        spool_upto: The first event index of the spool that is not yet in the parts of event tables. None means that
             this index does not change.
         is_recovery: Whether all data that a killed process left in its spool is now in parts.
     """
@@ -180,13 +179,13 @@ def _upto(spool_upto: int | None) -> dict[str, int]:
 
 @dataclass(frozen=True, kw_only=True)
 class SpoolProgress:
-    """How much of a run's spool is already in parts.
+    """Says how much of a run's spool is already in parts.
 
     Attributes:
-        by_table: For each table of events, the first event index that is not in parts; for each other table, the first
-            offset in the rows journal that is not in parts.
-        events: The first event index that is not in parts, for all tables of events.
-        is_recovered: Whether the whole spool is in parts and the process that wrote it is dead.
+        by_table: For each table of events, the first event index that is not in parts. For each other table, the first
+            offset in the journal of rows that is not in parts.
+        events: A first event index that applies to all tables of events. For each table, the larger of both applies.
+        is_recovered: Whether the whole spool is in parts, and the process that wrote the spool is dead.
     """
 
     by_table: Mapping[str, int]
@@ -195,7 +194,7 @@ class SpoolProgress:
 
 
 def spool_progress(text: str, *, run_id: str, path: str | PurePath) -> SpoolProgress:
-    """Returns a manifest's information about the spool; it has the arguments and errors of `live_parts`."""
+    """Returns the information of a manifest about the spool. The arguments and errors are those of `live_parts`."""
     by_table: dict[str, int] = {}
     events, is_recovered = 0, False
     for change in manifest_changes(text, run_id=run_id, path=path):
@@ -211,14 +210,14 @@ def spool_progress(text: str, *, run_id: str, path: str | PurePath) -> SpoolProg
 
 
 def live_parts(text: str, *, run_id: str, path: str | PurePath) -> tuple[ManifestEntry, ...]:
-    """Returns the live parts at the end of a manifest: the parts that were added and not replaced.
+    """Returns the live parts of a manifest: the parts that were added and not replaced.
 
-    The last line is ignored if it is incomplete because the process was killed while it wrote the line.
+    The last line is ignored if it is incomplete. A process that is killed may leave an incomplete line.
 
     Args:
-        text: Content of the manifest.
-        run_id: Run of the manifest.
-        path: The manifest file, for the messages.
+        text: The content of the manifest.
+        run_id: The run of the manifest.
+        path: The manifest file, for the error messages.
 
     Returns:
         The entries in the order in which they were added.
@@ -239,33 +238,33 @@ def live_parts(text: str, *, run_id: str, path: str | PurePath) -> tuple[Manifes
 
 
 def whole_lines(content: bytes) -> bytes:
-    """Returns a manifest without an incomplete last line.
+    """Removes an incomplete last line from a manifest.
 
-    A line is complete if it is JSON, even without its newline: the process may have been killed just before it wrote
-    the newline.
+    A line that is JSON is complete, even if it has no newline. The process may have been killed before it wrote the
+    newline.
     """
     start = content.removesuffix(b"\n").rfind(b"\n") + 1
     return content[:start] if is_cut_off(content[start:].decode("utf-8", errors="replace")) else content
 
 
 def is_cut_off(line: str) -> bool:
-    """Returns whether the last line of a manifest is incomplete because the process died while it wrote the line.
+    """Returns whether the last line of a manifest is incomplete. A process that dies may leave such a line.
 
     Args:
-        line: The line, with its newline if it has one.
+        line: The line. The newline is included if the line has one.
     """
     try:
         json.JSONDecoder().raw_decode(line)
     except (ValueError, RecursionError) as error:
         if isinstance(error, RecursionError) and is_stack_used_up():
             raise
-        # A line with its newline was written completely, unless a power failure left blocks of the file empty.
+        # A line with a newline was written completely, unless a power failure left empty blocks in the file.
         return not line.endswith("\n") or line.startswith("\0\0") or _EMPTY_BLOCK in line
     return False
 
 
 def manifest_changes(text: str, *, run_id: str, path: str | PurePath) -> Iterator[ManifestChange]:
-    """Yields one change for each line of a manifest, in order; it has the arguments and errors of `live_parts`."""
+    """Yields one change for each line of a manifest, in order. The arguments and errors are those of `live_parts`."""
     crc = 0
     *whole, rest = text.split("\n")
     lines = [f"{line}\n" for line in whole] + ([rest] if rest else [])
@@ -285,15 +284,15 @@ def manifest_changes(text: str, *, run_id: str, path: str | PurePath) -> Iterato
 
 
 def read_live_parts(logdir: Path, *, run_id: str) -> tuple[ManifestEntry, ...]:
-    """Returns the live parts of a run; an empty tuple if the run has no manifest yet.
+    """Returns the live parts of a run. Returns an empty tuple if the run has no manifest yet.
 
     Args:
         logdir: The logdir.
         run_id: The run.
 
     Raises:
-        LogdirError: The run id or the manifest is not valid, or the manifest cannot be read or is not a regular file
-            inside the logdir.
+        LogdirError: The run ID or the manifest is not valid, the manifest cannot be read, or the manifest is not a
+            regular file inside the logdir.
     """
     path = logdir / manifest_path(check_run_id(run_id, where=str(logdir)))
     OwnFiles(logdir).check([path])
@@ -307,9 +306,9 @@ def read_live_parts(logdir: Path, *, run_id: str) -> tuple[ManifestEntry, ...]:
 
 
 def run_ids(logdir: Path) -> tuple[str, ...]:
-    """Returns the ids of the runs that have a manifest, oldest first.
+    """Returns the IDs of the runs that have a manifest, oldest first.
 
-    Files in the manifest directory whose names are not run ids are ignored.
+    Files whose names are not run IDs are ignored.
 
     Raises:
         LogdirError: The directory cannot be listed.
@@ -318,7 +317,7 @@ def run_ids(logdir: Path) -> tuple[str, ...]:
 
 
 def resolve_part(logdir: Path, entry: ManifestEntry) -> Path:
-    """Returns the path of a part with symbolic links resolved.
+    """Returns the path of a part, in which symbolic links are resolved.
 
     Raises:
         LogdirError: A symbolic link leads out of the logdir, or the part is a pipe, a device or a directory.
@@ -329,14 +328,14 @@ def resolve_part(logdir: Path, entry: ManifestEntry) -> Path:
 
 
 class ManifestFile:
-    """Appends lines to the manifest of one run. Not thread-safe; the caller must serialise calls.
+    """Appends lines to the manifest of one run. Only one thread may use an object at a time.
 
     Args:
-        path: Path of the manifest.
+        path: The path of the manifest.
 
     Attributes:
-        has_leftover: Whether readers may see a line whose append failed and could not be undone. The next line
-            overwrites it.
+        has_leftover: Whether readers may see a line that was not appended successfully, because the failed append could
+            not be undone. The next line overwrites that line.
     """
 
     def __init__(self, path: Path) -> None:
@@ -357,7 +356,7 @@ class ManifestFile:
         sync(self.path.parent)
 
     def resume(self) -> str:
-        """Continues after the last complete line that a dead process wrote; returns the text up to and with that line.
+        """Continues after the last complete line of a dead process. Returns the text up to and including that line.
 
         The file does not change until the next line is appended, because the caller may find that the text is damaged.
 
@@ -373,13 +372,14 @@ class ManifestFile:
         """Appends a line with its checksum.
 
         Args:
-            line: A line as returned by `add_line` or `replace_line`.
+            line: The line, as `add_line` or `replace_line` returns it.
 
         Raises:
             OSError: The line cannot be written. Readers do not see it, unless `has_leftover` is True.
         """
         data = self._lead + checksummed([line], before=zlib.crc32(self._lead, self._crc)).encode()
-        with open(self.path, "r+b", buffering=0) as file:  # with a buffer, `close` would write the rest
+        # The file is unbuffered, because `close` would write the rest of a buffer even after an error.
+        with open(self.path, "r+b", buffering=0) as file:
             try:
                 file.truncate(self._size)  # remove the bytes of a failed append
                 file.seek(self._size)
@@ -398,18 +398,18 @@ class ManifestFile:
 
 
 def with_checksum(line: str, *, before: int = 0) -> str:
-    """Returns a line with its checksum added.
+    """Adds a checksum to a line.
 
     Args:
-        line: A JSON object with at least one key, and a newline.
-        before: `zlib.crc32` of all bytes of the file before the line.
+        line: A JSON object with at least one key, followed by a newline.
+        before: The `zlib.crc32` of all bytes of the file before the line.
     """
     begin = line.removesuffix("}\n")
     return begin + _end(begin, before) + "\n"
 
 
 def is_intact(line: str, *, before: int = 0) -> bool:
-    """Returns whether a line ends in the right checksum; the line is given without its newline."""
+    """Returns whether a line ends in the right checksum. The line must not have its newline."""
     begin, separator, rest = line.rpartition(_BEGIN)
     return separator + rest == _end(begin, before)
 

@@ -1,4 +1,4 @@
-"""The marker, which makes a directory a logdir, and the check that a path is a logdir."""
+"""The marker, a file that marks a directory as a logdir, and the check that a path is a logdir."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def parse_marker(text: str, *, path: str | PurePath) -> str:
     """Returns the format version of a marker file after checking that this package can read it.
 
     Args:
-        text: Content of the marker file.
-        path: The marker file, for the message.
+        text: The content of the marker file.
+        path: The marker file, for the error message.
 
     Raises:
         LogdirError: The text is not a marker.
-        FormatVersionError: The logdir has another MAJOR version.
+        FormatVersionError: The logdir has a MAJOR version that this package cannot read.
     """
     try:
         marker = parse_json(text)
@@ -57,14 +57,14 @@ def parse_marker(text: str, *, path: str | PurePath) -> str:
 
 
 def mark_logdir(logdir: Path) -> None:
-    """Makes a directory a logdir, if it is not one yet.
+    """Makes a directory a logdir, unless the directory already is a logdir.
 
     Args:
-        logdir: The directory; it is created if missing.
+        logdir: The directory. A missing directory is created.
 
     Raises:
         LogdirError: The directory has a marker that is damaged.
-        FormatVersionError: The directory is a logdir of another MAJOR version.
+        FormatVersionError: The directory is a logdir with another MAJOR version.
         OSError: The marker cannot be written.
     """
     logdir.mkdir(parents=True, exist_ok=True)
@@ -77,13 +77,13 @@ def mark_logdir(logdir: Path) -> None:
 
 
 def check_logdir(path: Path) -> str:
-    """Returns the format version of a logdir after checking that a path is a logdir of a readable format.
+    """Returns the format version of a logdir after checking that the path is a logdir that this package can read.
 
     Raises:
-        LogdirError: The path does not exist, is a file or an empty directory, or has a marker that is a symbolic link
+        LogdirError: The path does not exist, is a file, is an empty directory, or has a marker that is a symbolic link
             to a file outside the directory.
-        NoLogdirError: The path is another kind of directory. The message names the logdirs below it.
-        FormatVersionError: The logdir has a MAJOR format version that this package does not read.
+        NoLogdirError: The path is a directory, but not a logdir. The message names the logdirs below it.
+        FormatVersionError: The logdir has a MAJOR format version that this package cannot read.
     """
     try:
         if not path.exists():

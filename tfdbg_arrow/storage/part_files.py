@@ -1,7 +1,4 @@
-"""Writes and reads the files of parts.
-
-Source: spec/README.md, "Layout of a logdir".
-"""
+"""Writes and reads the files of parts. spec/README.md, "Layout of a logdir", defines how a part is written."""
 
 from __future__ import annotations
 
@@ -21,10 +18,10 @@ from tfdbg_arrow.storage.layout import part_path, temporary_path
 from tfdbg_arrow.storage.manifest import ManifestEntry
 
 _BUFFER_BYTES = 1 << 16
-"""Size of the write buffer. A buffer is needed because Parquet is written in many small pieces."""
+"""Size of the write buffer. The buffer is needed because Parquet is written in many small pieces."""
 _READ_ROWS = 8_192
 _READ_BYTES = 2**20
-"""Number of bytes that are read at a time; this memory is needed in addition to the memory of the row group."""
+"""Number of bytes that are read at a time. The row group needs memory in addition to these bytes."""
 
 
 def seal_part(
@@ -36,21 +33,22 @@ def seal_part(
     number: int,
     max_bytes: int | None = None,
 ) -> ManifestEntry:
-    """Writes a part under a temporary name and renames it, but does not add it to the manifest.
+    """Writes a part under a temporary name, and renames the file. Does not add the part to the manifest.
 
     Args:
         logdir: The logdir.
         table: Name of the table.
         data: The rows.
         run_id: The run.
-        number: The part's number.
-        max_bytes: The part ends after the piece of `data` with which its file reaches this size; None means no limit.
+        number: The number of the part.
+        max_bytes: The part ends after the first piece of `data` that makes its file at least this large. None means no
+            limit.
 
     Returns:
         The manifest entry of the part.
 
     Raises:
-        OSError: The part cannot be written. Its file or the temporary file may remain.
+        OSError: The part cannot be written. The file of the part or the temporary file may remain.
     """
     name = part_path(table, run_id=run_id, number=number)
     temporary = logdir / temporary_path(table, run_id=run_id, number=number)
@@ -67,7 +65,7 @@ def seal_part(
             writer.write_table(piece, row_group_size=ROW_GROUP_ROWS)
             rows += piece.num_rows
             events.add(piece)
-            del piece  # frees its memory before the next piece is read
+            del piece  # free the memory of this piece before the next piece is read
             if max_bytes is not None and file.size >= max_bytes:
                 break
     return ManifestEntry(
@@ -82,7 +80,7 @@ def seal_part(
 
 
 class _HashingFile:
-    """A new file that computes the SHA-256 of the data written to it."""
+    """A new file that computes the SHA-256 of the data that is written to the file."""
 
     def __init__(self, path: Path) -> None:
         self._file = open(path, "wb", buffering=_BUFFER_BYTES)  # noqa: SIM115
@@ -118,7 +116,7 @@ class _HashingFile:
 
 
 class _EventRange:
-    """The smallest and the largest event_index seen; None if no event_index was seen."""
+    """The smallest and the largest event_index of the added tables; None if these tables have no event_index."""
 
     def __init__(self) -> None:
         self.first: int | None = None
@@ -137,7 +135,7 @@ class RowGroups:
 
     Args:
         tables: The rows, in order.
-        max_bytes: A row group ends early at this number of Arrow bytes, so that merging takes bounded memory.
+        max_bytes: A row group ends early if it has this number of Arrow bytes. This limits the memory for merging.
     """
 
     def __init__(self, tables: Iterator[pa.Table], *, max_bytes: int) -> None:
@@ -154,13 +152,13 @@ class RowGroups:
         return self._rows > 0
 
     def part(self, max_rows: int) -> Iterator[pa.Table]:
-        """Yields row groups with at most `max_rows` rows in total; each group is read only when it is requested."""
+        """Yields row groups with at most `max_rows` rows in total. Each group is read only when it is requested."""
         dealt = 0
         while dealt < max_rows and self.has_more:
             group = self._take(min(ROW_GROUP_ROWS, max_rows - dealt))
             dealt += group.num_rows
             yield group
-            del group  # frees its memory before the next group is read
+            del group  # free the memory of this group before the next group is read
 
     def _take(self, max_rows: int) -> pa.Table:
         whole = pa.concat_tables(self._held)
@@ -197,7 +195,7 @@ def check_part(path: Path, entry: ManifestEntry) -> None:
 
 
 def read_rows(logdir: Path, entries: Iterable[ManifestEntry]) -> Iterator[pa.Table]:
-    """Yields the rows of parts in pieces smaller than row groups, with the columns of the present format.
+    """Yields the rows of parts in pieces that are smaller than row groups, with the columns of the current format.
 
     Raises:
         BrokenPartError: A part was changed after it was written.
@@ -205,9 +203,9 @@ def read_rows(logdir: Path, entries: Iterable[ManifestEntry]) -> Iterator[pa.Tab
     for entry in entries:
         path = logdir / entry.path
         check_part(path, entry)
-        # By default, pyarrow reads a whole row group in advance, in threads that do not free their memory.
+        # With pre_buffer, pyarrow reads a whole row group in advance, in threads that do not free their memory.
         with pq.ParquetFile(path, page_checksum_verification=True, pre_buffer=False) as file:
-            for group in range(file.num_row_groups):  # to hold only one group in memory
+            for group in range(file.num_row_groups):  # read one group at a time to save memory
                 row_group = file.metadata.row_group(group)
                 row_bytes = max(1, row_group.total_byte_size // max(1, row_group.num_rows))
                 rows = max(1, min(_READ_ROWS, _READ_BYTES // row_bytes))
@@ -216,7 +214,7 @@ def read_rows(logdir: Path, entries: Iterable[ManifestEntry]) -> Iterator[pa.Tab
 
 
 def _conformed(data: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Converts rows of a part of an older format version to the present columns; missing columns become NULL."""
+    """Converts rows of an older format version to the columns of the current format. Missing columns become NULL."""
     if data.schema.equals(schema, check_metadata=True):
         return data
     columns = [

@@ -9,20 +9,20 @@ from typing import TypeVar
 
 _T = TypeVar("_T")
 _RANDOM = random.SystemRandom()
-"""A separate generator. A draw from the generator that the program seeds would change the training."""
+"""A separate generator. Random numbers from the generator that the program seeds would change the training."""
 
 
 def repeated(
     action: Callable[[], _T], *, attempts: int, may_pass: Callable[[Exception], bool], first_pause_s: float = 0.0
 ) -> _T:
-    """Calls an action and returns its result; repeats the call after temporary errors.
+    """Calls an action and returns its result. Repeats the call after temporary errors.
 
     Args:
         action: The action.
         attempts: The maximum number of calls.
-        may_pass: A function that returns whether another call can succeed after an error. If necessary, it prepares
-            that call.
-        first_pause_s: Seconds before the second call; each further pause is twice as long.
+        may_pass: A function that returns whether another call can succeed after an error. If necessary, the function
+            prepares this call.
+        first_pause_s: The pause before the second call, in seconds. Each further pause is twice as long.
 
     Raises:
         Exception: The error of the last call.
@@ -39,5 +39,5 @@ def repeated(
 
 
 def jittered(delay_s: float) -> float:
-    """Returns a random delay between half and all of `delay_s`, so that many clients do not retry at the same time."""
+    """Returns a random delay between half of `delay_s` and `delay_s`. Many clients then retry at different times."""
     return delay_s * _RANDOM.uniform(0.5, 1.0)

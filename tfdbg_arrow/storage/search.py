@@ -15,7 +15,7 @@ from tfdbg_arrow.storage.layout import MANIFEST_DIRECTORY, MARKER_NAME, spooled_
 from tfdbg_arrow.storage.manifest import run_ids
 
 MAX_DEPTH = 5
-"""How many directories below the given one are searched: `PARENT/1/2/3/4/5`."""
+"""Maximum depth of the directories that are searched: `PARENT/1/2/3/4/5` has depth 5."""
 MAX_DIRECTORIES = 5_000
 MAX_ENTRIES = 200_000
 MAX_S = 5.0
@@ -24,11 +24,11 @@ _MAX_NAMED = 5
 
 @dataclass(frozen=True, kw_only=True)
 class LogdirBelow:
-    """A logdir that was found.
+    """A logdir that the search found.
 
     Attributes:
         path: The directory.
-        num_runs: Number of its runs; None if the runs cannot be listed.
+        num_runs: Number of runs in the logdir; None if the runs cannot be listed.
         wall_time_ns: Time of the last change, in nanoseconds since 1970-01-01T00:00:00Z.
     """
 
@@ -43,9 +43,9 @@ class LogdirsBelow:
 
     Attributes:
         path: The directory.
-        logdirs: The logdirs, from the most recently changed one to the oldest.
+        logdirs: The logdirs, sorted by the time of their last change, newest first.
         num_searched: Number of directories that were searched.
-        is_cut: Whether the search ended at a limit before it had seen every directory up to the depth of MAX_DEPTH.
+        is_cut: Whether the search ended at a limit before it had searched all directories up to the maximum depth.
     """
 
     path: Path
@@ -64,14 +64,14 @@ def find_logdirs(
 ) -> LogdirsBelow:
     """Searches a directory for logdirs, level by level.
 
-    Directories whose name begins with a dot, directories inside a logdir, and directories that cannot be listed are
-    not searched. Symbolic links are not followed.
+    The search leaves out directories whose names begin with a dot, directories inside a logdir, and directories that
+    cannot be listed. It does not follow symbolic links.
 
     Args:
-        path: The directory. If it is a logdir itself, only this logdir is returned.
+        path: The directory. If this directory is a logdir, only this logdir is returned.
         max_directories: Maximum number of directories to list.
         max_entries: Maximum number of directory entries to examine.
-        max_depth: Depth of the deepest directories to list.
+        max_depth: Maximum depth of the directories to list.
         max_seconds: After this number of seconds, no further directory is listed. Slow disks need this limit.
     """
     logdirs: list[LogdirBelow] = []
@@ -106,7 +106,7 @@ def find_logdirs(
 
 
 def below_text(below: LogdirsBelow) -> str:
-    """Returns advice about a directory that is not a logdir, as the end of a sentence."""
+    """Returns advice for a directory that is not a logdir, as the last words of a sentence."""
     if not below.logdirs:
         cut = f" ({cut_text(below)})" if below.is_cut else ""
         return f"give the directory that a recording wrote{cut}."
@@ -118,7 +118,7 @@ def below_text(below: LogdirsBelow) -> str:
 
 
 def cut_text(below: LogdirsBelow) -> str:
-    """Returns the statement that a search ended at a limit."""
+    """Returns a text that says that a search ended at a limit."""
     return f"the search for logdirs below it stopped after {number_of(below.num_searched, 'directory', 'directories')}"
 
 
