@@ -1,7 +1,7 @@
-"""TensorFlow's reader and monitors find in an exported dump what TensorFlow's own tests expect in its dumps.
+"""Test that TensorFlow's reader and monitors find the same facts in exported dumps as in TensorFlow's own dumps.
 
-Each test records a program of the kind that TensorFlow tests Debugger V2 with, exports the recording, and checks the
-same facts with values that follow from the program, not from our tables.
+Each test records a program that resembles a program in TensorFlow's tests of Debugger V2, and exports the recording. It
+checks the same facts as TensorFlow's test. The expected values follow from the program, not from our tables.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def exported(directory: Path, run: Run, mode: str = "FULL_HEALTH", **settings: A
 def of_types(reader: DebugDataReader, *op_types: str) -> list[Any]:
     """Returns the graph tensors of ops of some types, in the order of the dump.
 
-    This is the order of their arrival. A tensor arrives after those that it is computed from, except after constants.
-    Tensors that do not depend on each other arrive in any order.
+    This is the order of their arrival. A tensor arrives after the tensors from which it is computed, but constants may
+    arrive later. Tensors that do not depend on each other arrive in any order.
     """
     return [trace for trace in reader.graph_execution_traces() if trace.op_type in op_types]
 
@@ -95,7 +95,7 @@ def test_eager_ops_are_executions_without_graphs(mode: str, tmp_path: Path) -> N
         assert times[0] >= reader.starting_wall_time()
         assert {each.graph_id for each in executions} == {""}
         assert {each.num_outputs for each in executions} == {1}
-        # 48 % 18 == 12 is compared with 0 and divides 18, and so on.
+        # For example, 48 % 18 == 12 is compared with 0, and then divides 18.
         for number in (1, 3):
             (made,) = executions[number].output_tensor_ids
             assert made == executions[number + 1].input_tensor_ids[0] == executions[number + 2].input_tensor_ids[1]
@@ -272,10 +272,10 @@ def test_filters_choose_the_traces(settings: dict[str, Any], expected: list[Any]
 
     x = tf.constant([4.0, 4.0, 9.0])
     with exported(tmp_path, lambda: sum_of_roots(x), "FULL_TENSOR", **settings) as reader:
-        # The indices, on which nothing depends, arrive in any order: they are compared last.
+        # No op depends on the indices, so they arrive in any order, and are compared last.
         found = sorted(reader.graph_execution_traces(), key=lambda trace: trace.output_slot)
         assert list(zip([trace.op_type for trace in found], values(reader, found), strict=True)) == expected
-        # All ops are there, whatever is traced.
+        # The dump has all ops, even if only some tensors are traced.
         assert {"Unique", "Sqrt", "Sum"} <= {op.op_type for op in reader.graph_op_digests()}
 
 
@@ -299,14 +299,14 @@ def test_a_loop_is_traced_in_each_iteration(mode: str, tmp_path: Path) -> None:
             for op_type in ("Less", "Mul", "Sub")
         }
         assert [len(of_type) for of_type in places.values()] == [5, 4, 4]
-        # The loop may test the next iterations before it has computed this one.
+        # The loop may test the condition of later iterations before it has computed this iteration.
         for less, product, difference in zip(places["Less"], places["Mul"], places["Sub"], strict=False):
             assert less < product < difference
         assert [trace.op_type for trace in traces if trace.op_type != "Less"] == ["Mul", "Sub"] * 4
         assert {trace.output_slot for trace in traces} == {0}
         less, product, difference = ({trace.graph_id for trace in of_types(reader, each)} for each in
                                      ("Less", "Mul", "Sub"))  # fmt: skip
-        # The condition and the body are two graphs in the same one.
+        # The condition and the body are two graphs in the same outer graph.
         assert product == difference != less
         assert {trace.graph_ids[0] for trace in traces} == {execution.graph_id}
         assert {len(trace.graph_ids) for trace in traces} == {2}
@@ -349,7 +349,7 @@ def test_calls_from_several_threads(mode: str, tmp_path: Path) -> None:
             times = [each.wall_time for each in found]
             assert times == sorted(times)
         calls = [each for each in reader.executions() if each.op_type.startswith("__inference_increase_")]
-        assert len(calls) == 1 + num_threads  # Debugger V2 itself has only that of the main thread
+        assert len(calls) == 1 + num_threads  # Debugger V2 itself has only the call of the main thread
         products = of_types(reader, "Mul")
         assert len(products) == 1 + num_threads
         assert len(of_types(reader, "ReadVariableOp")) == 2 * (1 + num_threads)
@@ -383,7 +383,7 @@ def test_a_circular_buffer_keeps_the_last_events(size: int, tmp_path: Path) -> N
         assert [each.item() for (each,) in results] == kept
 
 
-# The methods of the reader that read, and its monitors.
+# The reader's methods that read, and its monitors.
 
 
 def unique_sum() -> None:
@@ -397,7 +397,7 @@ def unique_sum() -> None:
 
 
 class Listener(BaseMonitor):
-    """Keeps what TensorFlow's reader reports."""
+    """Stores the events that TensorFlow's reader reports."""
 
     def __init__(self, reader: DebugDataReader) -> None:
         super().__init__(reader)
@@ -428,12 +428,12 @@ def test_a_monitor_is_told_of_each_event_once(mode: str, tmp_path: Path) -> None
         assert product.graph_id == ""
         assert [index for index, _ in listener.traces] == list(range(len(listener.traces)))
         traces = [trace for _, trace in listener.traces if trace.op_type in ("Placeholder", "Unique", "Sum")]
-        # The indices, on which nothing depends, arrive in any order: they are compared last.
+        # No op depends on the indices, so they arrive in any order, and are compared last.
         traces.sort(key=lambda trace: trace.output_slot)
         places = [(trace.op_type, trace.output_slot) for trace in traces]
         if mode == "NO_TENSOR":
             assert (product.debug_tensor_values, listener.traces) == (None, [])
-        elif mode == "CONCISE_HEALTH":  # which has no integers
+        elif mode == "CONCISE_HEALTH":  # this mode has no summaries of integers
             assert list(product.debug_tensor_values) == [[-1, 1, 0, 0, 0]]
             assert places == [("Placeholder", 0), ("Unique", 0), ("Sum", 0)]
             assert [list(trace.debug_tensor_value[1:]) for trace in traces] == [[size, 0, 0, 0] for size in (4, 3, 1)]
@@ -508,7 +508,7 @@ def test_what_the_reader_returns_can_be_sent_as_json(tmp_path: Path) -> None:
             assert json.dumps(json.loads(text), sort_keys=True) == text
 
 
-# What TensorFlow's check of numerics must name, the monitor names.
+# The monitor names the same ops that TensorFlow's check of numerics must name.
 
 
 def overflow() -> None:
@@ -580,7 +580,7 @@ def test_an_alert_names_the_op_with_its_inputs_and_line(
     with DebugDataReader(str(dump)) as reader:
         monitor = InfNanMonitor(reader)
         reader.update()
-        alert = next(alert for alert in monitor.alerts() if alert.op_type == op_type)  # others may arrive before it
+        alert = next(alert for alert in monitor.alerts() if alert.op_type == op_type)  # other alerts may arrive earlier
         assert (alert.op_type, alert.num_neg_inf, alert.num_pos_inf, alert.num_nan) == (op_type, *counts)
         assert (alert.size, alert.output_slot) == (np.prod(shape, dtype=int), 0)
         trace = reader.graph_execution_traces()[alert.graph_execution_trace_index]
@@ -612,7 +612,7 @@ def test_replicas_are_traced_on_their_devices(tmp_path: Path) -> None:
             device: Counter(trace.op_type for trace in traces if trace.op_type in ("Exp", "Sum", "Mul"))
             for device, traces in of_devices.items()
         }
-        assert op_types["CPU:1"]["Exp"] == op_types["CPU:0"]["Exp"] == 2  # one in each step
+        assert op_types["CPU:1"]["Exp"] == op_types["CPU:0"]["Exp"] == 2  # one Exp in each step
         exps = {
             device: values(reader, [trace for trace in traces if trace.op_type == "Exp"])
             for device, traces in of_devices.items()
@@ -675,5 +675,5 @@ def test_a_convolutional_model_is_trained(tmp_path: Path) -> None:
         outputs = [(2, 6, 6, 4), (2, 4, 4, 2)]
         assert shapes["Conv2D"] == shapes["Relu6"] == outputs
         assert shapes["Relu6Grad"] == outputs[::-1]
-        # The gradient of the second filter does not lead to that of the first one, so they arrive in any order.
+        # The gradient of the first filter does not depend on the gradient of the second, so they arrive in any order.
         assert sorted(shapes["Conv2DBackpropFilter"]) == [(3, 3, 3, 4), (3, 3, 4, 2)]
