@@ -1,4 +1,4 @@
-"""Test that the view `tensor_input` has the inputs that a reader written from the specification alone finds."""
+"""Test that the view `tensor_input` has the inputs that an independent reader finds."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""Test that a reader written from the specification alone answers as tfdbg_arrow does about random programs.
+"""Test that an independent reader gives the same answers about random programs as tfdbg_arrow.
 
-For each program, the test compares all origins, whether each origin is proven (all inputs of its op are known), whether
-it did harm, the whole answer of first_nonfinite, and the tensors on the paths of provenance and spread.
-TFDBG_ARROW_SEEDS replays programs: `TFDBG_ARROW_SEEDS=17` or `TFDBG_ARROW_SEEDS=1000-1199`.
+The reader was written only from the specification. For each program, the test compares all origins, the answer of
+first_nonfinite, and the tensors on the paths of provenance and spread. For each origin, it compares whether the origin
+is proven (all inputs of its op are known), and whether it did harm. TFDBG_ARROW_SEEDS replays programs:
+`TFDBG_ARROW_SEEDS=17` or `TFDBG_ARROW_SEEDS=1000-1199`.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ def compare(logdir: Path) -> list[str]:
     expected, harm = most_harmful(run)
     own = first and (*_row(first), first.effect if first.effect in HARMS else None)
     theirs = expected and (*_answer(expected), harm)
-    # A proven origin may come before an unproven one. A tool that knows more inputs may name the proven origin.
+    # A proven origin may come before an unproven origin. A tool that knows more inputs may name the proven origin.
     is_better_known = (
         first is not None and expected is not None and expected.event_index not in known and first.event_index in known
     )
@@ -101,7 +102,7 @@ def _row(found: NonFinite) -> _Row:
 
 
 def _answer(origin: Origin) -> _Row:
-    """Returns an answer of the reader in the same form."""
+    """Returns an answer of the reader in the same form as `_row`."""
     place = (origin.run_id, origin.event_index, origin.op_type, origin.op_name, origin.graph_name, origin.output_slot)
     return *place, origin.line
 
