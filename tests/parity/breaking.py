@@ -1,4 +1,4 @@
-"""Programs that crash TensorFlow's Debugger V2, or that it does not record. Each can run under either recorder.
+"""Programs that TensorFlow's Debugger V2 does not record, or that crash it. Each can run under either recorder.
 
 `python -m parity.breaking RECORDER PROGRAM DIRECTORY` runs one program and prints its result as JSON.
 """
@@ -196,7 +196,7 @@ def live_read(recorder: Recorder, logdir: Path) -> Any:
             f(tf.constant(1.0))
         recorder.flush()
         num_seen = len(seen)
-        # Wait for the reader from time to time, so that it sees intermediate states.
+        # Wait for the reader from time to time, so that the reader sees intermediate states.
         while i % 10 == 0 and len(seen) == num_seen and not errors:
             time.sleep(0.01)
     is_over.set()

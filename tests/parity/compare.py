@@ -336,12 +336,15 @@ _SKIPPED = frozenset(
 
 
 def _is_skipped(execution: Execution) -> bool:
-    """Returns whether Debugger V2 does not record an execution. It skips some op types, and runs of sessions."""
+    """Returns whether Debugger V2 does not record an execution.
+
+    Debugger V2 skips some op types, and runs of sessions.
+    """
     return execution.op_type in _SKIPPED or execution.op_type.startswith("Session.run")
 
 
 _PLAIN_GRAPH = "tf.Graph"
-"""Our name for a graph that does not belong to a function. Debugger V2 has no name for it."""
+"""Our name for a graph that does not belong to a function. Debugger V2 has no name for such a graph."""
 
 
 def _plain_name(name: str | None) -> str | None:

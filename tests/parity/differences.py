@@ -25,9 +25,9 @@ class Explanation:
         name: The name of the explanation.
         what: The difference.
         why: The reason.
-        kinds: The kinds of difference that it can explain.
-        holds: Returns whether the explanation applies to a difference. It must be so narrow that it explains no fact
-            that we lost.
+        kinds: The kinds of difference that the explanation can explain.
+        holds: Returns whether the explanation applies to a difference. The function must be so narrow that it explains
+            no fact that we lost.
         modes: The modes in which the difference must occur in the corpus.
     """
 

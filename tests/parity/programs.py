@@ -207,7 +207,7 @@ def many_dimensions() -> Any:
 
 @program
 def outputs_behind_variants() -> Any:
-    """An output without a value precedes one with a value."""
+    """An output without a value comes before an output with a value."""
     elements = tf.raw_ops.TensorListFromTensor(tensor=tf.constant([[1.0], [-2.0]]), element_shape=[1])
 
     @tf.function

@@ -16,7 +16,7 @@ Value = tuple[Any, ...] | None
 """A summary without its tensor ID. In FULL_TENSOR: dtype, shape and digest of the elements. None: not measured."""
 
 UNREADABLE: Value = ("unreadable",)
-"""Stands for a string tensor without elements, for which TensorFlow's own reader raises an error."""
+"""The value of a string tensor without elements: TensorFlow's own reader raises an error for such a tensor."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +94,7 @@ class Recording:
         traces: Traces in order of arrival.
         source_files: Text of each file, by path.
         num_elsewhere: Number of executions of other threads.
-        failed: The exception of each program that raised one, by program.
+        failed: The exception of each program that raised an exception, by program.
     """
 
     mode: str
