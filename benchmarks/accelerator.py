@@ -37,7 +37,7 @@ class Result:
         num_ops: Number of ops of the training step without recording.
         num_added: Number of ops that recording adds.
         num_tensors: Number of recorded tensors of a step that are in the device's memory.
-        num_on_host: Number of tensors that are always in the host's memory. The native core counts them there.
+        num_on_host: Number of tensors that are always in the host's memory. The native core counts these tensors there.
         num_counted: Number of tensors whose elements the device counts.
         num_same: Number of tensors that are not counted, because they have the elements of another tensor. The elements
             of the remaining tensors are copied to the host.

@@ -1,8 +1,8 @@
 """The programs whose recordings are used to benchmark the alert rules and `first_nonfinite`.
 
-`keras_training` is a Keras model under `fit` with about 1,950 tensors a step. Its hand-written cross-entropy takes the
-logarithm of a probability that is 0 from a chosen step on. `nested_loops` is a loop within another loop. Its last outer
-iteration takes the logarithm of a negative number.
+`keras_training` is a Keras model under `fit` with about 1,950 tensors a step. The hand-written cross-entropy of this
+model takes the logarithm of a probability that is 0 from a chosen step on. `nested_loops` is a loop within another
+loop. The last outer iteration takes the logarithm of a negative number.
 
     python benchmarks/alert_programs.py LOGDIR keras [--steps 550] [--bad-from 300]
     python benchmarks/alert_programs.py LOGDIR spread --from OTHER_LOGDIR --parts 2
@@ -70,7 +70,7 @@ def keras_training(logdir: Path, *, num_steps: int, bad_from: int | None) -> Non
 
 
 def nested_loops(logdir: Path, *, num_outer: int, num_inner: int) -> None:
-    """Runs one loop within another. The last outer iteration takes the logarithm of a negative number."""
+    """Runs one loop within another loop. The last outer iteration takes the logarithm of a negative number."""
     import tensorflow as tf
 
     @tf.function  # type: ignore[untyped-decorator]
@@ -105,7 +105,7 @@ def spread(logdir: Path, copy: Path, *, num_parts: int) -> None:
 
 
 def main() -> None:
-    """Records the program named on the command line."""
+    """Records the program that the command line names."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("logdir", type=Path)
     parser.add_argument("program", choices=("keras", "loops", "spread"))

@@ -1,7 +1,7 @@
 """Measures the cost of the alert rules, `first_nonfinite` and the exports on a training with 250 bad steps.
 
-The script records the programs of alert_programs.py unless the recordings exist already. It runs each command in a
-separate process, and measures the time and the peak resident memory of the process.
+The script records the programs of alert_programs.py unless the recordings exist already. Each command runs in a
+separate process. The script measures the time and the peak resident memory of this process.
 
     python benchmarks/alert_rules.py [--directory DIR] [--output FILE.json]
 """
@@ -28,7 +28,7 @@ LOGDIRS = {
     "nested loops, 6 thousand tensors": ("loops_small", ["loops", "--inner", "2"]),
     "nested loops, 145 thousand tensors": ("loops_large", ["loops", "--inner", "89"]),
 }
-"""For each logdir: its directory, and the arguments of alert_programs.py that record it."""
+"""For each logdir: its directory, and the arguments of alert_programs.py that record the logdir."""
 COMMANDS = {
     "alerts": ["alerts", "{logdir}"],
     "check": ["check", "{logdir}"],

@@ -1,7 +1,7 @@
 """Measures how fast TensorFlow's ops count elements of tensors on a device, and the cost of reading eager results.
 
-`python benchmarks/counting.py --device GPU:0 --output counting.json`. docs/executed_graphs.md says how tensors on a GPU
-are counted. This benchmark shows the reasons for this choice.
+`python benchmarks/counting.py --device GPU:0 --output counting.json`. docs/executed_graphs.md says how the elements of
+tensors on a GPU are counted. This benchmark shows the reasons for this way to count.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ WAYS: dict[str, Callable[[Any], Any]] = {
 
 
 def counting(sizes: tuple[int, ...]) -> Iterator[dict[str, Any]]:
-    """Yields the microseconds that a call takes for each of its tensors, by way and number of elements."""
+    """Yields the microseconds that a call takes for each of its tensors, by way to count and by number of elements."""
     for size in sizes:
         num_tensors = max(MIN_TENSORS, min(MAX_TENSORS, MAX_ELEMENTS // size))
         normal = [tf.random.normal([size]) * 0.02 for _ in range(num_tensors)]
@@ -77,7 +77,7 @@ def _microseconds(way: Callable[[Any], Any], tensors: list[Any]) -> float:
 
 
 def eager_reads() -> Iterator[dict[str, Any]]:
-    """Yields the microseconds of an eager op on a 32x32 tensor, by when its result is copied to the host."""
+    """Yields the microseconds of an eager op on a 32x32 tensor, by the moment when its result is copied to the host."""
     start, factor, term = tf.random.normal([32, 32]), tf.constant(0.999), tf.constant(0.001)
     together = tf.function(lambda tensors: tf.stack(tensors))
     for way in ("never", "at once", f"with {NUM_READ_TOGETHER - 1} others"):

@@ -1,8 +1,8 @@
 """Measures how fast a large Debugger V2 dump is imported, and how much memory the import takes.
 
 The script generates the dump, with the same records as TensorFlow writes in mode FULL_HEALTH. The program has 40
-functions with 50 ops each, and eager ops between the calls. One event in five is an execution, the others are graph
-traces. With stacks of 24 frames, as in a real dump, an execution takes about 1,100 bytes.
+functions with 50 ops each, and eager ops between the calls. One event in five is an execution. The other events are
+graph traces. With stacks of 24 frames, as in a real dump, an execution takes about 1,100 bytes.
 
     python benchmarks/debugger_v2_import.py [--events 1000000] [--python]
 """
@@ -131,7 +131,7 @@ def write_dump(directory: Path, *, num_events: int) -> None:
 
 
 def _trace_templates(graphs: list[str]) -> list[list[tuple[bytes, bytes]]]:
-    """Returns for each op of each graph the bytes before and after the measured part of its traces."""
+    """Returns, for each op of each graph, the bytes before and after the measured part of the op's traces."""
     marker = struct.pack("<8d", *[0.123] * 8)
     made = []
     for number, graph_id in enumerate(graphs):

@@ -61,7 +61,7 @@ ALTERNATIVES: dict[str, Callable[[Options], Options]] = {
     "statistics of no column": lambda options: {**options, "write_statistics": False},
     "without page checksums": lambda options: {**options, "write_page_checksum": False},
 }
-"""Alternative settings. Each differs from the settings of the format in one value."""
+"""Alternative settings. Each alternative differs from the settings of the format in one value."""
 
 
 @dataclass(frozen=True, kw_only=True)

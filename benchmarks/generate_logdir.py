@@ -39,9 +39,9 @@ BAD_EVERY = 10
 """One run in BAD_EVERY runs becomes bad."""
 START_NS = 1_795_000_000_000_000_000
 RUN_NS = 600 * 10**9
-"""Time from the start of one run to the start of the next."""
+"""Time from the start of one run to the start of the next run."""
 NOISE = 0.02
-"""Standard deviation of the logarithm of the factor applied to the magnitudes of a tensor."""
+"""The magnitudes of a tensor are multiplied by a random factor. This is the standard deviation of its logarithm."""
 _MAGNITUDES = ("min_finite", "max_finite", "mean_finite", "stddev_finite", "max_abs_finite")
 _REPEATED = ("execution", "execution_input", "execution_output", "tensor_health", "mark")
 _INT64 = np.iinfo(np.int64)
@@ -57,9 +57,9 @@ class Expected:
         bad_runs: The runs that become bad, oldest first.
         bad_rows: Number of bad tensors in one bad run.
         op_type: Type of the op that creates the first bad value in each bad run.
-        op_name: Name of that op.
-        code: The line that created that op.
-        event_index: event_index of its row of tensor_health in each bad run.
+        op_name: Name of the op that creates the first bad value.
+        code: The source line that created the op.
+        event_index: event_index of the op's row of tensor_health in each bad run.
         last_event_index: event_index of the last bad tensor in each bad run.
         seconds: Time to generate the logdir.
     """
@@ -136,7 +136,7 @@ class Recording:
         return made
 
     def _repeated(self, table: pa.Table, pieces: list[_Piece], rng: np.random.Generator) -> pa.Table:
-        """Returns the rows of a table for some pieces, one after the other."""
+        """Returns the rows of a table for some pieces, piece after piece."""
         steps = self._step_of(table)
         rows, deltas = [], []
         step = 0
@@ -178,7 +178,10 @@ class Recording:
         )
 
     def _id_shift(self, ids: np.ndarray, step: np.ndarray, delta: np.ndarray) -> np.ndarray:
-        """Returns the shift of tensor IDs. The IDs of a step shift with the step. Older IDs, as of variables, stay."""
+        """Returns the shift of tensor IDs.
+
+        The IDs of a step shift with the step. Older IDs, such as those of variables, do not.
+        """
         first = np.array([self._id_ranges[each][0] for each in range(NUM_STEPS)])
         length = first[WARM_STEPS + 1] - first[WARM_STEPS]
         is_new = (step >= WARM_STEPS) & (ids >= first[step])

@@ -150,7 +150,7 @@ def main() -> int:
 
 
 def _best_seconds(core: Any, dtype: int, buffer: npt.NDArray[np.uint8], *, seconds: float) -> dict[str, float]:
-    """Returns the seconds per call of each kernel that supports the dtype, from the best of ROUNDS rounds."""
+    """Returns the seconds per call of each kernel that supports the dtype, in the best of ROUNDS rounds."""
     kernels = [kernel for kernel in KERNELS if not math.isnan(core.time_kernel(kernel, dtype, buffer, 1))]
     repeats = {kernel: _choose_repeats(core, kernel, dtype, buffer, seconds=seconds) for kernel in kernels}
     best = dict.fromkeys(kernels, float("inf"))

@@ -4,8 +4,8 @@
 
 Two threads run loops of small ops. A separate process measures each `max_memory_bytes`, once with a normal disk and
 once with a disk that refuses every part. The memory of the recording is the peak memory of the process, including the
-end of the recording, minus the peak memory of the same program without recording. It includes the libraries that
-recording loads, about 40 MiB.
+end of the recording, minus the peak memory of the same program without recording. This memory includes the libraries
+that recording loads, about 40 MiB.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def flood(num_elements: int, *, seconds: float) -> int:
 
 
 def measure(mode: str, max_memory_mib: int, *, disk: str, seconds: float) -> Result:
-    """Runs `flood` in this process and measures it."""
+    """Runs `flood` in this process and measures the peak memory."""
     import tfdbg_arrow
     from tfdbg_arrow.writer.sink.parts import PartWriter
 

@@ -25,7 +25,7 @@ from pathlib import Path
 
 PROGRAM_NAMES = ("eager_loop", "mlp", "cnn", "transformer")
 COMPILED_NAMES = ("mlp_xla", "cnn_xla", "transformer_xla")
-"""Programs whose functions XLA compiles. They are measured only on request."""
+"""Programs whose functions XLA compiles. These programs are measured only on request."""
 OUR_MODES = ("NO_TENSOR", "CURT_HEALTH", "CONCISE_HEALTH", "FULL_HEALTH", "FULL_NUMERICS", "SHAPE", "FULL_TENSOR")
 DEBUGGER_V2_MODES = ("NO_TENSOR", "CURT_HEALTH", "CONCISE_HEALTH", "FULL_HEALTH", "SHAPE", "FULL_TENSOR")
 OURS = "tfdbg_arrow"
@@ -63,7 +63,7 @@ ALL_CONFIGS = (
 
 NUM_STEPS = {"eager_loop": 500, "mlp": 400, "cnn": 1000, "transformer": 150}
 NUM_STEPS.update({name: NUM_STEPS[name.removesuffix("_xla")] for name in COMPILED_NAMES})
-"""Steps of a process, with the warm-up. They must take several seconds, because the sink first writes the graphs."""
+"""Steps of a process, with the warm-up. The steps must take several seconds, because the sink first writes graphs."""
 NUM_WARM_UP = 5
 """Number of first steps that the median excludes, because of tracing, caches and allocation."""
 MAX_FULL_TENSOR_STEPS = 10
@@ -84,7 +84,7 @@ class Run:
         num_bytes: Size of the recording on disk.
         num_tensor_bytes: The part of num_bytes that grows with the tensors: the tables tensor_health and tensor_value,
             or Debugger V2's files of executions and traces. None if the configuration records no tensors.
-        num_tensors: Number of recorded tensors. None if the configuration records none.
+        num_tensors: Number of recorded tensors. None if the configuration records no tensors.
         num_rows: Number of rows of all tables, or of records of all Debugger V2 files. None if num_tensors is None.
         error: The last lines of output of a process that failed, otherwise None.
     """
@@ -141,7 +141,7 @@ class Summary:
 
 @dataclass(frozen=True, kw_only=True)
 class Counts:
-    """The size of a recording. The attributes are the same as in Run."""
+    """The size of a recording. The attributes are the same as those of Run."""
 
     num_tensors: int | None = None
     num_tensor_bytes: int | None = None
@@ -272,7 +272,7 @@ def measure(program: str, *, config: str, num_steps: int, logdir: Path) -> dict[
 
 
 def run_in_process(program: str, *, config: str, repeat: int, num_steps: int) -> Run:
-    """Measures once, in a new process and a new directory."""
+    """Makes one measurement, in a new process and a new directory."""
     if config.endswith("/FULL_TENSOR"):
         num_steps = min(num_steps, MAX_FULL_TENSOR_STEPS)
     with tempfile.TemporaryDirectory(prefix="overhead_") as directory:
@@ -328,7 +328,7 @@ def summarise(runs: list[Run]) -> list[Summary]:
 
 
 def _peer(config: str) -> str:
-    """Returns the configuration of Debugger V2 that is the most similar."""
+    """Returns the configuration of Debugger V2 that is most similar to a configuration."""
     mode = config.partition("/")[2].partition("@")[0]
     return f"{DEBUGGER_V2}/{'FULL_HEALTH' if mode == 'FULL_NUMERICS' else mode}"
 

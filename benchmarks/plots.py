@@ -15,7 +15,7 @@ from typing import Any
 import matplotlib as mpl
 
 mpl.use("svg")
-# Keep text as text, and give the same file for the same numbers.
+# Store text as text instead of shapes, and make the same file for the same numbers.
 mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "tfdbg_arrow", "font.size": 9})
 
 from matplotlib import pyplot as plt  # noqa: E402
@@ -52,7 +52,7 @@ def overhead(document: dict[str, Any]) -> Any:
         axis.set_title(program)
         axis.set_yticks(range(len(configs)), [_label(config) for config in configs])
         axis.spines[["top", "right"]].set_visible(False)
-    axes[0][0].invert_yaxis()  # inverts all axes, because they share it
+    axes[0][0].invert_yaxis()  # inverts the y axis of all plots, because they share this axis
     figure.supxlabel("time of a step, as a multiple of no recording", fontsize=9)
     figure.tight_layout()
     return figure

@@ -21,8 +21,7 @@ Program = Callable[[int], list[float]]
 SEED = 1
 
 STEP_HOOKS: list[Callable[[int], None]] = []
-"""Functions that are called at the end of each step with the number of the next step. Their time counts as step
-time."""
+"""Functions that are called at the end of each step with the number of the next step. The step includes their time."""
 
 
 class StepClock:

@@ -1,8 +1,8 @@
 """Measures the cost of questions about a large logdir, and how the cost grows with the number of rows.
 
-The script generates a small and a large logdir (generate_logdir.py) unless they exist. It asks both logdirs the same
-questions, each in a separate process. It compares the answers with the known content, and prints time, processor time
-and memory.
+The script generates a small and a large logdir (generate_logdir.py) unless they exist. The script asks both logdirs the
+same questions, each in a separate process. It compares the answers with the known content, and prints time, processor
+time and memory.
 
     python benchmarks/query_scale.py [--directory DIR] [--rows 100000000] [--runs 1000] [--peer] [--output FILE]
 """
@@ -142,7 +142,7 @@ def circumstances() -> dict[str, Any]:
 
 
 def made_logdir(directory: Path, *, rows: int, runs: int) -> Path:
-    """Returns a generated logdir with this number of rows and runs. Generates it if it does not exist."""
+    """Returns a generated logdir with this number of rows and runs. Generates the logdir if it does not exist."""
     logdir = directory / f"{rows}-{runs}"
     if not expected_path(logdir).exists():
         print(f"generating {logdir} …", file=sys.stderr, flush=True)

@@ -1,8 +1,8 @@
 """The program whose recording generate_logdir.py repeats: a small training whose loss becomes NaN at a given step.
 
-Forward pass, backward pass and optimizer have separate graphs (the tape is outside the functions). The forward pass
-calls a function and loops, and eager ops run between the calls. In a bad step, the softmax of large logits underflows
-to zero, and the logarithm of zero is the first bad value.
+The forward pass, the backward pass and the optimizer have separate graphs, because the tape is outside the functions.
+The forward pass calls a function and loops, and eager ops run between the calls. In a bad step, the softmax of large
+logits underflows to zero, and the logarithm of zero is the first bad value.
 
     python benchmarks/scale_program.py LOGDIR NUM_STEPS FIRST_BAD_STEP
 """

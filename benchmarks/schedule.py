@@ -1,8 +1,8 @@
 """Measures the time of a step that the schedule `steps=` leaves out, divided by the time of an unrecorded step.
 
-Blocks of left-out and unrecorded steps alternate in one process, so that other load on the machine affects both. There
-are two programs: a CNN, and a step of 200 eager ops. The CNN is traced once before the recording begins and once during
-the recording. For the eager ops, a new recording begins for each block.
+Blocks of left-out and unrecorded steps alternate in one process, so that other load on the machine affects both kinds
+of steps. There are two programs: a CNN, and a step of 200 eager ops. The CNN is traced once before the recording begins
+and once during the recording. For the eager ops, a new recording begins for each block.
 
     python benchmarks/schedule.py [number of blocks]
 """

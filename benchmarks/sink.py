@@ -39,8 +39,8 @@ class Result:
         rows: Number of rows of event tables in sealed parts.
         tensors: Number of rows of tensor_health.
         seal_us: Processor time of all threads to seal a row, in microseconds.
-        rows_per_s: Rows per second of that processor time.
-        records_per_s: Spool records per second of that processor time.
+        rows_per_s: Rows per second of the processor time for sealing.
+        records_per_s: Spool records per second of the processor time for sealing.
         merge_us: Processor time to merge all parts at the end, in microseconds per row.
     """
 
@@ -58,7 +58,7 @@ class Replay:
     """A recorder that repeats the events of one step.
 
     Args:
-        recorder: The recorder of the recording, which has the strings.
+        recorder: The recorder of the original recording, which has the strings.
         step: The records of a step.
     """
 
@@ -80,7 +80,7 @@ class Replay:
     def drain(self, max_records: int) -> np.ndarray:
         """Returns the next records."""
         start = time.process_time()
-        repeats = min(self._left, -(-max_records // len(self._step)))  # as many as requested, if enough are left
+        repeats = min(self._left, -(-max_records // len(self._step)))  # fewer than requested if fewer are left
         self._left -= repeats
         records = np.tile(self._step.view(f"V{self._step.dtype.itemsize}"), repeats).view(self._step.dtype)
         turn = np.repeat(np.arange(self._made, self._made + repeats), len(self._step))
@@ -127,7 +127,7 @@ class Replay:
         return 0
 
     def num_unkept_values(self) -> int:
-        """Returns 0, because no values are kept."""
+        """Returns 0, because no elements are kept."""
         return 0
 
     def num_unkept_inputs(self) -> int:

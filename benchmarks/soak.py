@@ -82,7 +82,7 @@ class Soak:
             self._next_sample = elapsed + SAMPLE_S
         if elapsed >= self._seconds:
             raise _TimeIsUpError
-        self._last_step = time.perf_counter()  # so that the time of a sample does not count for any step
+        self._last_step = time.perf_counter()  # the time of a sample does not count for any step
 
     def _sample(self, elapsed: float, number: int) -> Sample:
         from tfdbg_arrow.storage.manifest import read_live_parts, run_ids
@@ -117,7 +117,7 @@ def measure(program: str, *, config: str, seconds: float, logdir: Path) -> list[
 
 
 def summary(samples: list[Sample]) -> dict[str, float]:
-    """Returns the ratios of the last tenth to the first tenth after the warm-up, and the sizes of the last sample."""
+    """Returns the ratios between the last and the first tenth after the warm-up, and the sizes of the last sample."""
     warm = [sample for sample in samples if sample.elapsed_s >= WARM_UP_S] or samples
     tenth = max(1, len(warm) // 10)
     first, last = warm[:tenth], warm[-tenth:]

@@ -1,8 +1,8 @@
 """Measures the viewer's pages for a large logdir: the first screen, jumps, and the server's memory.
 
 The script generates a large logdir (generate_logdir.py) unless it exists, and starts `tfdbg-arrow view` in a separate
-process. It requests pages over HTTP like a browser, one after the other. With `--tensorboard`, it also requests the
-same run, exported as a dump, from TensorBoard's Debugger V2 plugin.
+process. The script requests pages over HTTP like a browser, one after the other. With `--tensorboard`, it also requests
+the same run, exported as a dump, from TensorBoard's Debugger V2 plugin.
 
     python benchmarks/viewer_scale.py [--directory DIR] [--rows 10000000] [--runs 2] [--tensorboard] [--output FILE]
 """
@@ -77,7 +77,7 @@ class Viewer:
         return peak_bytes(self._process.pid)
 
     def sign_in(self) -> None:
-        """Requests the page with the token, without reading a logdir's page."""
+        """Signs in with the token, without requesting a page about a logdir."""
         self.ask(self.url.replace("/?", "/state.json?"), holds="state")
 
     def _cpu_s(self) -> float:
@@ -112,7 +112,7 @@ def jumps(logdir: Path, expected: Expected) -> dict[str, list[tuple[str, str]]]:
         bad = [event for (event,) in opened.rows(_BAD, [bad_run])]
         firsts = dict(opened.rows(_FIRSTS, [bad_run]))
         reads = dict(opened.rows(_READS, [bad_run]))
-    # Until a run becomes bad, all runs have the same tensors.
+    # All runs have the same tensors before a run becomes bad.
     run_ids = [next((run_id for run_id in expected.runs if run_id not in expected.bad_runs), bad_run), bad_run]
     found: dict[str, list[tuple[str, str]]] = {}
     for number in range(PLACES):

@@ -52,7 +52,7 @@ def keras_transformer() -> None:
 
 
 def seq2seq() -> None:
-    """Trains a GRU encoder, and a decoder whose loop over the tokens is a tf.while_loop."""
+    """Trains a GRU encoder, and a decoder with a tf.while_loop over the tokens."""
     vocabulary, width, length = 40, 48, 12
     embed = keras.layers.Embedding(vocabulary, width)
     encoder, cell = keras.layers.GRU(width), keras.layers.GRUCell(width)
@@ -83,7 +83,7 @@ def seq2seq() -> None:
 
 
 def contrastive() -> None:
-    """Trains two towers. Their embeddings of a pair should be closer than embeddings of different pairs in a batch."""
+    """Trains two towers. The embeddings of a pair should be closer than those of different pairs in a batch."""
     towers = [_dense(128, 64, inputs=100), _dense(128, 64, inputs=60)]
     optimizer = keras.optimizers.AdamW(1e-3)
     variables = [variable for tower in towers for variable in tower.trainable_variables]

@@ -1,4 +1,4 @@
-"""Measures the cost of recording a whole program: processor time and peak memory, from its start to its end.
+"""Measures the cost of recording a program from its start to its end: processor time and peak memory.
 
     python benchmarks/whole_runs.py --output benchmarks/results/whole_runs.json
     python benchmarks/whole_runs.py --repeats 3 --programs keras_small session
@@ -76,7 +76,7 @@ class Summary:
         recorded_s: Processor time with recording, in seconds.
         ratio: Median of recorded / not recorded, over the repetitions.
         added_mib: Peak memory with recording minus peak memory without recording, in MiB.
-        added_phase_s: Processor time of each phase with recording minus its time without recording, in seconds.
+        added_phase_s: Processor time of each phase with recording minus the time without recording, in seconds.
     """
 
     program: str
@@ -207,7 +207,7 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=5, help="processes of each kind for each program (default: 5)")
     parser.add_argument("--output", type=Path, help="write all measurements and the summaries to this file, as JSON")
     options = parser.parse_args()
-    # pip compiles modules when it installs a package, so they are compiled here, too.
+    # pip compiles the modules when it installs a package, so they are compiled here, too.
     compileall.compile_dir(_DIRECTORY.parent / "tfdbg_arrow", quiet=1)
     runs: list[Run] = []
     for _ in range(options.repeats):

@@ -1,4 +1,4 @@
-"""Stores the answers of the query layer and of the pages about logdirs, and compares two such stores.
+"""Stores the answers about logdirs that the query layer and the viewer's pages give, and compares two stores.
 
     python tools/answers.py freeze before LOGDIR…        # writes before/NAME.json for each logdir
     python tools/answers.py freeze after LOGDIR…         # after a change of the query layer

@@ -1,8 +1,8 @@
 """Fuzzes the parsers of the native core with libFuzzer, AddressSanitizer and UndefinedBehaviorSanitizer.
 
 Usage: `python tools/fuzz_native.py --minutes 30`. The harnesses of tests/fuzz/native run at the same time, each in its
-own process. Inputs that reach new code are kept in build/fuzz, and the next run starts with them. An input that fails
-is written to the same directory as `HARNESS-crash-…`. `build/fuzz/HARNESS FILE` runs it again.
+own process. Inputs that reach new code are kept in build/fuzz, and the next run starts with these inputs. An input that
+fails is written to the same directory as `HARNESS-crash-…`. `build/fuzz/HARNESS FILE` runs the input again.
 
 The script needs Clang with libFuzzer: on Debian, `apt-get install clang libclang-rt-14-dev`. CXX names another clang++.
 """

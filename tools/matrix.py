@@ -4,13 +4,13 @@ Usage: `python tools/matrix.py` tests all combinations for which a Python is ins
 `--tensorflow 2.18` choose some combinations. `--lowest` chooses the combination with the lowest versions. `--write`
 puts the results into docs/versions.md, next to the results of other combinations.
 
-Each combination gets a virtual environment in .venv/matrix. Like a fresh installation, it contains the package, the
-chosen TensorFlow, and the newest versions of all other packages that pip finds. Then the demo, the programs with known
-bugs (`tests/culprit`) and tests of recording run in the environment.
+Each combination gets a virtual environment in .venv/matrix. Like a fresh installation, this environment contains the
+package, the chosen TensorFlow, and the newest versions of all other packages that pip finds. Then the demo, the
+programs with known bugs (`tests/culprit`) and tests of recording run in the environment.
 
 The combination with the lowest versions has the oldest Python and TensorFlow. For each other package that the package
-and its viewer need, it has the lowest version that pyproject.toml allows. In this combination, the tests of the query
-layer, the commands and the viewer run too.
+and its viewer need, the combination has the lowest version that pyproject.toml allows. In this combination, the tests
+of the query layer, the commands and the viewer run too.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Result:
 
 
 def main() -> None:
-    """Tests the combinations that the command line asks for. Exits with 1 if one of them fails."""
+    """Tests the combinations that the command line asks for. Exits with 1 if a combination fails."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--python", action="append", help="a version such as 3.12; can be repeated")
     parser.add_argument("--tensorflow", action="append", choices=COMBINATIONS, help="can be repeated")
@@ -131,7 +131,7 @@ def check(python: Path, version: str, tensorflow: str, *, is_lowest: bool) -> Re
     build = f"--config-settings=build-dir=build/matrix-{version}"
     extra = EXTRA_REQUIREMENTS.get(tensorflow, ())
     run([*pip, "--no-build-isolation", "--editable", ".[viewer]", f"tensorflow-cpu=={tensorflow}.*", *extra, build])
-    run([*pip, "--no-deps", f"tf_keras=={tensorflow}.*"])  # with dependencies, it would install `tensorflow`
+    run([*pip, "--no-deps", f"tf_keras=={tensorflow}.*"])  # with dependencies, pip would install `tensorflow`
     listing = [command, "-c", "import importlib.metadata as m, sys; print(*map(m.version, sys.argv[1:]))"]
     names = ("tensorflow_cpu", "numpy", "pyarrow")
     versions = run([*listing, *names]).stdout.split()

@@ -1,8 +1,8 @@
 """Writes the headers of the native core that repeat declarations of the Python code.
 
 * `op_traits.h`: what types of ops do, from schema/op_traits.py.
-* * `measures.h`: the counts and magnitudes of a tensor, from `COUNTS` and `MAGNITUDES` in spool/records.py. `record.h`:
-* the layout of a record, from spool/records.py.
+* `measures.h`: the counts and magnitudes of a tensor, from `COUNTS` and `MAGNITUDES` in spool/records.py.
+* `record.h`: the layout of a record, from spool/records.py.
 
     python tools/native_headers.py            # renews the headers
     python tools/native_headers.py --check    # fails if a header is stale
@@ -181,7 +181,7 @@ HEADERS = {"op_traits.h": _op_traits, "measures.h": _measures, "record.h": _reco
 
 
 def main() -> int:
-    """Writes or checks the headers; returns the exit code."""
+    """Writes or checks the headers, and returns the exit code."""
     is_check = sys.argv[1:] == ["--check"]
     is_stale = False
     for name, content in HEADERS.items():

@@ -1,7 +1,10 @@
-"""A training with disturbances at given steps. It prints the loss of each step exactly, as soon as the step is done.
+"""A training with disturbances at given steps.
+
+The program prints the loss of each step with all digits, as soon as the step is done.
 
 `python -m tests.chaos.program CASE [LOGDIR]`: CASE is a JSON object, see `tests.chaos.run`. Without LOGDIR, the
-training is not recorded. The disturbances are then the same, but disturbances of the recording itself do nothing.
+training is not recorded. The disturbances are the same without a recording, but disturbances of the recording itself
+then do nothing.
 """
 
 from __future__ import annotations
@@ -194,7 +197,10 @@ class _Recorder:
         self.restart()
 
     def interrupt_enable(self, cpu_seconds: float) -> None:
-        """Ends the recording, and interrupts the start of the next recording after some time. Then starts another."""
+        """Ends the recording, and interrupts the start of the next recording after some time.
+
+        Then starts another one.
+        """
         if self._logdir is None:
             return
 

@@ -9,8 +9,8 @@ threads. The disk can be full or write only a part of the data, and the wall clo
 again. All the time, a reader asks questions about the logdir.
 
 The recorded training must print the same numbers, end with the same status and the same error, and not hang. The logdir
-must be readable during the recording and afterwards. It must be intact, and hold the rows of all steps or say what is
-missing.
+must be readable during the recording and afterwards. The logdir must be intact, and hold the rows of all steps or say
+what is missing.
 """
 
 from __future__ import annotations
@@ -225,7 +225,7 @@ def missing_steps(case: Case, logdirs: Path, recorded: Ended) -> list[str]:
     """Returns an error if a step was marked, but neither the mark nor a report of lost rows was recorded."""
     marked = {
         int(line.split()[0]) + 1 for line in recorded.output.splitlines() if line[:1].isdigit() and " " in line
-    }  # each line was printed before its mark
+    }  # each line was printed before the mark of its step
     found: set[int] = set()
     is_loss_noted = False
     for marker in logdirs.glob(f"*/{MARKER_NAME}"):

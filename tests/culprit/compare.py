@@ -17,19 +17,20 @@ from tests.programs.running import start_python
 REPOSITORY = Path(__file__).resolve().parents[2]
 NAMED_RIGHT = 0.95
 LINE_RIGHT = 0.90
-"""The share of the bugs whose op must be named right, and the share of the bugs whose line must be right."""
+"""The smallest allowed share of bugs with the right op, and of bugs with the right line."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """One program and the answer for it.
+    """A program and the answer for this program.
 
     Attributes:
         program: The program.
         answer: The fields of record.Answer.
-        is_named_right: For a bug, whether op type, forward op and effect are as declared. For another program, whether
-            nothing is reported.
-        is_line_right: For a bug, whether the line is as declared. For another program, the same as is_named_right.
+        is_named_right: For a bug, whether op type, forward op and effect are as declared. For a program without a bug,
+            whether nothing is reported.
+        is_line_right: For a bug, whether the line is as declared. For a program without a bug, the same as
+            is_named_right.
     """
 
     program: Program
@@ -50,7 +51,7 @@ def record(
 
     Args:
         names: Programs or modules. An empty sequence means all programs.
-        repeat: How often each program is recorded.
+        repeat: Number of times that each program is recorded.
         graphs: How functions are recorded, as in enable().
         health_backend: The backend that counts the elements of tensors, as in enable().
         is_compiled: Whether XLA compiles all functions of the programs.
@@ -79,7 +80,7 @@ def printed_by(words: list[str]) -> Iterator[str]:
 def judge(answers: Iterable[dict[str, Any]], *, graphs: str = "traced") -> Iterator[Verdict]:
     """Compares each answer with the declaration of its program. Programs that XLA refuses are skipped.
 
-    `graphs` tells how functions were recorded.
+    `graphs` is the setting with which functions were recorded.
     """
     declared = {program.name: program for program in programs()}
     return (_verdict(declared[answer["name"]], answer, graphs) for answer in answers if not answer["is_refused"])
@@ -117,7 +118,7 @@ def miss(verdict: Verdict) -> str | None:
 
 
 def are_good_enough(verdicts: list[Verdict]) -> bool:
-    """Returns whether enough answers name the right bug and line, and nothing is reported for other programs."""
+    """Returns whether enough answers name the right bug and line, and no answer reports a program without a bug."""
     bugs = [verdict for verdict in verdicts if verdict.program.culprit is not None]
     return (
         all(verdict.is_named_right for verdict in verdicts if verdict.program.culprit is None)

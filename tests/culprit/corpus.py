@@ -1,8 +1,8 @@
 """Declarations for the corpus: small programs, each with the answer that its recording must give.
 
 A program is a function of a module in `programs/` with one of the decorators of this module. In a program with a bug,
-the line that a person would change ends in the comment `# culprit`. If the bad value comes from a gradient op, this is
-the line of its forward op.
+the line that a person would change ends in the comment `# culprit`. If the bad value comes from a gradient op, the line
+of the forward op has this comment.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ class Culprit:
         op_type: Type of the op that created the bad value. None for a tensor from outside.
         role: Whether the op belongs to the forward pass or to a gradient.
         forward: Type of the forward op that a gradient op belongs to. None for a forward op.
-        effect: Where the bad value ended.
+        effect: The end of the bad value, such as `variable`.
         lineno: The line to change in the program's file, from 1.
-        executed: The `op_type` and `forward` to expect with `graphs='executed'` if TensorFlow's optimizer replaces or
-            removes the op. None if the op itself runs, or another op that stands for the op.
-        is_removed: Whether TensorFlow removes the op because nothing needs its result, even with `graphs='traced'`.
-        effect_in_xla: Where the bad value ends if XLA compiles the program. XLA turns a product with a mask into
-            `where(mask, x, 0)`, so a gradient that is NaN without XLA is 0 with it.
+        executed: The expected `op_type` and `forward` with `graphs='executed'` if TensorFlow's optimizer replaces or
+            removes the op. None if the op itself runs, or if the op that runs stands for it.
+        is_removed: Whether TensorFlow removes the op even with `graphs='traced'`, because no op needs its result.
+        effect_in_xla: The end of the bad value if XLA compiles the program. XLA turns a product with a mask into
+            `where(mask, x, 0)`, so a gradient that is NaN without XLA can be 0 with XLA.
     """
 
     op_type: str | None
@@ -57,7 +57,7 @@ class Program:
     Attributes:
         name: Module and function, such as `losses.log_of_zero`.
         function: The program itself. It takes a directory if `prepare` is given.
-        prepare: Function that writes files into that directory before the recording begins, or None.
+        prepare: Function that writes files into this directory before the recording begins, or None.
         path: File of the program.
         culprit: The expected answer. None if nothing bad may be reported.
         has_bad_values: False if no tensor of the program contains a NaN or an infinity.
@@ -108,7 +108,7 @@ def bug(
 
 
 def harmless(function: Callable[..., object]) -> Callable[..., object]:
-    """Declares a program with intended bad values: they must not be reported, or must be marked as expected."""
+    """Declares a program with intended bad values. These must not be reported, or must be marked as expected."""
     return _add(function, culprit=None, has_bad_values=True)
 
 
@@ -126,12 +126,12 @@ def programs() -> list[Program]:
 
 
 def is_named(program: Program, names: Collection[str]) -> bool:
-    """Returns whether a program or its module is among some names. No names stand for all programs."""
+    """Returns whether a program or its module is among some names. An empty collection stands for all programs."""
     return not names or not {program.name, program.name.partition(".")[0]}.isdisjoint(names)
 
 
 def sampled(every: int) -> list[Program]:
-    """Returns about one of `every` programs. It does not depend on which other programs there are.
+    """Returns about one of `every` programs. The choice of a program does not depend on the other programs.
 
     The sample for 8 is a part of the sample for 4.
     """

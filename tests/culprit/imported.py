@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-# record sets the variables that TensorFlow reads when it is imported.
+# The module `record` sets the environment variables that TensorFlow reads at its import.
 from tests.culprit.record import run, use_two_devices  # isort: skip
 
 import tensorflow as tf
@@ -30,7 +30,7 @@ NOTHING = "nothing"
 
 @dataclass(frozen=True, kw_only=True)
 class Compared:
-    """The type of the op that first_nonfinite and the monitor each name first, or `nothing`.
+    """The op types that first_nonfinite and the monitor name first, or `nothing`.
 
     Attributes:
         program: The program.
@@ -83,7 +83,10 @@ def recorded(dump: Path) -> Iterator[None]:
 
 
 def counts(compared: list[Compared]) -> dict[str, int]:
-    """Counts the bugs and other programs, and for each of the two tools the bugs named right and others reported."""
+    """Counts bugs and other programs.
+
+    For each of the two tools, counts rightly named bugs and reported other programs.
+    """
     bugs = [each for each in compared if each.program.culprit is not None]
     others = [each for each in compared if each.program.culprit is None]
     return {
@@ -98,7 +101,7 @@ def counts(compared: list[Compared]) -> dict[str, int]:
 
 
 def main() -> None:
-    """Prints the programs with a worse answer than the monitor's, and the counts as the last line."""
+    """Prints the programs for which only the monitor is right, and the counts as the last line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="programs or modules; default: all")
     parser.add_argument("--every", type=int, default=1, help="only about one of so many programs")

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Patch:
-    """A repair, as changes of the text of a program.
+    """A repair that consists of changes to the text of a program.
 
     Attributes:
         repair: The beginning of the repair that the changes apply. If the answer names another repair, the patch is not
             applied.
-        changes: Pairs of a text and its replacement. The text occurs once in the program, or else once in its file.
+        changes: Pairs of a text and its replacement. The text occurs once in the program. If the program does not
+            contain it, it occurs once in the program's file.
     """
 
     repair: str

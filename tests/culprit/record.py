@@ -45,15 +45,15 @@ class Answer:
         ran_as: The ops that TensorFlow ran in place of the op.
         op_name: Name of the op in its graph.
         forward: Type of the forward op of a gradient op.
-        effect: Where the bad value ended.
+        effect: The end of the bad value, such as `variable`.
         path: File of the line to change.
-        lineno: Number of that line, from 1.
-        code: Text of that line.
-        colno: Where the expression that made the value begins in the line, from 1.
-        end_colno: Where that expression ends.
+        lineno: Number of this line, from 1.
+        code: Text of this line.
+        colno: Column of the start of the expression that made the value, from 1.
+        end_colno: Column of the end of this expression.
         dtype: Dtype of the bad tensor.
-        sentence: Why the op made the value.
-        repair: How to fix the op.
+        sentence: The sentence that says why the op made the value.
+        repair: The suggested fix of the op.
         error: An undeclared exception that the program raised, or an exception of the query.
         is_compiled: Whether XLA compiled the functions of the program.
         is_refused: Whether XLA cannot compile the program, with or without a recording.
@@ -170,7 +170,7 @@ def answer(
 
 
 def contradiction(logdir: Path, culprit: NonFinite | None) -> str | None:
-    """Returns how alerts or provenance contradict the answer of first_nonfinite, or None if they agree."""
+    """Returns a contradiction between first_nonfinite and alerts or provenance, or None if they agree."""
     found = alerts(logdir, kinds=["nonfinite_origin"]).alerts
     errors = {(alert.run_id, alert.first_event_index): alert for alert in found if alert.severity == "error"}
     if culprit is None or culprit.is_expected:
@@ -202,7 +202,7 @@ def main() -> None:
     options = parser.parse_args()
     use_two_devices()
     answers = sys.stdout
-    sys.stdout = sys.stderr  # for the output of the programs
+    sys.stdout = sys.stderr  # the programs print to stderr
     for program in programs():
         for _ in range(options.repeat if is_named(program, options.names) else 0):
             given = answer(

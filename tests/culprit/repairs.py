@@ -4,9 +4,9 @@
 programs that do not become finite, and a table with a row for each repair. With names of programs or modules, it checks
 only these programs.
 
-Most repairs are applied mechanically, to the expression at the line and the columns of the answer. The others are
-applied by hand, once for each program: `patches.py` has the changes. A change by hand belongs to one repair. The change
-is not applied if the answer suggests another repair.
+Most repairs are applied mechanically, to the expression at the line and the columns of the answer. The other repairs
+were written by hand, for one program each: `patches.py` has these changes. Each change belongs to one repair, and is
+not applied if the answer suggests another repair.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Repaired:
         is_by_hand: Whether a patch applied the repair.
         outcome: `finite` if the repaired program runs to its end without a bad value that does harm; `not applied` if
             the repair cannot be applied.
-        reason: Why the program is not finite. None if it is.
+        reason: The reason why the program is not finite. None if it is finite.
     """
 
     name: str
@@ -55,19 +55,19 @@ KNOWN_EXCEPTIONS = {
     "functions.one_of_two_divisions_in_a_statement": "The program divides by the repaired quotient, which is 0 now.",
     "precision.sum_of_two_large_numbers": "The program also divides by a difference that is always 0.",
 }
-"""The programs that do not become finite, and why. If a second bug is the reason, the answer for the repaired program
-names it."""
+"""The programs that do not become finite, and the reasons. If the reason is a second bug, the answer for the repaired
+program names this bug."""
 
 Edit = Callable[[str, Program, Mapping[str, Any]], str | None]
-"""Returns the text of a program's file with a repair applied, or None if it cannot be applied."""
+"""Returns the text of a program's file with a repair applied, or None if the repair cannot be applied."""
 
 
 def at_op(codes: Mapping[str, str]) -> Edit:
     """Returns an edit that replaces the expression at the line and the columns of the answer.
 
     Args:
-        codes: The new expression for each type of op. In it, {x} and {y} are the operands in the program, {eps} is a
-            small number of the dtype, and {bound} is the first number in the repair.
+        codes: The new expression for each type of op. In this expression, {x} and {y} are the operands in the program,
+            {eps} is a small number of the dtype, and {bound} is the first number in the repair.
     """
 
     def edit(text: str, program: Program, given: Mapping[str, Any]) -> str | None:
@@ -170,7 +170,7 @@ EDITS: tuple[tuple[str, Edit], ...] = (
 
 
 def _patch_of(program: Program, given: Mapping[str, Any]) -> Patch | None:
-    """Returns the patch of a program for the repair that the answer names, or None if there is none."""
+    """Returns the patch of a program for the repair that the answer names, or None if there is no such patch."""
     patch = PATCHES.get(program.name)
     return patch if patch is not None and (given["repair"] or "").startswith(patch.repair) else None
 
@@ -211,7 +211,7 @@ def repaired_text(program: Program, given: Mapping[str, Any]) -> tuple[str | Non
 
 
 def _span(text: str, program: Program) -> tuple[int, int]:
-    """Returns where the function of a program is in the text of its file, as the arguments of a slice."""
+    """Returns the position of a program's function in the text of its file, as the arguments of a slice."""
     name = program.name.rpartition(".")[2]
     (node,) = (each for each in ast.parse(text).body if isinstance(each, ast.FunctionDef) and each.name == name)
     lines = text.splitlines(keepends=True)
@@ -220,7 +220,7 @@ def _span(text: str, program: Program) -> tuple[int, int]:
 
 
 def summary(outcomes: Iterable[Repaired]) -> str:
-    """Returns a table of the outcomes by repair, with the most frequent repair first, and their sum."""
+    """Returns a table of the outcomes by repair, with the most frequent repair first, and the sums."""
     by_repair: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
     for repaired in outcomes:
         counts = by_repair[repaired.repair or "(no repair)"]
@@ -245,7 +245,7 @@ def repaired(answers: Iterable[Mapping[str, Any]]) -> Iterator[Repaired]:
         answers: The answers for programs, with the fields of record.Answer. Programs without a bug are left out.
 
     Yields:
-        The outcome of each program with a bug, as soon as it is known.
+        The outcome of each program with a bug, as soon as the outcome is known.
     """
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "answers"

@@ -1,4 +1,4 @@
-"""Runs programs of the corpus again with the repairs of their answers applied, and prints a line of JSON for each.
+"""Applies the repairs of answers to programs of the corpus, and runs these again. Prints a line of JSON for each.
 
 `python -m tests.culprit.rerun ANSWERS` reads the lines that `python -m tests.culprit.record` printed.
 """
@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-# record sets the variables that TensorFlow reads when it is imported.
+# The module `record` sets the environment variables that TensorFlow reads at its import.
 from tests.culprit.record import Answer, answer, use_two_devices  # isort: skip
 
 import numpy as np
@@ -59,10 +59,10 @@ def _keep_in(variables: list[Any]) -> Callable[..., Any]:
 
 
 def _why_not_finite(program: Program, second: Answer, values: list[Any]) -> str | None:
-    """Returns why a repaired program is not finite, or None if it is.
+    """Returns the reason why a repaired program is not finite, or None if it is finite.
 
-    The recording of the program must not report a bad value. The function also checks the values that the program
-    returns and its variables, so that it does not only compare the package with itself.
+    The recording of the program must not report a bad value. The function also checks the program's variables and the
+    values that it returns. Otherwise, the test would only compare the package with itself.
     """
     is_declared = program.raises is not None and (second.error or "").startswith(program.raises.__name__)
     if second.error is not None and not is_declared:
@@ -85,7 +85,7 @@ def main() -> None:
     answers = {fields["name"]: fields for fields in map(json.loads, Path(sys.argv[1]).read_text().splitlines())}
     use_two_devices()
     printed = sys.stdout
-    sys.stdout = sys.stderr  # for the output of the programs
+    sys.stdout = sys.stderr  # the programs print to stderr
     for program in programs():
         if program.culprit is not None and program.name in answers:
             outcome = rerun(program, answers[program.name])

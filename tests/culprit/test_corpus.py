@@ -1,7 +1,7 @@
 """Test that first_nonfinite names the culprit of nearly every program of the corpus, and reports no healthy program.
 
-`python -m tests.culprit.compare` prints a table of the wrong answers. With names of programs or modules, it checks only
-these.
+`python -m tests.culprit.compare` prints a table of the wrong answers. With names of programs or modules, the command
+checks only these programs.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from tests.culprit.repairs import summary as summary_of_repairs
 SAMPLE_STEP, SLOW_SAMPLE_STEP, FAST_SAMPLE_STEP = 10, 32, 80
 NUM_RECORDINGS = 50
 FINITE = 0.85
-"""The share of the buggy programs that must become finite when the repair of their answer is applied."""
+"""The smallest allowed share of buggy programs that become finite after the repair of their answer."""
 MAX_WORSE = 0.02
-"""The largest allowed share of programs whose Debugger V2 dump only TensorFlow's monitor judges correctly."""
+"""The largest allowed share of programs for which only TensorFlow's monitor is right, given a Debugger V2 dump."""
 
 
 def check(answers: Iterable[dict[str, Any]], *, graphs: str = "traced") -> None:

@@ -37,7 +37,7 @@ RUN_ROW = {
 
 
 class DeadProcess:
-    """A recording of one function with one op. `die` closes its files like a kill."""
+    """A recording of one function with one op. `die` closes its files as a kill does."""
 
     def __init__(self, logdir: Path, *, capacity: int = 1024, run_id: str = RUN_ID, **facts: Any) -> None:
         self.logdir, self.run_id = logdir, run_id
@@ -64,7 +64,7 @@ class DeadProcess:
         assert self.spool.append(made)
 
     def call(self, execution_index: int, *, inputs: Sequence[int] = (), num_inputs: int | None = None) -> None:
-        """Appends the beginning of a call, with further records for the inputs that do not fit into the first."""
+        """Appends the beginning of a call. Inputs that do not fit into the first record get further records."""
         size = len(inputs) if num_inputs is None else num_inputs
         common = {"execution_index": execution_index}
         self.record(Kind.EXECUTION, node=self.function, thread=1, num_inputs=size, payload=inputs[:19], **common)

@@ -1,4 +1,4 @@
-"""Observes the operations that bring files to disk, or makes them fail."""
+"""Observes the operations that write files to disk, or makes these operations fail."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def synced(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Path, bytes | None]]:
 def failing(
     times: int = 1, *, after: int = 0, code: int = errno.ENOSPC, instead_of: Callable[..., Any] | None = None
 ) -> Callable[..., Any]:
-    """Returns a function that raises an error like a full disk for `times` calls after the first `after` calls.
+    """Returns a function that raises the error of a full disk in `times` calls after the first `after` calls.
 
-    All other calls go to `instead_of`.
+    All other calls are passed to `instead_of`.
     """
     calls = 0
 

@@ -1,4 +1,4 @@
-"""Writes parts of mark, and reads from disk what a reader finds of them."""
+"""Writes parts of the table mark, and reads them from disk as a reader does."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def marks(*events: int) -> pa.Table:
 
 
 def events_on_disk(logdir: Path) -> list[int]:
-    """Returns the event indexes that a reader finds by the manifest."""
+    """Returns the event indexes that a reader finds through the manifest."""
     found: list[int] = []
     for entry in read_live_parts(logdir, run_id="r"):
         content = (logdir / entry.path).read_bytes()

@@ -1,4 +1,4 @@
-"""Compare the circular buffer with a twin that looks at one event at a time."""
+"""Compare the circular buffer with a twin that processes one event at a time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EVENTS = st.lists(st.sampled_from(["execution", "tensor", "tensor", "tensor", "i
 
 
 def expected(events: list[str], retention: Retention) -> tuple[list[int], list[int]]:
-    """Returns the positions of the events that are kept at once, and of those that are kept at the end."""
+    """Returns the positions of the events that are kept at once, and of the events that are kept at the end."""
     kept: list[int] = []
     executions, tensors = deque[int](maxlen=retention.size), deque[int](maxlen=retention.size)
     last_bad: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""Test the operations on files: writing them whole, locking them, and freeing their blocks."""
+"""Test the operations on files: writing a complete file, locking a file, and freeing its blocks."""
 
 from __future__ import annotations
 

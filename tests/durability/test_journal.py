@@ -1,4 +1,4 @@
-"""Test journals: appended entries are read back, and torn entries do not affect others."""
+"""Test journals: appended entries can be read, and torn entries do not affect other entries."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def entry(payload: bytes, *, length: int | None = None, crc: int | None = None) 
 
 
 def read(path: Path, *, start: int = 0) -> tuple[list[Entry], int]:
-    """Returns the entries and the number of torn places."""
+    """Returns the entries and the number of torn entries."""
     reader = JournalReader(path, start=start)
     return list(reader.entries()), reader.num_torn
 
@@ -301,10 +301,10 @@ class TestReading:
         assert read(path) == ([Entry(offset=0, data=["good"])], 1)
 
     def test_reading_a_file_of_entry_headers_is_given_up(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Each header claims 256 KiB after it; reading all of that for each header would take quadratic time.
+        """Each header claims an entry of 256 KiB. Reading these bytes for each header would take quadratic time.
 
-        The reader reads at most four times the file's size. That is enough for nine headers, each with the piece in
-        which the reader looks for the next one.
+        The reader reads at most four times the file's size. This is enough for nine headers, each with the piece in
+        which the reader searches for the next header.
         """
         monkeypatch.setattr("tfdbg_arrow.spool.journal._MIN_BUDGET", 0)
         path = tmp_path / "a.journal"
@@ -348,7 +348,7 @@ class TestBrokenEntries:
                     BrokenEntry(offset=8192 + 21, is_cut=False),
                 ],
             ),
-            # Not cut at a page boundary, not followed by an entry, or of a size that nobody writes.
+            # Not cut at a page boundary, not followed by an entry, or of a size that no writer uses.
             (entry(b"x" * 10_000)[:8000] + GOOD, [BrokenEntry(offset=0, is_cut=False)]),
             (entry(b"x" * 10_000)[:8192] + b"x" * 21, [BrokenEntry(offset=0, is_cut=False)]),
             (entry(b"x" * 4084, crc=0) + GOOD, [BrokenEntry(offset=0, is_cut=False)]),

@@ -1,4 +1,4 @@
-"""Test the manifest file: a line is there completely or not at all, whatever the disk does."""
+"""Test the manifest file: for every behaviour of the disk, a line is there completely or not at all."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ class TestFailures:
         manifest.append(LINES[0])
 
         class Stubborn(io.FileIO):
-            """Fails to truncate once something was written."""
+            """Fails to truncate after the first write."""
 
             written = False
 

@@ -1,4 +1,4 @@
-"""Test that the file of a part is complete and on disk before it gets its name."""
+"""Test that the file of a part is complete and on disk before the file gets its name."""
 
 from __future__ import annotations
 

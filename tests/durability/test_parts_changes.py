@@ -204,7 +204,7 @@ class TestFilesThatCannotBeRemoved:
 
 
 class TestLineThatCannotBeTakenBack:
-    """The line could not be synced or taken back. The parts that it names must stay until there is another line."""
+    """A line could not be synced or removed. The parts that this line names must stay until there is another line."""
 
     @pytest.fixture
     def stuck(self, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:

@@ -1,4 +1,4 @@
-"""Test compaction: small parts become a few large ones, and every row stays in its place."""
+"""Test compaction: small parts become a few large parts, and every row keeps its position."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ class TestChosenParts:
 
 class TestCompact:
     def test_compaction_does_not_count_as_recovery(self, tmp_path: Path) -> None:
-        """Otherwise, what a process killed afterwards leaves would be taken to be in parts already."""
+        """Otherwise, a reader would assume that the spool of a process that was killed later is already in parts."""
         writer = made(tmp_path)
         for event in range(3):
             writer.write("mark", marks(event), spool_upto=event)

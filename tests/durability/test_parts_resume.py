@@ -73,7 +73,7 @@ def test_a_missing_manifest_beside_parts_raises_an_error(tmp_path: Path, table: 
 
 
 def test_parts_that_no_line_names_are_removed_and_their_numbers_not_reused(writer: PartWriter, tmp_path: Path) -> None:
-    """A reader may still have removed parts open under their names."""
+    """A reader may still have removed parts open under their old names."""
     writer.write("mark", marks(1))
     (tmp_path / path(7)).write_bytes(b"no line tells of it")
     (tmp_path / path(4, table="run")).parent.mkdir(parents=True)

@@ -45,7 +45,7 @@ def counts(logdir: Path, run_id: str = RUN_ID) -> dict[str, int]:
 
 
 def dead(logdir: Path, *, run_id: str = RUN_ID) -> DeadProcess:
-    """Creates a process that died after two calls, the first of which is in parts, and a mark."""
+    """Creates a process that died after two calls and a mark. The first call is in parts."""
     process = DeadProcess(logdir, run_id=run_id)
     process.parts.write("run", metadata_table("run", [RUN_ROW], run_id=run_id), spool_upto=0)
     process.call(0)
@@ -94,7 +94,7 @@ class TestRecover:
         alive.die()
 
     def test_nothing_is_done_twice(self, logdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The first recovery stops when everything is in parts and nothing is removed yet."""
+        """The first recovery stops when everything is in parts and no spool file is removed yet."""
         dead(logdir)
         with monkeypatch.context() as patched:
             patched.setattr(Path, "unlink", failing(100))

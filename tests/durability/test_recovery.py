@@ -1,4 +1,4 @@
-"""Test that recovery restores exactly once everything that a dead process left outside its parts."""
+"""Test that recovery restores everything that a dead process left outside its parts exactly once."""
 
 from __future__ import annotations
 
@@ -252,7 +252,7 @@ def buffered(logdir: Path, *, size: int, num_after: int = 1, only_bad: bool = Fa
 
 
 class TestBuffers:
-    """A circular buffer gives what it would have kept."""
+    """Recovery of a circular buffer restores the events that the buffer would have kept."""
 
     @pytest.mark.parametrize(
         ("size", "expected"),
@@ -298,7 +298,7 @@ class TestBuffers:
         expected = [(event,) for event in (3, 4, 5, *last)]
         assert num_events == len(expected)
         assert rows(tables["tensor_health"], "event_index") == expected
-        # A process that wrote the bad value and died before it wrote what follows.
+        # The process wrote the bad value, and died before it wrote the next events.
         found = process.recovered(progress=progress(tensor_health=5))[1]
         assert rows(found["tensor_health"], "event_index") == expected[2:]
 

@@ -1,4 +1,4 @@
-"""Test torn, changed, missing or foreign data in a dead process's spool: fewer rows and a note, or one error."""
+"""Test damaged or foreign data in a dead process's spool: readers get fewer rows and a report, or one error."""
 
 from __future__ import annotations
 
@@ -220,7 +220,7 @@ class TestValues:
 
 
 def test_lookups_of_calls_are_bounded(process: DeadProcess, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A foreign spool may hold calls that would take forever to join."""
+    """An untrusted spool may hold calls that would take forever to join."""
     seen: list[int | None] = []
     made = CallJoin.__init__
 

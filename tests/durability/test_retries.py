@@ -1,4 +1,4 @@
-"""Test that actions are repeated as often and as late as they should be."""
+"""Test the number and the times of the repetitions of a failing action."""
 
 from __future__ import annotations
 

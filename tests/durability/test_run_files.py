@@ -141,7 +141,7 @@ class TestRunFiles:
     def test_the_recording_waits_for_a_reader_that_locks_the_new_journal(
         self, paths: SpoolPaths, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A process that checks whether the recording process is dead holds the lock for a moment."""
+        """A reader holds the lock for a moment while it checks whether the recording process is dead."""
         held = threading.Event()
         opened: list[int] = []
         append = Journal.__init__

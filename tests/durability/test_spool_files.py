@@ -1,4 +1,4 @@
-"""Test what happens to a recording's spool files at its end."""
+"""Test the handling of a recording's spool files at the end of the recording."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def process(tmp_path: Path) -> DeadProcess:
 
 
 def is_let_go_of(process: DeadProcess) -> bool:
-    """Returns true if another process may recover what is left."""
+    """Returns true if another process may recover the remaining files."""
     with held_if_dead(process.paths.journal, to_change=True) as found:
         return found
 

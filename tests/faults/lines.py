@@ -1,4 +1,7 @@
-"""Raises an error at a line of the package. The handler of a signal can do so at any line of the main thread."""
+"""Raises an error at a line of the package.
+
+The handler of a signal can raise an error at any line of the main thread.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ Line = tuple[str, int]
 
 
 class Interruption(BaseException):
-    """The error that is raised. It is not KeyboardInterrupt, because this error would stop pytest."""
+    """The error that is raised. A KeyboardInterrupt would stop pytest."""
 
 
 class Lines:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.dataset  # so that not each fork imports it
+import pyarrow.dataset  # imported here, so that the forks need not import it
 
 from tests.faults.server import serve
 from tests.faults.shim import Shim

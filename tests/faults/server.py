@@ -1,7 +1,7 @@
 """A process that runs jobs under faults, each in its own fork, so that slow imports happen only once.
 
-The process reads jobs as lines of JSON. It answers each job with a line of JSON: the job's result, its output on
-stderr, and the exit status of its process.
+The process reads jobs as lines of JSON. For each job, it prints a line of JSON: the job's result, its output on stderr,
+and the exit status of its process.
 """
 
 from __future__ import annotations

@@ -27,7 +27,8 @@ from tests.faults.lines import Interruption, Line, Lines
 from tfdbg_arrow import open_logdir, verify
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
-"""An interruption right after open() leaves an open file that no variable refers to. Python closes it and warns."""
+"""An interruption right after open() leaves an open file that no variable refers to. Python closes the file and
+warns."""
 ALL = pytest.param(1, id="all", marks=pytest.mark.exhaustive)
 _SOURCE = """
 import tensorflow as tf
@@ -154,7 +155,7 @@ class Problems:
         except Exception as error:
             self.found.append(f"{target}: {type(error).__name__}: {str(error)[:500]}")
         finally:
-            tfdbg_arrow.disable()  # after an error, so that the next line gets its own recording
+            tfdbg_arrow.disable()  # if there was an error: the next line gets its own recording
             gc.collect()
 
 
@@ -261,7 +262,7 @@ def test_disable(every: int, tmp_path: Path) -> None:
             lines = Lines(target)
             arrived = interrupt(lines, tfdbg_arrow.disable)
             assert arrived == lines.has_raised, target
-            tfdbg_arrow.disable()  # for an interruption before the end began; otherwise it waits
+            tfdbg_arrow.disable()  # ends the recording if it is still running, otherwise waits
             assert threads_of_recordings() == set(), target
             check_recording(program, logdir)
             with tfdbg_arrow.capture(logdir):

@@ -46,7 +46,7 @@ class Whole:
 def contents_of(logdir: Path) -> dict[str, list[str]]:
     """Returns the hashes of the parts of each table that have rows, and checks that the files match the manifest.
 
-    Parts with equal bytes have equal rows, so those rows need not be read again.
+    Parts with equal bytes have equal rows, so the rows of such parts need not be read again.
     """
     assert verify(logdir).deviations == ()
     found: dict[str, list[str]] = {}

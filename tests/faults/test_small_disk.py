@@ -32,7 +32,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def fill(disk: Path) -> Path:
-    """Fills the disk, and returns the path of the file that fills it."""
+    """Fills the disk with a file, and returns the path of this file."""
     path = disk / "filler"
     with open(path, "wb", buffering=0) as file:
         try:

@@ -26,7 +26,7 @@ UNFUSED = {
 
 
 def train(job: Mapping[str, Any]) -> Mapping[str, object]:
-    """Trains a small network. Returns a hash of its final weights."""
+    """Trains a small network. Returns a hash of the final weights."""
     tf.config.optimizer.set_experimental_options(UNFUSED)
     tf.config.experimental.enable_op_determinism()
     tf.random.set_seed(1)

@@ -1,4 +1,4 @@
-"""Tests an input: reads tables, asks questions, runs commands, and recovers or imports it if that applies."""
+"""Tests an input: reads tables, asks questions, runs commands, and recovers logdirs or imports dumps."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
 
 
 def is_asked_all(number: int) -> bool:
-    """Returns whether an input gets all tests. These may change the files of the input."""
+    """Returns whether an input gets all tests. All tests together may change the files of the input."""
     return Random(f"all {number}").random() < _SHARE_ASKED_ALL
 
 

@@ -1,7 +1,7 @@
 """Coverage-guided inputs for the parsers of bytes: manifests, markers, journals, and records of dumps.
 
 To run by hand, with atheris installed: `python -m tests.fuzz.atheris_harness -runs=100000 -max_len=2048`. A failing
-input is written to a file `crash-…`. Give that file as an argument to run it again.
+input is written to a file `crash-…`. To run the input again, pass this file as an argument.
 """
 
 from __future__ import annotations

@@ -52,7 +52,10 @@ NamedOp = tuple[str, str, str, list[int], bool]
 
 
 def make_recording(directory: Path, mode: int = 3) -> Any:
-    """Returns a recording of floating-point tensors that can edit graphs. Nothing in TensorFlow writes to it."""
+    """Returns a recording of floating-point tensors that can edit graphs.
+
+    TensorFlow writes no events to this recording.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     spool, values = directory / "graphs.spool", directory / "graphs.values"
     recording = native_core().Recording(str(spool), str(values), 1024, mode, _FLOATS, GENERATION)

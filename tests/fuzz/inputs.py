@@ -1,4 +1,4 @@
-"""Makes the inputs from intact logdirs, spools, dumps and graphs. Each number gives one of these with a mutation."""
+"""Makes inputs from intact logdirs, spools, dumps and graphs. The number of an input selects one and its mutation."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ class Input:
         spoiled: The files that were mutated.
         path: The logdir, the dump, or a directory with a GraphDef.
         whole: The intact original. None for a dump and a graph.
-        is_by_fault: True if the mutation resembles a fault. False if it resembles an attack with valid checksums.
+        is_by_fault: True if the mutation resembles a fault. False if the mutation resembles an attack with valid
+            checksums.
     """
 
     number: int
@@ -56,7 +57,7 @@ class Inputs:
     """Makes inputs in a directory, one at a time.
 
     Args:
-        directory: Directory for the inputs. Each input is removed when the next one is made.
+        directory: Directory for the inputs. Each input is removed when the next input is made.
         kinds: The kinds to make.
     """
 
@@ -164,7 +165,7 @@ class Inputs:
             else:
                 made = mutators.spoiled_journal(data, random)
             path.write_bytes(made)
-        os.utime(paths.journal, (0, 0))  # because a mutated journal header may not name the machine
+        os.utime(paths.journal, (0, 0))  # a mutated journal header may not name the machine
         return chosen
 
     def _make_graph(self, random: Random) -> list[Path]:

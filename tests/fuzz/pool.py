@@ -136,7 +136,8 @@ def findings(
                     answer = worker.ask(number)
                     on_answer(answer)
                     found.extend(_judged(number, answer, kinds))
-                    if isinstance(answer, str) or answer["max_rss_bytes"] > MAX_RSS_BYTES:  # the peak of its lifetime
+                    # max_rss_bytes is the peak memory of the worker's lifetime.
+                    if isinstance(answer, str) or answer["max_rss_bytes"] > MAX_RSS_BYTES:
                         break
             finally:
                 worker.close()

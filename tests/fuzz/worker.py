@@ -1,4 +1,4 @@
-"""A process that tests inputs: it reads one input number per line and answers each with one line of JSON."""
+"""A process that tests inputs. It reads an input number from each line, and answers with a line of JSON."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MAX_ADDRESS_SPACE = 6 << 30
 
 
 def max_rss_bytes() -> int:
-    """Returns the peak memory of this process. (The value of getrusage starts with that of the parent process.)"""
+    """Returns the peak memory of this process. (The value of getrusage includes the peak of the parent process.)"""
     (kilobytes,) = re.findall(r"^VmHWM:\s+(\d+) kB$", Path("/proc/self/status").read_text(), re.MULTILINE)
     return 1024 * int(kilobytes)
 
@@ -30,7 +30,7 @@ def max_rss_bytes() -> int:
 def main(directory: Path, kinds: tuple[str, ...]) -> None:
     """Answers each line until there are no more lines."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # anything printed to stdout goes to stderr
+    os.dup2(2, 1)  # output to stdout goes to stderr
     faulthandler.enable()
     inputs = Inputs(directory, kinds=kinds)
     resource.setrlimit(resource.RLIMIT_AS, (MAX_ADDRESS_SPACE, MAX_ADDRESS_SPACE))

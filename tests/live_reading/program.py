@@ -1,4 +1,4 @@
-"""A program that writes parts as often as it can, without TensorFlow, while readers read them.
+"""A program without TensorFlow that writes parts as often as it can, while readers read the parts.
 
 Run as `python -m tests.live_reading.program LOGDIR NUM_RUNS FLUSHES_A_RUN REPORTS`. The program flushes and merges, and
 compacts at the end of each run. The runs do not overlap, so the order of all rows is known. The report of each reader
@@ -63,7 +63,7 @@ def main() -> None:
     readers = [
         read_in_fork(kind, Path(logdir), stop=stop, other_end=other_end, reports=Path(reports)) for kind in KINDS
     ]
-    Sink._run = lambda self: None  # type: ignore[method-assign]  # so that only the counted flushes happen
+    Sink._run = lambda self: None  # type: ignore[method-assign]  # only the counted flushes happen
     for number in range(int(num_runs)):
         record_run(Path(logdir), number, num_flushes=int(flushes_a_run))
     os.close(other_end)

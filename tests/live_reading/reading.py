@@ -30,7 +30,7 @@ EVENT_TABLES = {
 }
 """The tables that the program fills with rows of events, and the column that orders the rows of each table."""
 Seen = tuple[str, int, int, str]
-"""The last run and event, the number of rows, and the sum of their hashes (as text because it exceeds 64 bits)."""
+"""The last run and event, the number of rows, and the sum of their hashes (as text, because it can exceed 64 bits)."""
 NOTHING: Seen = ("", -1, 0, "0")
 
 MAX_LISTINGS = 100
@@ -190,7 +190,7 @@ BY_MANIFEST = ("opening", "holding")
 
 
 def read_until(stop: int, *, kind: str, logdir: Path) -> Report:
-    """Reads repeatedly until a descriptor is readable or its other end is closed, and then once more."""
+    """Reads repeatedly until a descriptor is readable or its other end is closed. Then reads once more."""
     os.nice(5)  # the program has priority
     while not all(any(logdir.glob(f"{table}/*/*.parquet")) for table in EVENT_TABLES):
         time.sleep(0.01)

@@ -1,7 +1,7 @@
 """Test readers beside a program that flushes, merges and compacts: each reader sees a prefix of the final content.
 
-A reader never sees less than it saw before. The specification promises less to readers that list files without the
-manifest (spec/README.md, "Manifest").
+A reader never sees fewer rows than it saw before. The specification promises less to readers that list files without
+the manifest (spec/README.md, "Manifest").
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Programs that crash TensorFlow's Debugger V2, or of which it records nothing. Each can run under either recorder.
+"""Programs that TensorFlow's Debugger V2 does not record, or that crash it. Each can run under either recorder.
 
 `python -m parity.breaking RECORDER PROGRAM DIRECTORY` runs one program and prints its result as JSON.
 """
@@ -177,7 +177,7 @@ def killed_after_flush(recorder: Recorder, logdir: Path) -> Any:
 
 @program
 def live_read(recorder: Recorder, logdir: Path) -> Any:
-    """Returns how many graph tensors each reading found while functions were traced and called."""
+    """Returns the number of graph tensors that each reading found while functions were traced and called."""
     seen: list[Any] = []
     is_over = threading.Event()
 
@@ -196,7 +196,7 @@ def live_read(recorder: Recorder, logdir: Path) -> Any:
             f(tf.constant(1.0))
         recorder.flush()
         num_seen = len(seen)
-        # Wait for the reader from time to time, so that it sees intermediate states.
+        # Wait for the reader from time to time, so that the reader sees intermediate states.
         while i % 10 == 0 and len(seen) == num_seen and not errors:
             time.sleep(0.01)
     is_over.set()
@@ -268,7 +268,7 @@ RECORDERS: dict[str, Callable[[], Recorder]] = {"debugger_v2": DebuggerV2, "tfdb
 
 
 def read_two_workers(directory: Path) -> Any:
-    """Copies the dumps of two processes into one directory, as if both had written there, and reads it."""
+    """Copies the dumps of two processes into one directory, as if both had written there, and reads the directory."""
     for name in ("worker_0", "worker_1"):
         for path in (directory / name).iterdir():
             _, _, host, kind = path.name.split(".", 3)
@@ -277,7 +277,7 @@ def read_two_workers(directory: Path) -> Any:
 
 
 def main(recorder: str, name: str, logdir: Path) -> None:
-    # A program that hangs ends with an error. The one that is known to hang gets less time.
+    # A program that hangs ends with an error. The program that is known to hang gets less time.
     is_known_to_hang = name == "full_tensor_with_alerts"
     faulthandler.dump_traceback_later(DEADLOCKED_AFTER_SECONDS if is_known_to_hang else HANGS_AFTER_SECONDS, exit=True)
     if name == "read":

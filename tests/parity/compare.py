@@ -1,4 +1,4 @@
-"""Compares what Debugger V2 wrote with what tfdbg_arrow wrote. Ours must have everything that Debugger V2 has."""
+"""Compares a recording of Debugger V2 with ours. Our recording must have everything that Debugger V2 has."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class Difference:
             `trace_count`, `trace_value`, `source_file`.
         program: The program of the corpus. None if no stack names it.
         subject: The type of the op or function, the name of the graph, or the path of the file.
-        theirs: Debugger V2's value. None if it has none.
-        ours: Our value. None if we have none.
-        elsewhere: If we have nothing in the graph that Debugger V2 names: what we have under the same name in
-            another graph of the program or of an imported function.
+        theirs: Debugger V2's value. None if Debugger V2 has no value.
+        ours: Our value. None if we have no value.
+        elsewhere: Our value under the same name in another graph of the program or of an imported function, if we have
+            no value in the graph that Debugger V2 names.
         stack: Debugger V2's stack of an op.
-        has_node: Whether TensorFlow ran a node for our op, as far as our tables say.
+        has_node: Whether our tables say that TensorFlow ran a node for our op.
     """
 
     kind: str
@@ -79,7 +79,7 @@ def user_frames(stack: Stack) -> Stack:
 
 
 def library_frames(stack: Stack) -> frozenset[Frame]:
-    """Returns the distinct library frames below the program's own frame, without those that call a debugger."""
+    """Returns the distinct library frames below the program's own frame, without frames that call a debugger."""
     return frozenset(
         (path, line, func)
         for path, line, func in _from_program(stack)
@@ -98,9 +98,10 @@ _DEBUGGER_FRAMES = {
     "/tensorflow/python/framework/ops.py": ("_create_graph_constant",),
     "/tensorflow/python/framework/tensor.py": ("_graph_placeholder",),
 }
-"""Frames that Debugger V2 leaves at the end of each stack: its own, and TensorFlow's calls to it.
+"""Frames that Debugger V2 leaves at the end of each stack: its own frames, and TensorFlow's calls to Debugger V2.
 
-The last four create an op of a graph and then call Debugger V2. Our stack is that of the creation, some lines before.
+The functions of the last four entries create an op of a graph and then call Debugger V2. Our stack is from the
+creation, some lines earlier.
 """
 
 
@@ -116,7 +117,7 @@ class _Comparer:
         self._result = Comparison(mode=theirs.mode)
         self._our_graph: dict[str, str] = {}
         self._our_op: dict[tuple[str, str], GraphOp] = {}
-        """Our op by graph and op name of Debugger V2."""
+        """Our op for each graph and op name of Debugger V2."""
         self._programs: dict[str, str | None] = {}
         self._our_programs: dict[str, str | None] = {}
         self._their_ops, self._our_ops = _ops_by_graph(theirs), _ops_by_graph(ours)
@@ -167,7 +168,7 @@ class _Comparer:
                 types = tuple(op.op_type for op in ops)
                 self._differ("graph", program, str(graph.name), types, None)
         for graph in unplaced:
-            # Debugger V2 has only the name of graphs without ops that were traced in other threads or imported.
+            # Of graphs without ops that were traced in other threads or imported, Debugger V2 has only the name.
             names = [key for key, graphs in waiting.items() if graphs and key[1] == _plain_name(graph.name)]
             if names:
                 self._our_graph[graph.graph_id] = waiting[names[0]].pop(0).graph_id
@@ -263,7 +264,7 @@ class _Comparer:
         self._compare_execution_values(theirs, ours, program, name)
 
     def _compare_execution_values(self, theirs: Execution, ours: Execution, program: str | None, name: str) -> None:
-        """Compares the values in order, because Debugger V2 stores no slots: only outputs that numpy can hold."""
+        """Compares the values in order. Debugger V2 stores no slots, and only the outputs that numpy can hold."""
         waiting = list(theirs.values)
         for dtype, value in ours.values:
             their_value = waiting.pop(0) if dtype not in ("resource", "variant") and waiting else None
@@ -278,7 +279,10 @@ class _Comparer:
     # Traces.
 
     def _compare_traces(self) -> None:
-        """Compares how often each graph tensor was computed, and its values. Loops may overlap, so order is ignored."""
+        """Compares the computations of each graph tensor: their number and values.
+
+        Loops may overlap, so order is ignored.
+        """
         their_values: dict[tuple[str, str, int], Counter[Any]] = defaultdict(Counter)
         our_values: dict[tuple[str, str, int], Counter[Any]] = defaultdict(Counter)
         types: dict[tuple[str, str, int], str] = {}
@@ -308,7 +312,7 @@ class _Comparer:
     # Stacks and source files.
 
     def _compare_stacks(self, kind: str, program: str | None, subject: str, theirs: Stack, ours: Stack) -> None:
-        # Our stacks have the qualified name of a function, Debugger V2's have only its last part.
+        # Our stacks have the qualified name of a function. Debugger V2's stacks have only the last part of this name.
         plain = tuple((path, line, func.rpartition(".")[2]) for path, line, func in user_frames(ours))
         self._check(kind, program, subject, user_frames(theirs), plain)
         ours_in_libraries = {(path, line, func.rpartition(".")[2]) for path, line, func in library_frames(ours)}
@@ -332,16 +336,22 @@ _SKIPPED = frozenset(
 
 
 def _is_skipped(execution: Execution) -> bool:
-    """Returns whether Debugger V2 has no such executions: some op types, and runs of sessions."""
+    """Returns whether Debugger V2 does not record an execution.
+
+    Debugger V2 skips some op types, and runs of sessions.
+    """
     return execution.op_type in _SKIPPED or execution.op_type.startswith("Session.run")
 
 
 _PLAIN_GRAPH = "tf.Graph"
-"""Our name for a graph that does not belong to a function. Debugger V2 has no name for it."""
+"""Our name for a graph that does not belong to a function. Debugger V2 has no name for such a graph."""
 
 
 def _plain_name(name: str | None) -> str | None:
-    """Returns a name without the numbers that TensorFlow counts in a process, or None for the graph of a session."""
+    """Returns a name without the numbers that make names unique in a process.
+
+    Returns None for the graph of a session.
+    """
     return None if name in (None, _PLAIN_GRAPH) else re.sub(r"_\d+", "", name)
 
 
@@ -353,7 +363,7 @@ def _ops_by_graph(recording: Recording) -> dict[str, list[GraphOp]]:
 
 
 def _program_of(items: Sequence[GraphOp | Execution]) -> str | None:
-    """Returns the program whose function is the outermost of the corpus in the first stack that contains one."""
+    """Returns the program of the outermost function of the corpus in the first stack that has such a function."""
     for item in items:
         for file_path, _, func in item.stack:
             if _PROGRAM_FILES.search(file_path) and func not in ("<module>", "program", "feature"):
@@ -366,10 +376,10 @@ def _pair_ops(
 ) -> tuple[list[tuple[GraphOp, GraphOp | None]], int]:
     """Pairs the ops of a graph, and counts our unpaired ops.
 
-    Ops are paired if their names are equal, and otherwise if their names are equal except for numbers, in order of
-    creation. Without `is_by_name`, only the second rule applies to constants, because Debugger V2's own constants take
-    names away from those of the program. Remaining placeholders are paired in order if Debugger V2's are named after
-    its own ops.
+    First, ops with equal names are paired. Then, ops with names that are equal except for numbers are paired in order
+    of creation. Without `is_by_name`, only the second rule applies to constants, because Debugger V2's own constants
+    take names that constants of the program would have. Remaining placeholders are paired in order if Debugger V2's
+    placeholders are named after its own ops.
     """
     by_name = {op.op_name: op for op in ours}
     found = {}

@@ -1,6 +1,6 @@
-"""Why Debugger V2's record of the corpus is not, fact for fact, in ours: each kind of difference, explained.
+"""Explains each kind of difference between Debugger V2's recording of the corpus and our recording.
 
-A difference that no entry explains fails the comparison, and so does an entry that explains nothing.
+The comparison fails if no entry explains a difference, or if an entry explains no difference.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ class Explanation:
     """One kind of difference.
 
     Attributes:
-        name: Identifies it.
-        what: What differs.
+        name: The name of the explanation.
+        what: The difference.
         why: The reason.
-        kinds: The kinds of difference that it can explain.
-        holds: Whether it explains one of them; narrow enough that a fact we lost would not pass.
-        modes: Those in which it comes up in the corpus; in each it must.
+        kinds: The kinds of difference that the explanation can explain.
+        holds: Returns whether the explanation applies to a difference. The function must be so narrow that it explains
+            no fact that we lost.
+        modes: The modes in which the difference must occur in the corpus.
     """
 
     name: str
@@ -42,7 +43,7 @@ EXPLANATIONS: list[Explanation] = []
 
 
 def explain(*kinds: str, what: str, why: str, modes: tuple[str, ...] = MODES) -> Callable[..., Callable[..., bool]]:
-    """Declares an explanation; the function below it tells whether it holds."""
+    """Declares an explanation. The decorated function tells whether the explanation applies to a difference."""
 
     def declare(holds: Callable[[Difference], bool]) -> Callable[[Difference], bool]:
         EXPLANATIONS.append(
@@ -158,7 +159,7 @@ def input_named_after_stateful_call(difference: Difference) -> bool:
 
 
 def _plain_call(name: str) -> str:
-    """The calls of either type are counted by themselves: their numbers differ too."""
+    """Returns the name of a call without its type and number. Each type of call has its own numbers."""
     return re.sub(r"(Stateful)?PartitionedCall(_\d+)?", "PartitionedCall", name)
 
 

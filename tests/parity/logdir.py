@@ -29,7 +29,7 @@ def read_logdir(logdir: Path) -> Recording:
     health = sorted(_rows(logdir, "tensor_health"), key=lambda row: row["event_index"])
     values = {row["event_index"]: _value(row, mode, full) for row in health}
     devices = {row["device_id"]: row["device_name"] for row in _rows(logdir, "device")}
-    failed = {row["execution_index"] for row in _rows(logdir, "execution_error")}  # not recorded by Debugger V2
+    failed = {row["execution_index"] for row in _rows(logdir, "execution_error")}  # Debugger V2 does not record these
     rows = [row for row in _rows(logdir, "execution") if row["execution_index"] not in failed]
     executions = sorted(rows, key=lambda row: row["execution_index"])
     thread = executions[0]["thread_id"]  # the main thread runs the first op of the corpus
@@ -129,7 +129,7 @@ def _ops(logdir: Path, stacks: dict[int, Stack]) -> list[GraphOp]:
 
 
 def _value(row: Row, mode: str, full: dict[int, Row]) -> Value:
-    """Returns what Debugger V2 would write for a tensor, without its tensor ID.
+    """Returns the summary that Debugger V2 would write for a tensor, without its tensor ID.
 
     Source: DebugNumericSummaryV2 in tensorflow/core/ops/debug_ops.cc.
     """

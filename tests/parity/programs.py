@@ -1,6 +1,6 @@
-"""The corpus: small programs that both recorders run, one for each feature that a TensorFlow program may use.
+"""The corpus: small programs, one for each feature that a TensorFlow program may use. Both recorders record them.
 
-Most programs come from other tests. This module has those that only the comparison needs.
+Most programs come from other tests. This module defines the programs that only the comparison needs.
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ def many_dimensions() -> Any:
 
 @program
 def outputs_behind_variants() -> Any:
-    """An output without a value precedes one with a value."""
+    """An output without a value comes before an output with a value."""
     elements = tf.raw_ops.TensorListFromTensor(tensor=tf.constant([[1.0], [-2.0]]), element_shape=[1])
 
     @tf.function
@@ -284,4 +284,4 @@ CORPUS: dict[str, Callable[[], Any]] = {
     **{name: run for name, run in FEATURES.items() if name not in _LEFT_OUT},
     **OWN,
 }
-"""All programs by name. The name is that of the function, so that a stack identifies its program."""
+"""All programs by name. The name is the name of the function, so that a stack identifies its program."""

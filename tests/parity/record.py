@@ -1,7 +1,8 @@
-"""Runs the corpus under one recorder; a process of its own: `python -m parity.record RECORDER MODE DIRECTORY`.
+"""Runs the corpus under one recorder, as a separate process: `python -m parity.record RECORDER MODE DIRECTORY`.
 
-With `debugger_v2` it writes what TensorFlow's own reader finds to DIRECTORY/debugger_v2.json; with `tfdbg_arrow`
-DIRECTORY/logdir is the result. DIRECTORY/failed.json holds the programs that raised.
+With `debugger_v2`, the module reads the dump with TensorFlow's own reader, and writes the result to
+DIRECTORY/debugger_v2.json. With `tfdbg_arrow`, the result is DIRECTORY/logdir. DIRECTORY/failed.json lists the programs
+that raised an error.
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ from .recording import UNREADABLE, Execution, Graph, GraphOp, Recording, Stack, 
 
 
 def prepare() -> None:
-    """Two devices, and no pass that changes numbers according to what is looked at."""
+    """Creates two devices.
+
+    Switches off the optimizer passes that change numbers depending on which tensors are read.
+    """
     cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
     passes = (
@@ -40,7 +44,7 @@ def prepare() -> None:
 
 
 def run_corpus(names: list[str]) -> dict[str, str]:
-    """Runs the programs, each as if alone; returns what failed."""
+    """Runs each program as if it were the only one. Returns the errors of the programs that failed."""
     failed: dict[str, str] = {}
     for name in names:
         eager_context.context()._clear_caches()
@@ -121,7 +125,7 @@ def _read(reader: Any, mode: str) -> Recording:
 
 
 def _execution_values(reader: Any, execution: Any, mode: str) -> tuple[Value, ...]:
-    """The values as they stand in the dump: not one for each output, but one for each that numpy can hold."""
+    """Returns the values in the dump. The dump has values only for the outputs that numpy can hold."""
     if mode == "FULL_TENSOR":
         try:
             return tuple(map(_full, reader.execution_to_tensor_values(execution)))
@@ -136,7 +140,7 @@ def _trace_value(reader: Any, trace: Any, mode: str) -> Value:
     try:
         return _full(reader.graph_execution_trace_to_tensor_value(trace))
     except ValueError:
-        # The reader cannot, but the file has them.
+        # The reader cannot return the values, but the file contains them.
         proto = reader._reader.read_graph_execution_traces_event(trace.locator).graph_execution_trace.tensor_proto
         if proto.dtype != tf.string.as_datatype_enum:
             return UNREADABLE
@@ -144,7 +148,7 @@ def _trace_value(reader: Any, trace: Any, mode: str) -> Value:
 
 
 def _summary(value: Any, mode: str) -> Value:
-    """The vector without the tensor's id."""
+    """Returns the summary vector without the tensor's ID."""
     return tuple(value[1:]) if value and mode != "NO_TENSOR" else None
 
 

@@ -1,4 +1,4 @@
-"""A common form for what the two recorders wrote, so that it can be compared."""
+"""A common form of the two recorders' data, so that the data can be compared."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Value = tuple[Any, ...] | None
 """A summary without its tensor ID. In FULL_TENSOR: dtype, shape and digest of the elements. None: not measured."""
 
 UNREADABLE: Value = ("unreadable",)
-"""Stands for a string tensor without elements, for which TensorFlow's own reader raises an error."""
+"""The value of a string tensor without elements: TensorFlow's own reader raises an error for such a tensor."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ class GraphOp:
         num_outputs: Number of output tensors.
         input_names: Input tensors as `name:slot`.
         stack: The Python stack. Empty if unknown.
-        has_node: Whether TensorFlow ran a node for it, as far as the recording says.
+        has_node: Whether the recording says that TensorFlow ran a node for the op.
     """
 
     graph_id: str
@@ -84,7 +84,7 @@ class Trace:
 
 @dataclass(frozen=True, kw_only=True)
 class Recording:
-    """What one recorder wrote about the corpus.
+    """The data that one recorder wrote about the corpus.
 
     Attributes:
         mode: The tensor debug mode.
@@ -94,7 +94,7 @@ class Recording:
         traces: Traces in order of arrival.
         source_files: Text of each file, by path.
         num_elsewhere: Number of executions of other threads.
-        failed: The exception of each program that raised one, by program.
+        failed: The exception of each program that raised an exception, by program.
     """
 
     mode: str

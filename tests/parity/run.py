@@ -1,4 +1,4 @@
-"""Runs the corpus under both recorders, in separate processes, and compares what they wrote."""
+"""Runs the corpus under both recorders, in separate processes, and compares the two recordings."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Outcome:
         failed: The exceptions of the programs that raised, by recorder.
         explained: Number of differences, by name of their explanation.
         unexplained: The other differences.
-        unused: Names of explanations for this mode that match nothing.
+        unused: Names of explanations for this mode that match no difference.
         unresolved: Number of our references that lead to no row, by `table.column`.
     """
 
@@ -57,7 +57,7 @@ def record(mode: str, directory: Path, programs: tuple[str, ...] = ()) -> None:
         "PYTHONPATH": str(tests),
         "TF_CPP_MIN_LOG_LEVEL": "3",
         "CUDA_VISIBLE_DEVICES": "-1",
-        # Use the same kernels with the same rounding, whatever is recorded.
+        # Use the same kernels with the same rounding under both recorders.
         "TF_ENABLE_ONEDNN_OPTS": "0",
     }
     processes = {}
@@ -82,7 +82,7 @@ def record(mode: str, directory: Path, programs: tuple[str, ...] = ()) -> None:
 
 
 def outcome(mode: str, directory: Path) -> Outcome:
-    """Compares what record() wrote into a directory."""
+    """Compares the two recordings that record() wrote into a directory."""
     theirs = Recording.read(directory / "debugger_v2" / "debugger_v2.json")
     comparison = compare(theirs, read_logdir(directory / "tfdbg_arrow" / "logdir"))
     explained: Counter[str] = Counter()

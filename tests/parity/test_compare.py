@@ -1,4 +1,4 @@
-"""Test that the comparison detects everything that is missing or different, and that no explanation covers it."""
+"""Test that the comparison detects missing and different facts, and that no explanation covers these."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Test that tfdbg_arrow records everything that Debugger V2 records of a corpus of programs, in each of its modes.
+"""Test that tfdbg_arrow records every fact about a corpus of programs that Debugger V2 records, in each mode.
 
-`PYTHONPATH=tests python -m parity.report` prints the counts of all modes, and what only tfdbg_arrow records.
+`PYTHONPATH=tests python -m parity.report` prints the counts of all modes, and the facts that only tfdbg_arrow records.
 """
 
 from __future__ import annotations

@@ -42,8 +42,8 @@ def exported(directory: Path, run: Callable[[], object], mode: str = "FULL_HEALT
 def of_types(reader: DebugDataReader, *op_types: str) -> list[Any]:
     """Returns the graph tensors of ops of some types, in the order of the dump.
 
-    This is the order of their arrival. A tensor arrives after those that it is computed from, except after constants.
-    Tensors that do not depend on each other arrive in any order.
+    This is the order of their arrival. A tensor arrives after the tensors from which it is computed, but constants may
+    arrive later. Tensors that do not depend on each other arrive in any order.
     """
     return [trace for trace in reader.graph_execution_traces() if trace.op_type in op_types]
 
@@ -132,7 +132,7 @@ def test_calls_from_several_threads(tmp_path: Path) -> None:
             times = [each.wall_time for each in found]
             assert times == sorted(times)
         calls = [each for each in reader.executions() if each.op_type.startswith("__inference_increase_")]
-        assert len(calls) == 1 + num_threads  # Debugger V2 itself has only that of the main thread
+        assert len(calls) == 1 + num_threads  # Debugger V2 itself has only the call of the main thread
         products = of_types(reader, "Mul")
         assert len(products) == 1 + num_threads
         assert len(of_types(reader, "ReadVariableOp")) == 2 * (1 + num_threads)
@@ -179,7 +179,7 @@ def test_replicas_are_traced_on_their_devices(tmp_path: Path) -> None:
             device: Counter(trace.op_type for trace in traces if trace.op_type in ("Exp", "Sum", "Mul"))
             for device, traces in of_devices.items()
         }
-        assert op_types["CPU:1"]["Exp"] == op_types["CPU:0"]["Exp"] == 2  # one in each step
+        assert op_types["CPU:1"]["Exp"] == op_types["CPU:0"]["Exp"] == 2  # one Exp in each step
         exps = {
             device: values(reader, [trace for trace in traces if trace.op_type == "Exp"])
             for device, traces in of_devices.items()

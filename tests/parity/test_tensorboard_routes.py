@@ -1,6 +1,6 @@
-"""TensorBoard's Debugger V2 plugin answers each of its HTTP routes from an exported dump.
+"""Test that TensorBoard's Debugger V2 plugin answers each of its HTTP routes from an exported dump.
 
-The routes and what they must answer are those that TensorBoard's own tests of the plugin check of TensorFlow's dumps.
+TensorBoard's own tests of the plugin check the same routes and the same facts with TensorFlow's dumps.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.writer.debugger_v2.dumps import rows
 from tfdbg_arrow.debugger_v2.export import export_logdir
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore", DeprecationWarning)  # of an HTML parser that TensorBoard comes with
+    warnings.simplefilter("ignore", DeprecationWarning)  # raised by an HTML parser that TensorBoard contains
     from tensorboard.backend import application
     from tensorboard.plugins import base_plugin
     from tensorboard.plugins.debugger_v2 import debugger_v2_plugin
@@ -33,11 +33,11 @@ NUM_CALLS = 3
 CONCISE_HEALTH = 3
 """The number of this tensor debug mode in TensorFlow's protocol."""
 Get = Callable[..., tuple[int, Any]]
-"""Requests a route with parameters; returns the status and the JSON."""
+"""Requests a route with parameters, and returns the status and the JSON."""
 
 
 def run_program(x: tf.Tensor) -> tf.Tensor:
-    """Calls a function with two inner functions, of which one has a loop, and then runs eager ops on bad values."""
+    """Calls a function with two inner functions, then runs eager ops on bad values. One inner function has a loop."""
 
     @tf.function
     def weighted(parts: tf.Tensor) -> tf.Tensor:
@@ -65,7 +65,7 @@ def run_program(x: tf.Tensor) -> tf.Tensor:
 @pytest.fixture(scope="module")
 def logdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("recorded") / "logdir"
-    tf.compat.v1.reset_default_graph()  # if another test put ops into it, it is recorded as the outermost graph
+    tf.compat.v1.reset_default_graph()  # if another test put ops into this graph, it is recorded as the outermost graph
     x = tf.constant([2.0, 3.0, 4.0])
     with tfdbg_arrow.capture(directory, "CONCISE_HEALTH", graphs="traced"):
         assert float(run_program(x)) == 40.0
@@ -82,7 +82,7 @@ def get(logdir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Get]
 
 
 def _run_once(target: Callable[[], None], interval_sec: float) -> tuple[None, None]:
-    """Reads the dump before the request is answered, instead of again and again in a thread."""
+    """Reads the dump once, before the request is answered, instead of repeatedly in a thread."""
     del interval_sec
     target()
     return None, None
@@ -126,7 +126,7 @@ def test_execution_data(get: Get, logdir: Path) -> None:
     host = rows(logdir, "run")[0]["host_name"]
     assert {(each["host_name"], each["tensor_debug_mode"]) for each in calls + eager} == {(host, CONCISE_HEALTH)}
     assert all(each["stack_frame_ids"] for each in calls + eager)
-    # Each call gets the same tensor and runs the same graph, and makes a tensor of its own.
+    # Each call takes the same tensor and runs the same graph, but makes a different tensor.
     assert len({(each["graph_id"], *each["input_tensor_ids"]) for each in calls}) == 1
     assert len({output for each in calls for output in each["output_tensor_ids"]}) == NUM_CALLS
     assert [each["debug_tensor_values"] for each in calls] == [[[-1.0, 1.0, 0.0, 0.0, 0.0]]] * NUM_CALLS
@@ -157,7 +157,7 @@ def test_graph_execution_data(get: Get) -> None:
         size = 3.0 if trace["op_type"] == "Placeholder" else 1.0
         if trace["op_type"] in ("Unpack", "Mul", "AddV2"):
             assert trace["debug_tensor_value"][1:] == [size, 0.0, 0.0, 0.0]
-    # A summary begins with the id of its tensor. The outputs of an op have consecutive ids.
+    # A summary begins with the ID of its tensor. The outputs of an op have consecutive IDs.
     unpacked = [trace for trace in traces if trace["op_type"] == "Unpack"]
     (first,) = {trace["debug_tensor_value"][0] - trace["output_slot"] for trace in unpacked}
     ids = sorted(trace["debug_tensor_value"][0] for trace in unpacked)
@@ -194,7 +194,7 @@ def test_op_info_has_inputs_and_consumers(get: Get, logdir: Path) -> None:
     assert (product["output_slot"], product["data"]["op_type"]) == (0, "Mul")
     assert (third["output_slot"], third["data"]["op_type"], third["data"]["num_outputs"]) == (2, "Unpack", 3)
     assert product["data"]["graph_ids"] == found["graph_ids"]
-    # Of each output of the op that unpacks: its only consumer, and the input there.
+    # For each output of the op that unpacks: its only consumer, and the index of the consumer's input.
     consumers = [[(each["op_name"], each["input_slot"]) for each in slot] for slot in third["data"]["consumers"]]
     assert consumers == [[(product["op_name"], 0)], [(product["op_name"], 1)], [(op_name, 1)]]
     ((consumer,),) = found["consumers"]

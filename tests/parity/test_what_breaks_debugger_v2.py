@@ -1,6 +1,6 @@
-"""Test programs that crash TensorFlow's Debugger V2 or of which it sees nothing: tfdbg_arrow records all of them.
+"""Test that tfdbg_arrow records programs that crash TensorFlow's Debugger V2 or that it does not record.
 
-The second half checks that Debugger V2 fails as stated. If it happens to work, the test is skipped.
+The second half checks that Debugger V2 fails as expected. If Debugger V2 happens to work, the test is skipped.
 """
 
 from __future__ import annotations
@@ -103,7 +103,8 @@ class TestTfdbgArrow:
         found = run("arguments_and_outside_gradients", tmp_path)
         in_forward = Counter(op_type for op_type, _ in found["graph_tensors"])
         assert {"Placeholder", "Sqrt", "Mul", "SqrtGrad"} <= in_forward.keys()
-        # The calls `__forward_f` and `__inference___backward_f` are joined to their graphs, and rows to the calls.
+        # The calls `__forward_f` and `__inference___backward_f` can be joined with their graphs, and rows with the
+        # calls.
         assert found["calls_with_graph"] == 2
         query = ("SELECT count(DISTINCT execution_index), count(*) FILTER (execution_index IS NULL) FROM tensor_health "
                  "WHERE scope = 'graph'")  # fmt: skip
@@ -167,7 +168,7 @@ FAILURES: dict[str, tuple[str, Callable[[Ended], bool]]] = {
 
 @pytest.fixture(scope="module")
 def of_debugger_v2(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Future[Ended]]]:
-    """How each program ended under Debugger V2. All run at once, because TensorFlow takes long to start."""
+    """The result of each program under Debugger V2. All programs run at once, because TensorFlow starts slowly."""
     directory = tmp_path_factory.mktemp("debugger_v2")
 
     def killed() -> Ended:
@@ -175,7 +176,7 @@ def of_debugger_v2(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[st
         return in_subprocess("debugger_v2", "read", directory / "killed")
 
     def two_workers() -> Ended:
-        # The dumps of two other programs stand for those of two workers.
+        # The dumps of two other programs stand for the dumps of two workers.
         for index, name in enumerate(("other_threads", "arguments_and_outside_gradients")):
             ends[name].result()
             shutil.copytree(directory / name, directory / "shared" / f"worker_{index}")

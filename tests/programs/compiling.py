@@ -1,4 +1,4 @@
-"""Makes XLA compile programs that do not request it."""
+"""Makes XLA compile programs that do not request compilation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import tensorflow as tf
 
 @contextlib.contextmanager
 def compiled() -> Iterator[list[object]]:
-    """Makes XLA compile every Keras model, and every tf.function except those of Keras.
+    """Makes XLA compile every Keras model, and every tf.function that Keras does not define.
 
     Yields:
         A list of the models and functions that have requested XLA so far.

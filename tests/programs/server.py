@@ -1,12 +1,12 @@
 """A process that has imported TensorFlow, and forks a child for each Python program that it is asked to run.
 
-To its program, a child looks like a newly started process: it has its own `__main__`, command line, environment,
+To its program, a child looks like a newly started process: the child has its own `__main__`, command line, environment,
 directory, streams, and `sys.path`. The server's imports are not in `sys.modules` before the program imports them. The
-child ends like an interpreter. Of this file, only one frame is on the stack of the program, as the outermost frame.
+child ends like an interpreter. On the stack of the program, only the outermost frame belongs to this file.
 
 A request is one message on the socket with file descriptor `sys.argv[1]`. The message carries the descriptors of stdin,
 stdout, stderr, and of a socket for the answers. The first answer is a line with the program's process ID. The second
-answer is a line with its wait status.
+answer is a line with the wait status of the program.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ class _Imported(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         module.__spec__ = self._specs[module.__name__]
         module.__loader__ = None if module.__spec__ is None else module.__spec__.loader
         for name, other in self._modules.items():
-            # Add the package's own modules. TensorFlow imports nearly all modules, so add them all for it.
+            # Add the package's own modules. TensorFlow imports nearly all modules, so add all modules for TensorFlow.
             if top in ("tensorflow", "keras") or name.partition(".")[0] == top:
                 sys.modules.setdefault(name, other)
 
 
 def import_all() -> None:
-    """Imports the slow modules, and hides them. This must not leave any threads, because a fork would lose them."""
+    """Imports the slow modules, and hides them. No import may leave threads, because a fork would lose them."""
     before = set(sys.modules)
     for name in IMPORTED:
         importlib.import_module(name)
@@ -75,7 +75,7 @@ def import_all() -> None:
     # Python reseeds its own random numbers after a fork.
     os.register_at_fork(after_in_child=sys.modules["numpy"].random.seed)
     gc.collect()
-    gc.freeze()  # so that the garbage collection of a child does not copy all objects
+    gc.freeze()  # keeps the garbage collection of a child from copying all objects
     sys.meta_path.insert(0, _Imported(modules))
 
 
@@ -98,7 +98,10 @@ def next_program(requests: socket.socket) -> dict[str, Any]:
 
 
 def _fork_and_wait(stdin: int, stdout: int, stderr: int, answers: int) -> None:
-    """Forks again, and returns in the new process, which runs the program. The parent reports its end, and exits."""
+    """Forks again, and returns in the new process, which runs the program.
+
+    The parent waits, reports the end, and exits.
+    """
     program = os.fork()
     if program == 0:
         os.close(answers)
@@ -157,7 +160,7 @@ if __name__ == "__main__":
     become(_request)
     try:
         if _request["words"][0] == "-m":
-            runpy._run_module_as_main(_request["words"][1])  # type: ignore[attr-defined]  # what `python -m` does
+            runpy._run_module_as_main(_request["words"][1])  # type: ignore[attr-defined]  # as `python -m` does
         else:
             exec(code_of(_request["words"][0]), vars(sys.modules["__main__"]))
     except BaseException as _error:

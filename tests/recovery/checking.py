@@ -98,7 +98,7 @@ def column_of(rows: Rows, table: str, name: str) -> list[Any]:
 
 
 def check_first_bad(opened: Logdir, *, first_bad: int, tensors: int) -> None:
-    """Checks the first bad tensor. `first_bad` is its number, counted from 1, or 0 if no tensor was bad."""
+    """Checks the first bad tensor. `first_bad` is the tensor's number, counted from 1, or 0 if no tensor was bad."""
     found = first_nonfinite(opened)
     tensor_rows = opened.rows("SELECT event_index, has_inf_or_nan FROM tensor_health ORDER BY event_index")
     bad = [number for number, (_, is_bad) in enumerate(tensor_rows, start=1) if is_bad]
@@ -114,7 +114,7 @@ def check_first_bad(opened: Logdir, *, first_bad: int, tensors: int) -> None:
 def left_by_a_kill(directory: Path, *, num_calls: int, flushed_after: int, capacity: int = CAPACITY) -> Path:
     """Returns the logdir of a process that was killed after some calls.
 
-    Some rows are in parts, the others in its spool.
+    Some rows are in parts, and the other rows are in the spool.
     """
     counters = np.zeros(len(COUNTERS), np.int64)
     recorder = Recorder(directory / "logdir", counters, seed=1, capacity=capacity)

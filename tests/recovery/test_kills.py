@@ -39,7 +39,7 @@ class Victims:
         )
 
     def kill_one(self, number: int) -> tuple[Path, dict[str, int]]:
-        """Kills a recording at a random moment. Returns its logdir and its counts."""
+        """Kills a recording at a random moment. Returns the logdir and the counts of the recording."""
         generator = random.Random(number)
         logdir, counter = self._directory / f"logdir{number}", self._directory / f"counter{number}"
         counter.write_bytes(bytes(8 * len(COUNTERS)))

@@ -32,7 +32,7 @@ def counts_of(recorder: Recorder) -> dict[str, int]:
 
 @contextlib.contextmanager
 def recording(logdir: Path) -> Iterator[Recorder]:
-    """Yields a recorder whose sink writes only when it is told to."""
+    """Yields a recorder whose sink writes only when a test calls it."""
     made = Recorder(logdir, np.zeros(len(COUNTERS), np.int64), seed=5)
     made.sink._stop.set()
     made.sink._thread.join()
@@ -57,7 +57,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, in
 
 @pytest.fixture
 def left(tmp_path: Path, killed: tuple[Path, dict[str, int]]) -> tuple[Path, dict[str, int]]:
-    """A copy of that logdir, and the counts."""
+    """A copy of the logdir of a killed process, and the counts."""
     logdir, counts = killed
     return copied(logdir, tmp_path / "left"), counts
 
@@ -114,7 +114,7 @@ def test_a_recovery_that_was_killed_can_be_repeated(
     """The recovery dies at the operation with the given number that changes a file."""
     logdir, counts = left
     calls = 0
-    gc.collect()  # so that objects of other tests do not remove their files below
+    gc.collect()  # keeps objects of other tests from removing their files below
 
     def dying(function: Any) -> Any:
         def called(*args: Any, **kwargs: Any) -> Any:

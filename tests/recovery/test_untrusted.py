@@ -61,7 +61,7 @@ def test_torn_and_changed_spools_are_read_safely(left: Path, tmp_path: Path, dat
             if start + offset < len(content):
                 content[start + offset] = value
     path.write_bytes(content[: data.draw(st.one_of(st.none(), st.integers(0, len(content))))])
-    os.utime(paths.journal, (0, 0))  # because a torn journal header does not say on which machine it was written
+    os.utime(paths.journal, (0, 0))  # a torn journal header does not say on which machine it was written
     assert 0 <= look(logdir) <= NUM_CALLS
 
 

@@ -1,8 +1,8 @@
 """A TensorFlow training that crashes or is killed.
 
-When run as a program, this module reads lines of `LOGDIR COUNTER RECORDER NUM_STEPS HOW`. For each line, it forks a
-child that trains. It prints the child's process ID, another line once the child has trained a step, and the exit status
-once the child is dead. The child counts its trained steps in a file that it shares with the killer.
+When run as a program, this module reads lines of `LOGDIR COUNTER RECORDER NUM_STEPS HOW`. For each line, this process
+forks a child that trains. It prints the child's process ID, another line once the child has trained a step, and the
+exit status once the child is dead. The child counts its trained steps in a file that it shares with the killer.
 """
 
 from __future__ import annotations
@@ -42,10 +42,11 @@ class Trainer:
         """Starts a training and waits until it has trained one step.
 
         Args:
-            directory: Directory for its logdir and its counter.
-            recorder: One of RECORDERS. It records the training in full.
+            directory: Directory for the logdir and the counter of the training.
+            recorder: One of RECORDERS. The recorder records the training in full.
             num_steps: Number of steps to train.
-            how: How the training crashes after a few steps: `segv`, `exit` or `abort`. `-` means that it does not.
+            how: How the training crashes after a few steps: `segv`, `exit` or `abort`. `-` means that the training does
+                not crash.
 
         Returns:
             The process ID of the training.

@@ -34,7 +34,7 @@ Row = dict[str, Any]
 
 
 class Context(NamedTuple):
-    """One pass through the ops of one graph. `graph_id` tells which graph it is."""
+    """One pass through the ops of one graph. `graph_id` identifies the graph."""
 
     step_id: int | None
     frame_id: int | None
@@ -47,8 +47,9 @@ class Tensor(NamedTuple):
     """A tensor that a program computed, with or without a row.
 
     Attributes:
-        context: Context of a graph's tensor. None for an execution and for an external tensor.
-        op: Name of the op, `execution_index`, or `tensor_id` of an external tensor (then `slot` is None).
+        context: Context of a tensor of a graph. None for a tensor of an execution and for an external tensor.
+        op: Name of the op, `execution_index`, or `tensor_id` of an external tensor. For an external tensor, `slot` is
+            None.
         slot: Index of the output.
     """
 
@@ -113,11 +114,11 @@ class Flow:
             for context in list(self._seen):
                 self._add_callers(context, is_in_loop=is_in_loop)
         waiting = list(self._seen)
-        for context in waiting:  # which grows
+        for context in waiting:  # the list grows in the loop
             waiting += self._add_silent_callees(context)
 
     def _add_silent_callees(self, context: Context) -> list[Context]:
-        """Adds the contexts of functions that a context called and that have no rows. Returns these contexts."""
+        """Adds the contexts of functions without rows that a context called. Returns these contexts."""
         found = []
         calls = (call for key, calls in self._calls.items() if key[0] == context.graph_id for call in calls)
         for call in calls:
@@ -137,12 +138,12 @@ class Flow:
 
     @staticmethod
     def _silent_callee(context: Context, call: Row) -> Context:
-        """Returns the context of a function or branch that an op called, if it has no rows."""
+        """Returns the context of a function or branch without rows that an op called."""
         site = f"{context.call_site}/{call['op_name']}" if context.call_site else str(call["op_name"])
         return context._replace(call_site=site + _suffix(call), graph_id=call["callee_graph_id"])
 
     def _session(self, context: Context | None) -> str | None:
-        """Returns the function of the session's run in which a context ran, or None outside sessions."""
+        """Returns the function of the session's run that a context belongs to, or None outside sessions."""
         name = self._executions.get(None if context is None else self._execution_of(context), {}).get("op_type")
         return name if name in self._mode.sessions else None
 
@@ -166,7 +167,7 @@ class Flow:
         context = Context(*(row[column] for column in Context._fields))
         if context.step_id is None:  # an unknown context equals no other context
             context = context._replace(iteration=~row["event_index"])
-        # A node that the optimizer made can run in a loop and have the call site of the outermost graph.
+        # A node that the optimizer made can run in a loop although it has the call site of the outermost graph.
         is_misplaced = not row["call_site"] and row["frame_id"] and (row["graph_id"], row["op_name"]) not in self._ops
         if context.step_id is not None and context not in self._seen and not is_misplaced:
             self._seen[context] = row["event_index"], row["execution_index"]
@@ -176,7 +177,7 @@ class Flow:
             self._executed_graphs[context.step_id] = row["executed_graph_id"]
 
     def _add_callers(self, context: Context, *, is_in_loop: bool) -> None:
-        """Adds the callers of a context that have no rows. Calls by loops need all other contexts to be known."""
+        """Adds the callers without rows of a context. To add calls by loops, all other contexts must be known."""
         seen = self._seen[context]
         while (level := self._level_of(context)) and (is_in_loop or level[0]["attribute"] not in _LOOP):
             context, _ = self._caller(context)
@@ -196,7 +197,7 @@ class Flow:
         return op_type
 
     def stored(self, graph_id: int) -> set[str | int]:
-        """Returns the ops whose outputs are put into a TensorArray or a stack in a graph."""
+        """Returns the ops of a graph whose outputs are put into a TensorArray or a stack."""
         ops = (row for row in self._ops.values() if row["graph_id"] == graph_id and _STORING.fullmatch(row["op_type"]))
         return {edge["source_op_name"] for row in ops for edge in self._edges[graph_id, row["op_name"]]}
 
@@ -207,7 +208,7 @@ class Flow:
                 yield from values if op_type not in ("MakeIterator", "") else ()
 
     def used_outputs(self, dtypes: re.Pattern[str]) -> Iterator[tuple[Tensor, str, list[Tensor]]]:
-        """Yields (output, op type, inputs in the program) of ops of graphs that ran, if something takes the output."""
+        """Yields (output, op type, inputs in the program) for each used output of the ops of graphs that ran."""
         outputs = _grouped((row for row in self._outputs.values() if dtypes.fullmatch(row["dtype"] or "")), "graph_id")
         edges = self.rows("graph_op_input")
         used = {(edge["graph_id"], edge["source_op_name"], edge["source_output_slot"]) for edge in edges}
@@ -223,7 +224,7 @@ class Flow:
                     yield made, op_type, self._edge_inputs(context, row["op_name"])
 
     def recorded_users(self, tensor: Tensor) -> Iterator[Tensor]:
-        """Yields the first output of each op that takes a tensor in the program and is recorded whenever it runs."""
+        """Yields the first output of each op that takes a tensor in the program, if the op is recorded in each run."""
         assert tensor.context is not None
         graph_id = tensor.context.graph_id
         for key in [key for key in self._edges if key[0] == graph_id]:
@@ -240,7 +241,7 @@ class Flow:
     # Inputs
 
     def is_at_border(self, tensor: Tensor) -> bool:
-        """Returns whether a tensor is at a border, so that no op computed it there."""
+        """Returns whether a tensor is at a border. No op computed such a tensor."""
         return self._across(tensor) is not None
 
     def inputs(self, tensor: Tensor) -> list[Tensor]:
@@ -252,7 +253,10 @@ class Flow:
         return [source for _, source in self.numbered_inputs(tensor)]
 
     def numbered_inputs(self, tensor: Tensor) -> list[tuple[int | None, Tensor]]:
-        """Returns the inputs of a tensor, each with the index of the input of the op. The index is None at a border."""
+        """Returns the inputs of a tensor, each with its index among the inputs of the op.
+
+        The index is None at a border.
+        """
         across = self._across(tensor)
         if across is not None:
             return [(None, source) for source in across]
@@ -275,7 +279,7 @@ class Flow:
         return found
 
     def is_known(self, tensor: Tensor) -> bool:
-        """Returns whether all inputs of a tensor's op are known. If they are, an origin is proven."""
+        """Returns whether all inputs of a tensor's op are known. An origin with this property is proven."""
         seen: set[Tensor] = set()
         waiting = [tensor]
         while waiting:
@@ -327,7 +331,10 @@ class Flow:
         return self._nodes.get((executed_graph_id, tensor.context.graph_id, tensor.context.call_site, tensor.op))
 
     def _op_inputs(self, tensor: Tensor) -> list[tuple[int, Tensor]]:
-        """Returns the inputs that an op took when it ran. If some are unknown, adds its inputs in the program."""
+        """Returns the inputs that an op took when it ran.
+
+        If some are unknown, adds the inputs of the op in the program.
+        """
         if self._mode.type_of(tensor.context.graph_id, tensor.op) in BORDERS:
             return self._inputs_at_border(tensor)
         ran, is_known = self._node_inputs(tensor)
@@ -341,7 +348,10 @@ class Flow:
         return [(index, self._where_recorded(source)) for index, source in ran + program]
 
     def _where_recorded(self, source: Tensor) -> Tensor:
-        """Returns the tensor of iteration 0 for a tensor that entered a loop, as it is the same in all iterations."""
+        """Returns the tensor, or the same tensor in iteration 0 if it entered a loop.
+
+        A tensor that enters a loop has the same value in all iterations.
+        """
         if not self._mode.is_enter(source.context.graph_id, source.op):
             return source
         return source._replace(context=source.context._replace(iteration=0))
@@ -367,7 +377,7 @@ class Flow:
 
     @functools.cached_property
     def _frames(self) -> dict[tuple[int | None, int, str | None, str], dict[int | None, tuple[int, int, int]]]:
-        """For each loop of TensorFlow 1, its frames: first event, last iteration, last iteration of a loop variable."""
+        """The frames of each loop of TensorFlow 1: first event, last iteration, last iteration of a loop variable."""
         found: Any = defaultdict(dict)
         for (context, op, _), row in self.health.items():
             part = None if context is None else self._mode.parts(context.graph_id).get(op)
@@ -392,7 +402,7 @@ class Flow:
         return _entries_of(in_order, passes).get(context.frame_id, (None, None))
 
     def _last_inside(self, source: Tensor) -> list[Tensor]:
-        """Returns the tensor of the iteration that ended the loop that a pass entered, if this iteration is known."""
+        """Returns the tensor of the last iteration of the loop that a pass entered, if this iteration is known."""
         context = source.context
         part = self._mode.parts(context.graph_id).get(source.op)
         if part is None:
@@ -408,7 +418,10 @@ class Flow:
         return [source._replace(context=context._replace(frame_id=entered[0], iteration=frames[entered[0]][2]))]
 
     def _node_inputs(self, tensor: Tensor) -> tuple[list[tuple[int, Tensor]], bool]:
-        """Returns the inputs of an op by the edges that ran, without borders, and whether these are all inputs."""
+        """Returns the inputs of an op by the edges that ran, without borders.
+
+        Also returns whether these are all inputs.
+        """
         node = self._node(tensor)
         found = []
         is_known = node is not None
@@ -422,7 +435,7 @@ class Flow:
             context = tensor.context._replace(call_site=source["call_site"], graph_id=source["graph_id"])
             made = Tensor(context, source["op_name"] or source["node_name"], edge["source_output_slot"])
             found.append((edge["input_index"], made))
-        if node is None:  # an absorbed op, perhaps computed by a node that was made for it
+        if node is None:  # the op is absorbed; a node that was made for it may compute it
             executed_graph_id = self._executed_graphs.get(tensor.context.step_id)
             place = executed_graph_id, tensor.context.graph_id, tensor.context.call_site
             nodes = self._nodes_made_for[*place, tensor.op]
@@ -496,7 +509,7 @@ class Flow:
         return found
 
     def _argument(self, context: Context, op: str | int) -> list[Tensor] | None:
-        """Returns the tensor that a Placeholder holds, or None if the op is no argument of its graph."""
+        """Returns the tensor that a Placeholder holds, or None if the op is not an argument of its graph."""
         index = self._execution_of(context)
         name = self._executions.get(index, {}).get("op_type")
         rows = (self._arguments.get((other, op)) for other in self._variants(context.graph_id, name))
@@ -525,11 +538,11 @@ class Flow:
         found = []
         for call in body or calls:
             callees = self._own_callees(context, call)
-            if not callees and call["attribute"] not in _LOOP | _BRANCHES:  # the function ran and left no rows
+            if not callees and call["attribute"] not in _LOOP | _BRANCHES:  # the function ran, but has no rows
                 callees = [self._silent_callee(context, call)]
             if body and not callees:
                 if call["callee_graph_id"] is None:
-                    return []  # the body was not recorded, so nothing shows whether it ran
+                    return []  # the body was not recorded, so it is unknown whether it ran
                 if any(self._is_lost(self._caller(other)) for other in self._callees(context, call)):
                     return []  # one of these frames may begin here
                 return self._edge_inputs(context, op)[slot : slot + 1] if slot is not None else []
@@ -540,7 +553,7 @@ class Flow:
         return found
 
     def _source(self, tensor: Tensor) -> Tensor:
-        """Returns where a tensor without a row comes from, across borders and Identity."""
+        """Returns the tensor from which a tensor without a row comes, across borders and Identity."""
         for _ in range(_MAX_PATH):
             across = None if tensor in self.health else self._across(tensor)
             if across is None and tensor not in self.health and tensor.context is not None:
@@ -552,7 +565,7 @@ class Flow:
         return tensor
 
     def _silent_result(self, context: Context, calls: list[Row], slot: int | None) -> list[Tensor]:
-        """Returns the result of branches without rows if all that can have run return the same tensor."""
+        """Returns the result of branches without rows, if all branches that can have run return the same tensor."""
         if any(self._caller(other) == (context, each) for each in calls for other in self._callees(context, each)):
             return []
         start = f"{context.call_site}/" if context.call_site else ""
@@ -565,7 +578,7 @@ class Flow:
         return list(found) if len(found) == 1 else []
 
     def _leaves_rows(self, context: Context, call: Row) -> bool:
-        """Returns whether a branch has a row of its own whenever it runs."""
+        """Returns whether a branch has at least one row of its own each time that it runs."""
         graph_id = call["callee_graph_id"]
         if graph_id not in self._recorded_sites:
             return any(row["is_recorded"] for key, row in self._outputs.items() if key[0] == graph_id)
@@ -575,7 +588,7 @@ class Flow:
 
     @functools.cached_property
     def _recorded_sites(self) -> dict[int, set[str]]:
-        """Returns for each optimized graph the call sites that have a node with rows."""
+        """The call sites of each optimized graph that have a node with rows."""
         found: dict[int, set[str]] = {}
         for row in self.rows("executed_op"):
             if row["graph_id"] is not None:
@@ -608,7 +621,7 @@ class Flow:
         return found
 
     def _caller(self, context: Context) -> tuple[Context, Row] | None:
-        """Returns the context and the call that called a context, or None if there is no caller or it is unknown."""
+        """Returns the context and the call that called a context, or None if there is no caller or no known caller."""
         level = self._level_of(context)
         if not level:
             return None
@@ -621,7 +634,7 @@ class Flow:
 
     @staticmethod
     def _is_lost(caller: tuple[Context, Row] | None) -> bool:
-        """Returns whether it is unknown in which iteration a caller called."""
+        """Returns whether the iteration of a call is unknown."""
         return caller is not None and caller[0].iteration is None
 
     def _level_of(self, context: Context) -> tuple[Row, str] | tuple[()] | None:
@@ -632,7 +645,10 @@ class Flow:
 
     @functools.cache  # noqa: B019
     def _level(self, graph_id: int, site: str | None, root: int | None) -> tuple[Row, str] | tuple[()] | None:
-        """Returns `_level_of` for a graph at a call site. `root` is the outermost graph, or None for any graph."""
+        """Returns the same as `_level_of`, for a graph at a call site.
+
+        `root` is the outermost graph, or None for any.
+        """
         if not site:
             return () if root in (None, graph_id) else None
         for name in ("", r"_\d+"):
@@ -660,7 +676,7 @@ class Flow:
     def _entries(
         self, step_id: int | None, site: str | None, graph_id: int, op: str
     ) -> dict[int | None, tuple[int | None, int | None]]:
-        """Returns the entry of each frame of a loop. Entries and frames are paired in the order in which they began."""
+        """Returns the entry of each frame of a loop. Entries and frames are paired in the order of their start."""
         outer = Context(step_id, 0, 0, site, graph_id)
         first: dict[int | None, int] = {}
         for call in self._calls[graph_id, op]:
@@ -712,7 +728,7 @@ class Flow:
         return None
 
     def _order(self, context: Context | None, op: str | int) -> tuple[int, ...]:
-        """Returns a key that orders the ops that use resources as the program does."""
+        """Returns a sort key: it puts the ops that use resources into the order of the program."""
         if context is None:
             return (self._executions[op]["event_index"],)
         node = self._node(Tensor(context, op, 0)) or {}
@@ -725,17 +741,17 @@ class Flow:
         return (*self._order(caller[0], caller[1]["op_name"]), context.iteration or 0, position)
 
     def _is_placed(self, context: Context) -> bool:
-        """Returns whether it is known in which iteration each loop around a context was entered."""
+        """Returns whether the entry of each loop around a context is known."""
         caller = self._caller(context)
         return caller is None or (not self._is_lost(caller) and self._is_placed(caller[0]))
 
     def _step_start(self, step_id: int | None) -> int:
-        """Returns the smallest `event_index` of a step that no recorded execution started."""
+        """Returns the smallest `event_index` of a step without a recorded execution."""
         sites = self._sites[step_id].values() if step_id in self._sites else ()
         return min((self._seen[context][0] for site in sites for context in site), default=-1)
 
     def _content(self, handle: Any, context: Context | None, op: str | int) -> list[Tensor]:
-        """Returns the tensors that determine what a resource held when an op took it."""
+        """Returns the tensors that determine the content of a resource when an op took it."""
         if isinstance(handle, tuple):
             before = [write[1:] for write in self._session_writes_before(handle, context, op)]
         else:
@@ -754,14 +770,14 @@ class Flow:
         return [before[-1][0]] if before else []
 
     def _session_place(self, context: Context, op: str | int) -> tuple[int | None, str, tuple[int, ...]]:
-        """Returns where an op of a session's run ran: (execution, op of the session's graph, order within its call)."""
+        """Returns the position of an op in a session's run: (execution, op of the session's graph, order in a call)."""
         index, order = self._execution_of(context), self._order(context, op)
         while (caller := self._caller(context)) is not None:
             context, op = caller[0], caller[1]["op_name"]
         return index, str(op), order[2:]
 
     def _session_writes_before(self, handle: Any, context: Context, op: str | int) -> list[Any]:
-        """Returns the writes to a variable of a session before an op ran, in order, as (output, op type, values)."""
+        """Returns the writes to a variable of a session before an op, in order: (output, op type, values)."""
         index, outer, inner = self._session_place(context, op)
         session = self._executions[index]["op_type"]
         start, needed = self._executions[index]["event_index"], self._mode.before(session, outer)
@@ -776,7 +792,7 @@ class Flow:
 
     @functools.cached_property
     def _session_writes(self) -> dict[Any, list[Any]]:
-        """The writes to each variable of a session: (place, output of the op, op type, values)."""
+        """The writes to each variable of a session: (position, output of the op, op type, values)."""
         found: dict[Any, list[Any]] = defaultdict(list)
         for context in self._seen:
             if self._session(context) is None:
@@ -834,7 +850,7 @@ class Flow:
         return found
 
     def _silent_branches(self, writing: set[int]) -> Iterator[Context]:
-        """Yields the contexts of branches without rows that may have run, and of the graphs that they call."""
+        """Yields the contexts of branches without rows that may have run, and of graphs that these branches call."""
         of_graph: dict[int, list[list[Row]]] = defaultdict(list)
         for (graph_id, _), calls in self._calls.items():
             if calls and any(self._calls_any(call, writing, frozenset()) for call in calls):
@@ -875,7 +891,7 @@ class Flow:
 
 
 def _entries_of(frames: list[Any], entries: list[Any]) -> dict[Any, Any]:
-    """Returns the entry of each frame of a loop. `frames` and `entries` are in the order in which they began."""
+    """Returns the entry of each frame of a loop. `frames` and `entries` are in the order of their start."""
     in_order = dict(zip(frames, entries, strict=True)) if len(entries) == len(frames) else {}
     if None in frames or any(frame_id is None for frame_id, _ in entries):
         return in_order
@@ -891,7 +907,7 @@ def _entries_of(frames: list[Any], entries: list[Any]) -> dict[Any, Any]:
 
 
 def _name_of(frame_id: int, entry: tuple[int, int]) -> int:
-    """Returns the hash of the name of the loop whose entry made a frame, by inverting two calls of Hash64Combine."""
+    """Returns the hash of the loop's name for a frame and its entry, by inverting two calls of Hash64Combine."""
     name = frame_id % 2**64
     for first in (part % 2**64 for part in entry):
         name = ((name ^ first) - 0x9E3779B97F4A7800 - (first << 10) - (first >> 4)) % 2**64
@@ -921,5 +937,5 @@ def _suffix(call: Row) -> str:
 
 
 def _tail(call: Row, number: str) -> str:
-    """Returns a pattern for the text that a call adds to its op's call site. `number` may follow the op's name."""
+    """Returns a pattern for the text that a call adds to a call site. `number` may follow the op's name."""
     return rf"{re.escape(call['op_name'])}{number}{_suffix(call)}(?:/_\d+)?"

@@ -1,4 +1,4 @@
-"""The rules of the specification about TensorFlow 1: runs of sessions, and loops and branches that are ops."""
+"""The rules of the specification about TensorFlow 1: runs of sessions, and loops and branches that consist of ops."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Row = dict[str, Any]
 
 
 class GraphMode:
-    """Tells which ops an op of a session's graph needs, and which loop an op is in.
+    """Finds the ops that an op of a session's graph needs, and the loop that contains an op.
 
     Args:
         functions, arguments, results: The rows of `graph_function` and of the tables of its arguments and results.
@@ -76,7 +76,7 @@ class GraphMode:
 
     @functools.cache  # noqa: B019
     def before(self, function: str, op: str | None) -> dict[str, int]:
-        """Returns the ops that an op depends on, or all ops that ran if `op` is None, with their places in order."""
+        """Returns the ops that an op depends on, or all ops that ran if `op` is None, with their positions in order."""
         start = self._asked[function] if op is None else list(self.needs(function, op))
         places: dict[str, int] = {}
         seen: set[str] = set()
@@ -135,13 +135,13 @@ class GraphMode:
         return self.type_of(graph_id, op) in _MERGES and any(self.type_of(graph_id, s) in _NEXTS for s in sources)
 
     def is_enter(self, graph_id: int, op: str) -> bool:
-        """Returns whether an op hands a tensor into a loop."""
+        """Returns whether an op passes a tensor into a loop."""
         return self.type_of(graph_id, op) in _ENTERS
 
     def is_exit(self, graph_id: int, op: str) -> bool:
-        """Returns whether an op hands a tensor out of a loop."""
+        """Returns whether an op passes a tensor out of a loop."""
         return self.type_of(graph_id, op) in _EXITS
 
     def is_next(self, graph_id: int, op: str) -> bool:
-        """Returns whether an op hands a tensor to the next iteration."""
+        """Returns whether an op passes a tensor to the next iteration."""
         return self.type_of(graph_id, op) in _NEXTS

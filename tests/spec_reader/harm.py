@@ -25,7 +25,7 @@ _NEVER_BAD = re.compile(r"bool|string|q?u?int\d+")
 
 
 def most_harmful(run: Run) -> tuple[Origin | None, str | None]:
-    """Returns the origin that is first by harm, and its harm: `variable`, `result`, or None if no bad tensor did harm.
+    """Returns the first origin by harm, and its harm: `variable`, `result`, or None if no bad tensor did harm.
 
     Roles other than `gradient` are not considered.
     """
@@ -41,7 +41,10 @@ def most_harmful(run: Run) -> tuple[Origin | None, str | None]:
 
 
 def _first_loss(run: Run, written: list[Tensor]) -> Tensor | None:
-    """Returns the first root of a loss that was returned before or with the first write of bad values, or None."""
+    """Returns the first root of a bad loss, or None.
+
+    The first write of bad values must not be earlier than the loss.
+    """
     of_loss = {(row["forward_graph_id"], row["forward_op_name"]) for row in run.rows("graph_op")}
     of_loss |= {("execution", row["forward_execution_index"]) for row in run.rows("execution")}
     results = next(tensors for harm, tensors in _harmed(run) if harm == "result")
@@ -55,7 +58,7 @@ def _first_loss(run: Run, written: list[Tensor]) -> Tensor | None:
 
 
 def _op_of(run: Run, tensor: Tensor) -> tuple[object, object]:
-    """Returns the graph and op, or the execution, that made a tensor, in the form of a gradient's forward columns."""
+    """Returns the graph and op, or the execution, of a tensor, in the form of the columns for a forward op."""
     row = run.health[tensor]
     return ("execution", row["execution_index"]) if tensor.context is None else (row["graph_id"], row["op_name"])
 
@@ -75,13 +78,13 @@ def bad_tensors(run: Run) -> list[Tensor]:
 
 
 def _harmed(run: Run) -> list[tuple[str, list[Tensor]]]:
-    """Returns the kinds of harm, the greatest first, each with the bad tensors that did this harm."""
+    """Returns the kinds of harm, the greatest harm first, each with the bad tensors that did this harm."""
     bad = bad_tensors(run)
     return [("variable", _written(run)), ("result", [*_results(run, bad), *_decided(run), *_cut_off(run, bad)])]
 
 
 def _by_start(run: Run, tensors: list[Tensor]) -> list[tuple[tuple[int, int], list[Tensor]]]:
-    """Returns (start, tensors) of each execution, and of each step outside of executions, in order."""
+    """Returns (start, tensors) for each execution, and for each step outside of executions, in order."""
     by_execution: dict[tuple[str, int | None], list[Tensor]] = defaultdict(list)
     for tensor in tensors:
         row = run.health[tensor]
@@ -102,19 +105,19 @@ def _by_start(run: Run, tensors: list[Tensor]) -> list[tuple[tuple[int, int], li
 
 
 def _place(run: Run, root: Tensor) -> tuple[Any, ...]:
-    """Returns a key that orders roots as the program computes them. Within a call, proven origins come first."""
+    """Returns a sort key: it puts roots into the order of the program. Within a call, proven origins come first."""
     position = run.position(root)
     return position[0], root not in run.origins() or not run.is_known(root), position
 
 
 def bad_inputs(run: Run, tensor: Tensor) -> list[Tensor]:
-    """Returns the nearest bad rows that an op took."""
+    """Returns the nearest bad tensors with rows behind the inputs of an op."""
     behind = [*run.nearest_rows(tensor), *run.behind_exponentials(tensor)]
     return [source for source in behind if run.kinds_of_row(run.health[source])]
 
 
 def roots_of(run: Run, tensors: Iterable[Tensor]) -> set[Tensor]:
-    """Returns the bad tensors from which the bad values of the given tensors come."""
+    """Returns the bad tensors that created the bad values of the given tensors."""
     found: set[Tensor] = set()
     seen: set[Tensor] = set()
     waiting = list(tensors)
@@ -205,7 +208,7 @@ def _cut_off(run: Run, bad: list[Tensor]) -> list[Tensor]:
 
 
 def _next_call(run: Run, index: int) -> int | None:
-    """Returns the execution that shows that the error of another execution was caught, or None if it was not caught."""
+    """Returns the execution that proves that the error of an execution was caught, or None if it was not caught."""
     errors = {row["execution_index"]: row["error_type"] for row in run.rows("execution_error")}
     if errors.get(index) in (None, "OutOfRangeError") or "NonFiniteError" in errors.values():
         return None
@@ -248,7 +251,7 @@ def _computes(run: Run, row: Row, user: Row) -> bool:
 
 
 def _cause(run: Run, root: Tensor) -> Tensor:
-    """Returns the first root of the bad outputs of a gradient's forward op, or the given root if there is none."""
+    """Returns the first root of the bad outputs of a gradient's forward op, or the given root if none is bad."""
     behind = bad_outputs_of_forward_op(run, root)
     behind = behind or _after_forward_op(run, root)
     behind = behind or [each for each in run.unlinked(root) if run.kinds_of_row(run.health[each])]
@@ -256,7 +259,7 @@ def _cause(run: Run, root: Tensor) -> Tensor:
 
 
 def _after_forward_op(run: Run, root: Tensor) -> list[Tensor]:
-    """Returns the roots in the call's forward pass that were computed from the result of a gradient's forward op."""
+    """Returns the roots in a call's forward pass that were computed from the result of the gradient's forward op."""
     own, code = run.health[root], run.code(root)
     if code.get("forward_op_name") is None or own["execution_index"] is None:
         return []
@@ -276,7 +279,7 @@ def _after_forward_op(run: Run, root: Tensor) -> list[Tensor]:
 
 
 def bad_outputs_of_forward_op(run: Run, gradient: Tensor) -> list[Tensor]:
-    """Returns the bad tensors of a gradient's forward op, from the last call before the gradient that ran the op."""
+    """Returns the bad tensors of a gradient's forward op, from the op's last run before the gradient."""
     code = run.code(gradient)
     if code.get("forward_op_name") is not None:
         columns, key = ("graph_id", "op_name"), (code["forward_graph_id"], code["forward_op_name"])

@@ -1,7 +1,7 @@
-"""Compares the view `tensor_input` with the inputs that the reader finds by the specification alone.
+"""Compares the view `tensor_input` with the inputs that the reader finds.
 
-The module compares edges between rows of tensor_health. An edge has a tensor, the index of an input of its op, and a
-nearest recorded tensor behind this input.
+The module compares edges between rows of tensor_health. An edge consists of a tensor, the index of an input of its op,
+and a nearest recorded tensor behind this input.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tfdbg_arrow.query import open_logdir as open_for_queries
 _NEVER_BAD = re.compile(r"bool|string|q?u?int\d+")
 
 Edge = tuple[int, int, int]
-"""(event_index of a tensor, index of the input or -1 at a border, event_index of a nearest tensor behind the input)."""
+"""(event_index of a tensor, input index or -1 at a border, event_index of a nearest recorded tensor behind it)."""
 
 
 def differences(logdir: Path) -> list[str]:

@@ -1,7 +1,7 @@
 """The structure of a random program: eager code that calls graphs. The graphs are traced as TensorFlow traces them.
 
-A graph captures a tensor from outside with a Placeholder. A branch or a loop's body captures from the graph around
-it. All tensors are float32 vectors, except the counters and predicates of control flow.
+A graph captures a tensor from outside with a Placeholder. A branch or a loop's body captures tensors from the graph
+around it. All tensors are float32 vectors, except the counters and predicates of control flow.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Variable:
 
 @dataclass(eq=False)
 class EagerSymbol:
-    """An eager tensor. It is computed when the program runs; graphs that use it capture it."""
+    """An eager tensor. It is computed when the program runs, and graphs that use it capture it."""
 
     number: int
 
@@ -59,7 +59,7 @@ Source = Symbol | Variable | EagerSymbol
 
 @dataclass(frozen=True)
 class Poison:
-    """A bad value that an op puts into its output in one of its runs, counted from 0, or in each run (-1)."""
+    """A bad value that an op puts into its output in one run of the op, counted from 0, or in each run (-1)."""
 
     value: float
     at_run: int
@@ -111,7 +111,7 @@ class Graph:
         return symbol
 
     def capture(self, source: Source) -> Symbol:
-        """Returns the symbol of a tensor or a variable in this graph, adding a Placeholder if it is from outside."""
+        """Returns the symbol of a tensor or a variable in this graph. Adds a Placeholder for a value from outside."""
         if isinstance(source, Symbol) and source.graph is self:
             return source
         if self.around is not None:
@@ -128,7 +128,7 @@ class Graph:
 
         Args:
             callee: The function.
-            arguments: Its arguments.
+            arguments: The arguments of the call.
             target: An argument, or a variable. The gradient is then applied to the variable.
         """
         return self.add("Gradient", (target, *arguments), num_outputs=2, calls=(callee,))
@@ -139,7 +139,7 @@ class Graph:
         return self.add(op_type, [predicate], num_outputs=len(branches[0].results), calls=tuple(branches))
 
     def looped(self, start: list[Symbol], *, body: Graph, cond: Graph, num_iterations: int) -> list[Symbol]:
-        """Adds a While and returns its final loop variables. `start` holds their initial values; a counter is added."""
+        """Adds a While with a counter, and returns its final loop variables. `start` holds their initial values."""
         inputs = [*self.add("Const"), *start]
         calls = (body, cond)
         return self.add("While", inputs, num_outputs=len(inputs), calls=calls, num_iterations=num_iterations)[1:]
@@ -169,7 +169,7 @@ class EagerCall:
     """A call of a function from eager code.
 
     Attributes:
-        gradient: The gradient of the first output by `target`, or None.
+        gradient: The gradient of the first output with respect to `target`, or None.
         target: An argument or a variable.
     """
 
@@ -185,7 +185,7 @@ Statement = Constant | EagerOp | EagerCall
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """A program. `is_large` tells whether its tensors are so large that TensorFlow captures them as arguments."""
+    """A program. `is_large` says if its tensors are so large that TensorFlow captures them as arguments."""
 
     variables: tuple[Variable, ...]
     statements: tuple[Statement, ...]

@@ -96,7 +96,7 @@ class _Writer:
         return EagerCall(graph, arguments, outputs)
 
     def _gradient(self) -> EagerCall:
-        """Returns a call of a function, with the gradient of its first result by its first argument or a variable."""
+        """Returns a call of a function, with the gradient of its first result for its first argument or a variable."""
         call = self._call(self._choice(self._functions))
         target = self._choice([call.arguments[0], *self._variables])
         gradient = self._new_eager()

@@ -1,7 +1,7 @@
-"""Independent reader of the format. It finds the origins of bad values with Polars and the specification alone.
+"""A reader of the format that uses only Polars and the specification. It finds the origins of bad values.
 
-The module uses nothing of tfdbg_arrow. It tests whether `spec/README.md` and `spec/tables.md` are enough to answer the
-main question: which op made the first NaN or infinity? It reads any logdir on a local disk.
+The module uses no code of tfdbg_arrow. It tests whether `spec/README.md` and `spec/tables.md` are enough to answer the
+main question: which op made the first NaN or infinity? The reader reads any logdir on a local disk.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class FormatError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Origin:
-    """An op output that holds a kind of bad value that no input of its op holds."""
+    """An op output with a kind of bad value that no input of the op has."""
 
     run_id: str
     event_index: int
@@ -70,7 +70,7 @@ def _lines(path: Path) -> Iterator[Row]:
 
 
 def _live_parts(logdir: Path, manifest: Path) -> dict[str, Row]:
-    """Returns the `add` entries of the live parts of a run by path."""
+    """Returns the `add` entries of the live parts of a run, by path."""
     run_id = manifest.stem
     if not _RUN_ID.fullmatch(run_id):
         raise FormatError(f"{run_id!r} is not a run id")
@@ -89,7 +89,7 @@ def _live_parts(logdir: Path, manifest: Path) -> dict[str, Row]:
 
 
 def _read_parts(logdir: Path, manifest: Path) -> dict[str, polars.DataFrame]:
-    """Returns the rows of a run by table."""
+    """Returns the rows of a run, by table."""
     parts = defaultdict(list)
     for path, part in _live_parts(logdir, manifest).items():
         content = (logdir / path).read_bytes()
@@ -116,7 +116,7 @@ def open_logdir(logdir: Path) -> list[Run]:
         try:
             tables = _read_parts(logdir, manifest)
         except FileNotFoundError:
-            tables = _read_parts(logdir, manifest)  # a part was replaced in the meantime
+            tables = _read_parts(logdir, manifest)  # a part was replaced after the manifest was read
         runs.append(Run(manifest.stem, tables))
     return sorted(runs, key=lambda run: run.start)
 
@@ -126,7 +126,7 @@ class Run(Flow):
 
     @functools.cache  # noqa: B019
     def origins(self) -> dict[Tensor, frozenset[str]]:
-        """Returns the origins with the kinds of bad values that each of them made, in the order of `event_index`."""
+        """Returns the origins with the kinds of bad values that each origin made, in the order of `event_index`."""
         found = {}
         for tensor, row in self.health.items():
             made = self.kinds_of_row(row)
@@ -137,7 +137,7 @@ class Run(Flow):
         return found
 
     def first(self) -> Origin | None:
-        """Returns the first origin, in the order of the program, into which no other origin flows."""
+        """Returns the first origin, in the order of the program, that no other origin flows into."""
         origins = self.origins()
         for tensor in sorted(origins, key=self.position):
             before = itertools.chain(self.ancestors(tensor), self.unlinked(tensor))
@@ -146,7 +146,7 @@ class Run(Flow):
         return None
 
     def behind_exponentials(self, tensor: Tensor) -> list[Tensor]:
-        """Returns the tensors with -Inf whose exponentials are the zeros that a Log turned into -Inf."""
+        """Returns the -Inf tensors behind a Log of zeros, if these zeros are the exponentials of the -Inf elements."""
         row = self.health[tensor]
         if row["op_type"] != "Log" or not row["num_neg_inf"] or row["num_nan"] or row["num_pos_inf"]:
             return []
@@ -173,9 +173,10 @@ class Run(Flow):
         return [source for source in self.ancestors(tensor, is_through_rows=False) if source in self.health]
 
     def unlinked(self, tensor: Tensor) -> list[Tensor]:
-        """Returns the tensors that may come before a tensor although no row links them to it.
+        """Returns the tensors from which a tensor may have been computed, although no row links the two.
 
-        The tensor is an element of a pipeline, the result of a call without rows, or was in a TensorArray or a stack.
+        Such a tensor is an element of a pipeline, the result of a call without rows, or was in a TensorArray or a
+        stack.
         """
         row = self.health[tensor]
         is_call = row["op_type"] in self._graph_of and (row["execution_index"], -1) not in self._roots
@@ -193,7 +194,7 @@ class Run(Flow):
         ]
 
     def position(self, tensor: Tensor) -> tuple[Any, ...]:
-        """Returns a key that orders tensors as the program computes them."""
+        """Returns a sort key: it puts tensors into the order in which the program computes them."""
         row = self.health[tensor]
         is_in_graph = tensor.context is not None and tensor.context.step_id is not None
         is_known = is_in_graph or row["execution_index"] in self._executions
@@ -220,7 +221,7 @@ class Run(Flow):
                         waiting.append(source)
 
     def kinds(self, tensor: Tensor) -> frozenset[str]:
-        """Returns the kinds of bad values in a tensor. Without a row, its nearest ancestors with rows decide."""
+        """Returns the kinds of bad values in a tensor, or in its nearest ancestors with rows if it has no row."""
         if tensor in self.health:
             return self.kinds_of_row(self.health[tensor])
         nearest = self.ancestors(tensor, is_through_rows=False)
@@ -255,7 +256,7 @@ class Run(Flow):
         return next((self._ops[row["graph_id"], name] for name in names if (row["graph_id"], name) in self._ops), {})
 
     def _divisions_by(self, reciprocal: Row) -> list[Row]:
-        """Returns the program's divisions for which the optimizer made a node that computes 1 / divisor."""
+        """Returns the program's divisions that the optimizer replaced by products with a reciprocal, given its node."""
         graph_id = reciprocal["executed_graph_id"]
         edges = [edge for (of_graph, _), edges in self._node_edges.items() if of_graph == graph_id for edge in edges]
         users = (

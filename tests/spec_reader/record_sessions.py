@@ -1,6 +1,6 @@
 """Records a program that runs sessions of TensorFlow 1: `python -m tests.spec_reader.record_sessions LOGDIR GRAPHS`.
 
-GRAPHS is `traced` or `executed`. The program feeds tensors, including intermediate ones, and writes to both kinds of
+GRAPHS is `traced` or `executed`. The program feeds tensors, including intermediate tensors, and writes to both kinds of
 variables. It has loops, nested loops and branches, both as ops of its graph and as functions, with gradients.
 """
 
@@ -21,7 +21,7 @@ v1 = tf.compat.v1
 
 
 def build(*, has_functions: bool) -> tuple[dict[str, tf.Tensor], tf.Graph]:
-    """Returns the fetches by name, and the graph. Its loops and branches are functions or ops."""
+    """Returns the fetches by name, and the graph. The loops and branches of the graph are functions or ops."""
     (v1.enable_control_flow_v2 if has_functions else v1.disable_control_flow_v2)()
     with tf.Graph().as_default() as graph:
         x = v1.placeholder(tf.float32, [2, 2], name="x")
@@ -49,7 +49,7 @@ def build(*, has_functions: bool) -> tuple[dict[str, tf.Tensor], tf.Graph]:
 
 
 def main() -> None:
-    """Records two sessions of the graph with loops as ops, and one of the graph with loops as functions."""
+    """Records two sessions of the graph with loops as ops, and one session of the graph with loops as functions."""
     logdir, graphs = sys.argv[1:]
     v1.disable_eager_execution()
     with tfdbg_arrow.capture(logdir, graphs=graphs):

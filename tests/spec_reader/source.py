@@ -102,7 +102,7 @@ _EAGER_STACKS = ("OldTensorArray", "OldStack")
 def source(program: Program) -> tuple[str, str]:
     """Returns the source that makes the variables, and the source of the rest of a program.
 
-    Both are meant to run with the same globals. The first one may run before the recording.
+    Run both sources with the same globals. The first source may run before the recording.
     """
     return _Writer(program).source()
 

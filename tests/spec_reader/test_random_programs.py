@@ -1,4 +1,4 @@
-"""Test that a reader written from the specification alone answers as tfdbg_arrow does about random programs.
+"""Test that an independent reader gives the same answers about random programs as tfdbg_arrow.
 
 For each program, the test compares all origins, whether each origin is proven (all inputs of its op are known), whether
 it did harm, the whole answer of first_nonfinite, the tensors on the paths of provenance and spread, and the inputs in
@@ -80,7 +80,7 @@ def compare(logdir: Path) -> list[str]:
     expected, harm = most_harmful(run)
     own = first and (*_row(first), first.effect if first.effect in HARMS else None)
     theirs = expected and (*_answer(expected), harm)
-    # A proven origin may come before an unproven one. A tool that knows more inputs may name the proven origin.
+    # A proven origin may come before an unproven origin. A tool that knows more inputs may name the proven origin.
     is_better_known = (
         first is not None and expected is not None and expected.event_index not in known and first.event_index in known
     )
@@ -106,7 +106,7 @@ def _row(found: NonFinite) -> _Row:
 
 
 def _answer(origin: Origin) -> _Row:
-    """Returns an answer of the reader in the same form."""
+    """Returns an answer of the reader in the same form as `_row`."""
     place = (origin.run_id, origin.event_index, origin.op_type, origin.op_name, origin.graph_name, origin.output_slot)
     return *place, origin.line
 

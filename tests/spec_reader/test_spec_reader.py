@@ -1,8 +1,8 @@
-"""Test that a reader written from the specification alone finds the same culprit as tfdbg_arrow.
+"""Test that an independent reader, written only from the specification, finds the same culprit as tfdbg_arrow.
 
-The specification defines what an origin is and which origin is the first. `first_nonfinite` ranks origins by their harm
-before it takes the first. This ranking is not a part of the format. The programs in RANKED have an earlier origin that
-did less harm. For these, the test checks only that the answer is one of the reader's origins.
+The specification defines origins and the first origin. `first_nonfinite` ranks origins by their harm before it takes
+the first origin. This ranking is not a part of the format. The programs in RANKED have an earlier origin that did less
+harm. For these, the test checks only that the answer is one of the reader's origins.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ GOLDEN = REPOSITORY / "tests" / "compat" / "golden"
 LOGDIRS = sorted(path.parent for path in GOLDEN.glob("*/*/tfdbg_arrow.json"))
 SAMPLE_STEP = 20
 EXPLAINED = frozenset({"sequences.log_sum_exp_of_a_masked_row"})
-"""Programs whose answer is not an origin of the format: it passes over an infinity that the program wrote itself."""
+"""Programs whose answer is not an origin of the format: it skips an infinity that the program wrote itself."""
 RANKED = frozenset(
     {
         "beside.best_loss_tracker_beside_a_logarithm",
@@ -55,7 +55,7 @@ RANKED = frozenset(
 
 
 def difference(logdir: Path, *, is_ranked: bool = False) -> str | None:
-    """Compares the reader with first_nonfinite, and returns both answers if they differ."""
+    """Compares the reader's answer with that of first_nonfinite. Returns both answers if they differ."""
     found = tfdbg_arrow.first_nonfinite(logdir)
     runs = [run for run in open_logdir(logdir) if found is None or run.run_id == found.run_id]
     firsts = _origins(runs, found.event_index) if is_ranked and found is not None else _firsts(runs)
@@ -65,15 +65,15 @@ def difference(logdir: Path, *, is_ranked: bool = False) -> str | None:
     lines = [f"{frame.file_path}:{frame.lineno}" for frame in found.stack if frame.owner == "user"]
     line = lines[0] if lines else None
     if found.outside_name == CAPTURED and found.event_index == first.event_index and first.line in lines:
-        line = first.line  # the answer's stack begins at the op that uses the tensor, the call is further out
+        line = first.line  # the answer's stack begins at the op that uses the tensor; the call is further out
     held = {"nan"} if found.num_nan else set()
     held |= {"inf"} if found.num_neg_inf or found.num_pos_inf else set()
     expected = (found.op_name, found.op_type, found.output_slot, line)
     answer = (first.op_name, first.op_type, first.output_slot, first.line)
-    # If TensorFlow did not run the program's op as it is, first_nonfinite names the op that most likely made the value.
+    # If TensorFlow replaced the program's op, first_nonfinite names the op that most likely made the value.
     is_same_op = expected == answer if found.ran_as is None else found.event_index == first.event_index
-    # The answer has the counts of that op. For a folded division, these are the counts of the quotient, while the row
-    # is the row of the reciprocal.
+    # The answer has the counts of the named op. For a folded division, these are the counts of the quotient, but the
+    # row is the row of the reciprocal.
     has_same_kinds = first.kinds <= (held or first.kinds) or (found.ran_as or "").startswith(("Const", "Rsqrt"))
     is_same = is_same_op and has_same_kinds
     return None if is_same else f"{logdir}: {expected} with {held} is not {first}"

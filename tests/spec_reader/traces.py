@@ -1,6 +1,6 @@
-"""Compares the tensors on the paths of `provenance` and `spread` with those that the reader finds.
+"""Compares the tensors on the paths of `provenance` and `spread` with the tensors that the reader finds.
 
-A tensor that only crossed a border, or was handed on by an op such as Identity, stands for the tensor that an op
+A tensor that only crossed a border, or that an op such as Identity passed on, stands for the tensor that an op
 computed. Reads of variables are left out. If an op added to a variable, tfdbg_arrow takes the last read before the op
 as the old value of the variable. The specification takes the tensors from which this read was made.
 """
@@ -20,7 +20,7 @@ _Edges = dict[Tensor, set[Tensor]]
 
 
 def wrong_traces(run: Run, logdir: Path) -> list[str]:
-    """Returns the differences for some bad tensors: the first of a run and the last two."""
+    """Returns the differences for three bad tensors of a run: the first and the last two."""
     inputs, users = _edges(run)
     bad = bad_tensors(run)
     tensors = {run.health[tensor]["event_index"]: tensor for tensor in bad}

@@ -37,7 +37,7 @@ def _run(*arguments: str, directory: Path) -> subprocess.CompletedProcess[str]:
 
 
 def _results(process: subprocess.CompletedProcess[str]) -> dict[str, float]:
-    """Returns what `healthy.report` printed."""
+    """Returns the numbers that `healthy.report` printed."""
     lines = [line.split() for line in process.stdout.splitlines() if line.startswith("result ")]
     return {name: float.fromhex(number) for _, name, number, _ in lines}
 

@@ -9,7 +9,7 @@ process with a time limit:
 * corpus: the programs of tests/culprit: are enough answers right?
 * tests: can each op that is added to a graph run on a GPU?
 
-The exit code is 0 if all checks pass, 1 if one fails, and 2 if TensorFlow sees no GPU or the command line is wrong.
+The exit code is 0 if all checks pass, 1 if a check fails, and 2 if TensorFlow sees no GPU or the command line is wrong.
 """
 
 from __future__ import annotations

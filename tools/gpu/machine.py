@@ -22,7 +22,7 @@ def environment(*, is_cpu: bool) -> dict[str, str]:
     Args:
         is_cpu: Whether GPUs are hidden. Otherwise, the process sees the GPUs in CUDA_VISIBLE_DEVICES, or the first GPU.
     """
-    # The corpus and the tests hide the GPUs if the variable is not set.
+    # The corpus and the tests hide the GPUs if CUDA_VISIBLE_DEVICES is not set.
     devices = "-1" if is_cpu else os.environ.get("CUDA_VISIBLE_DEVICES", "0")
     # A check may use the GPU in its own process and in a process that it starts.
     settings = {"CUDA_VISIBLE_DEVICES": devices, "TF_FORCE_GPU_ALLOW_GROWTH": "true"}
@@ -30,7 +30,10 @@ def environment(*, is_cpu: bool) -> dict[str, str]:
 
 
 def find_machine(*, is_cpu: bool) -> Machine:
-    """Returns what TensorFlow and the driver report. If TensorFlow uses no GPU, it writes the reason to stderr."""
+    """Returns what TensorFlow and the driver report.
+
+    If TensorFlow uses no GPU, TensorFlow writes the reason to stderr.
+    """
     command = [sys.executable, "-m", "tools.gpu.machine"]
     variables = environment(is_cpu=is_cpu)
     done = subprocess.run(command, cwd=REPOSITORY, env=variables, stdout=subprocess.PIPE, text=True, check=True)

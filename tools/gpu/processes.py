@@ -35,7 +35,9 @@ class Check:
 
 
 def run_check(name: str, check: Check, *, is_cpu: bool, log: Path) -> CheckResult:
-    """Runs a check. If its process fails or takes too long, a wrong result is added to the results of the check.
+    """Runs a check.
+
+    If the process of the check fails or takes too long, a wrong result is added to the results of the check.
 
     Args:
         name: Name of the check.

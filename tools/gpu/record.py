@@ -27,7 +27,8 @@ from tools.gpu.results import Result
 Function = Callable[[Any], Any]
 
 SMALL, LARGE, LARGE_EAGER = 8, 20_000, 1 << 21
-"""Numbers of elements. The host counts SMALL tensors. The GPU counts LARGE ones in graphs, and LARGE_EAGER always."""
+"""Numbers of elements. The host counts SMALL tensors. The GPU counts LARGE tensors of graphs, and all LARGE_EAGER
+tensors."""
 
 
 def logarithm(x: Any) -> Any:

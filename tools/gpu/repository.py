@@ -66,7 +66,7 @@ def corpus(*, is_cpu: bool) -> Iterator[Result]:
 
 
 def tests(*, is_cpu: bool) -> Iterator[Result]:
-    """Runs the tests of graphs for GPUs. If TensorFlow has no kernels for GPUs, they are skipped; a CPU needs none."""
+    """Runs the tests of graphs for GPUs. If TensorFlow has no kernels for GPUs, the tests are skipped."""
     with tempfile.TemporaryDirectory() as directory:
         output = Path(directory, "tests.xml")
         command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", f"--junit-xml={output}", *TESTS]

@@ -45,7 +45,8 @@ class Machine:
         device: Name of the GPU. None if TensorFlow sees no GPU.
         driver: Version of NVIDIA's driver.
         tensorflow: Version of TensorFlow.
-        cuda: Version of CUDA for which this TensorFlow was built. None if it was built without kernels for GPUs.
+        cuda: Version of CUDA for which this TensorFlow was built. None if TensorFlow was built without kernels for
+            GPUs.
         python: Version of Python.
         num_cpus: Number of processor cores.
     """

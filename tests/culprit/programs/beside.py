@@ -56,7 +56,7 @@ def causal_mask_beside_a_division() -> None:
 
 @bug(op_type="Log", effect="variable")
 def best_loss_tracker_beside_a_logarithm() -> None:
-    """The infinity in best = Variable(inf) is intended. The loss then takes log(0)."""
+    """The program begins with an infinite best loss, which is intended. Later, the loss takes log(0)."""
     best = tf.Variable(float("inf"), trainable=False)
     weight = tf.Variable(1.0)
     for value in (1.0, 0.5, 0.0):
@@ -106,7 +106,7 @@ def infinite_clip_bounds_beside_an_exponential() -> None:
 
 @bug(op_type="RealDiv", effect="variable")
 def warmup_schedule_beside_a_unit_vector() -> None:
-    """The schedule takes the minimum of rsqrt(0) and a number. The loss divides a zero vector by its norm."""
+    """The schedule takes the minimum of rsqrt(0) and a number. The loss divides a vector of zeros by its norm."""
 
     class Warmup(keras.optimizers.schedules.LearningRateSchedule):
         def __call__(self, step: Any) -> Any:
@@ -128,7 +128,7 @@ def warmup_schedule_beside_a_unit_vector() -> None:
 
 @bug(op_type="Softmax", effect="result")
 def mask_that_is_right_in_one_row_only() -> None:
-    """A mask of -Inf is as intended in the first row. In the second row, it masks all elements."""
+    """A mask of -Inf is right in the first row. In the second row, the mask covers all elements."""
     weights = tf.Variable(tf.eye(3))
     keep = tf.constant([[True, True, False], [False, False, False]])
     with tf.GradientTape() as tape:
@@ -156,7 +156,10 @@ def loss_scaling_beside_a_logarithm() -> None:
 
 @bug(op_type="Mul", effect="result", role="gradient", forward="Square")
 def gradient_penalty_beside_loss_scaling() -> None:
-    """The step whose penalty overflows is skipped, but no loss scale helps, and the returned loss is infinite."""
+    """The step with the overflowed penalty is skipped, but no loss scale helps.
+
+    The program returns an infinite loss.
+    """
     weights = tf.Variable(tf.fill([4, 1], 0.5))
     optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(1e-3), initial_scale=2.0)
     optimizer.build([weights])
@@ -181,7 +184,7 @@ def gradient_penalty_beside_loss_scaling() -> None:
 
 @bug(op_type="Log", effect="result")
 def division_that_is_guarded_beside_a_logarithm() -> Any:
-    """The program guards the result of divide with where. It returns the logarithm without a guard."""
+    """The program guards the result of a division by tf.where. It returns the logarithm without a guard."""
 
     @tf.function
     def score(hits: Any, total: Any) -> Any:
@@ -193,7 +196,7 @@ def division_that_is_guarded_beside_a_logarithm() -> Any:
 
 @bug(op_type="Sqrt", effect="variable")
 def statistics_that_nobody_reads_beside_a_root() -> None:
-    """A summary that is only printed is 0/0. The update takes the root of a negative number."""
+    """The program computes 0/0 for a summary that is only printed. The update takes the root of a negative number."""
     weight = tf.Variable(2.0)
 
     @tf.function
@@ -244,7 +247,7 @@ def program_that_only_prints_the_check() -> Any:
 
 @bug(op_type="RealDiv", effect="variable")
 def checked_but_applied_all_the_same() -> None:
-    """is_nan(loss) is counted, and the update is applied all the same."""
+    """The program counts losses that are NaN, but still applies the updates."""
     weight = tf.Variable(1.0)
     num_bad = tf.Variable(0)
     for divisor in (1.0, 0.0):
@@ -256,7 +259,10 @@ def checked_but_applied_all_the_same() -> None:
 
 @bug(op_type="Log", effect="variable")
 def constant_nan_beside_a_logarithm() -> None:
-    """The loss of an invalid label is a constant NaN that is never chosen. The last batch takes log(0)."""
+    """The loss of an invalid label is a constant NaN, which is never chosen.
+
+    For the last batch, the loss takes log(0).
+    """
     weights = tf.Variable([[1.0, 0.5], [0.5, 1.0]])
 
     @tf.function
@@ -274,7 +280,7 @@ def constant_nan_beside_a_logarithm() -> None:
 
 @bug(op_type="Mul", effect="result", executed=("Const", None))
 def infinite_diagonal_beside_a_harmless_division() -> Any:
-    """The program takes the infinity times 0, and so makes NaN. The NaN of a vector of zeros is replaced."""
+    """The program multiplies an infinity by 0, which makes NaN. The NaN of a vector of zeros is replaced."""
 
     @tf.function
     def nearest(points: Any) -> Any:
@@ -288,7 +294,7 @@ def infinite_diagonal_beside_a_harmless_division() -> Any:
 
 @bug(op_type=None, effect="result")
 def infinite_number_in_a_checked_mean() -> Any:
-    """The program asks whether the mean is infinite, but the mean of data with an infinity is a bug all the same."""
+    """The program checks whether the mean is infinite. The mean of data with an infinity is still a bug."""
     features, _ = _data()
     features[3, 1] = np.inf
     return tf.math.is_inf(tf.reduce_mean(features))  # culprit
@@ -296,7 +302,7 @@ def infinite_number_in_a_checked_mean() -> Any:
 
 @bug(op_type="Log", effect="result")
 def line_search_that_accepts_nan() -> None:
-    """A comparison with NaN is false, so the loop ends with a step that leaves the domain of the logarithm."""
+    """A comparison with NaN is false, so the loop accepts a step that leaves the domain of the logarithm."""
     position, rate = tf.constant([0.2, 0.3]), 4.0
 
     def barrier(point: Any) -> Any:
@@ -311,7 +317,7 @@ def line_search_that_accepts_nan() -> None:
 
 @bug(op_type="Log", effect="result")
 def nan_that_is_replaced_beside_an_infinity() -> Any:
-    """The program replaces a NaN by an infinity of its own. The infinity of another element stays."""
+    """The program replaces a NaN by an infinity on purpose. The infinity of another element stays."""
 
     @tf.function
     def objective(points: Any) -> Any:

@@ -62,7 +62,10 @@ def branch_in_a_loop() -> Any:
 
 @bug(op_type="Log", effect="variable")
 def branch_that_another_one_hands_on() -> None:
-    """One branch creates a bad value. In a later iteration, the other branch multiplies it. The result is assigned."""
+    """One branch creates a bad value.
+
+    In a later iteration, the other branch multiplies the value. The result is assigned.
+    """
     total = tf.Variable(1.0)
 
     @tf.function
@@ -119,7 +122,10 @@ def function_with_a_loop_called_in_a_loop() -> Any:
 
 @bug(op_type="RealDiv", effect="result")
 def function_of_two_others() -> Any:
-    """Two functions call a third at call sites of the same name. Only the second caller passes a bad argument."""
+    """Two functions call a third function from call sites of the same name.
+
+    Only the second caller passes a bad argument.
+    """
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.float32)])
     def score(values: Any) -> Any:

@@ -28,7 +28,7 @@ def array_with_a_missing_value() -> None:
 
 @bug(op_type=None, effect="result", raises=tf.errors.InvalidArgumentError)
 def missing_token() -> None:
-    """A NaN among token numbers is cast to an integer that no word has. tensorflow/tensorflow#41312."""
+    """A NaN among token numbers is cast to an integer that is no word's number. tensorflow/tensorflow#41312."""
     tokens = np.ones((8, 3), "float32")
     tokens[5, 1] = np.nan
     layers = [keras.layers.Embedding(9, 2), keras.layers.Flatten(), keras.layers.Dense(1)]
@@ -80,7 +80,7 @@ def csv_record_with_an_infinity() -> Any:
 
 @bug(op_type="Const", effect="variable")
 def csv_field_that_is_missing() -> None:
-    """tf.io.decode_csv has the default NaN, and a field of a record is missing."""
+    """The default that is given to tf.io.decode_csv is NaN, and a record has an empty field."""
 
     def parse(line: Any) -> Any:
         columns = tf.io.decode_csv(line, record_defaults=[float("nan")] * 3)  # culprit
@@ -92,7 +92,7 @@ def csv_field_that_is_missing() -> None:
 
 @bug(op_type="RealDiv", effect="variable")
 def standardise_a_constant_column() -> None:
-    """A map of tf.data computes (x - mean) / deviation of a constant column."""
+    """A map of tf.data divides a constant column by its standard deviation, which is 0."""
     values = np.ones((8, 2), "float32")
     values[:, 0] = np.arange(8)
     mean, deviation = values.mean(axis=0), values.std(axis=0)
@@ -179,7 +179,7 @@ def feature_of_a_python_function() -> Any:
 
 @bug(op_type="Log", effect="variable")
 def entropy_in_a_python_function() -> None:
-    """tf.py_function calls eager ops, one of which makes an infinity in the fourth call."""
+    """tf.py_function runs eager ops. In the fourth call, one of these ops makes an infinity."""
     weights = tf.Variable([1.0, 2.0])
 
     def entropy(shares: Any) -> Any:
@@ -197,7 +197,7 @@ def entropy_in_a_python_function() -> None:
 
 @bug(op_type="Log", effect="variable")
 def record_that_a_python_function_makes() -> None:
-    """A function of a data set calls a Python function, whose eager op takes the logarithm of a negative number."""
+    """A function of a data set calls a Python function. This function takes the logarithm of a negative number."""
     records = np.ones((8, 2), "float32")
     records[5, 1] = -0.5
 
@@ -243,7 +243,7 @@ def feature_of_a_numpy_function() -> Any:
 
 @bug(op_type=None, effect="variable")
 def batch_from_numpy_in_a_loop() -> None:
-    """The third batch of a loop contains a NaN; the line is where the batch enters TensorFlow."""
+    """The third batch of a loop contains a NaN. The line to name passes the batch to TensorFlow."""
     batches = np.ones((4, 2), "float32")
     batches[2, 0] = np.nan
     weights = tf.Variable([0.5, 0.5])
@@ -272,7 +272,7 @@ def argument_of_a_function() -> None:
 
 @bug(op_type="Const", effect="variable")
 def constant_made_by_numpy() -> None:
-    """A table computed by numpy that contains log(0) is a constant of the graph."""
+    """NumPy computes a table that contains log(0). The table is a constant of the graph."""
     with np.errstate(divide="ignore"):
         prior = np.log(np.array([0.5, 0.5, 0.0], "float32"))
     logits = tf.Variable([0.1, 0.2, 0.3])
@@ -371,7 +371,7 @@ def sparse_row_normalisation() -> None:
 
 @bug(op_type="Pow", effect="variable")
 def symmetric_normalisation_of_an_isolated_node() -> None:
-    """degree ** -0.5 of a node without edges is infinite, and is then multiplied by 0."""
+    """The reciprocal root of the degree is infinite for a node without edges. It is then multiplied by 0."""
     adjacency = tf.constant([[0.0, 1.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
     kernel = tf.Variable(tf.ones([3, 2]))
     with tf.GradientTape() as tape:
@@ -389,7 +389,7 @@ def _fit(records: tf.data.Dataset, num_features: int, loss: Any = "mse") -> None
 
 @bug(op_type="RealDiv", effect="variable")
 def flat_series_among_series_with_gaps() -> None:
-    """A function of the data set fills gaps, and then standardises. The gaps do no harm, but a flat series does."""
+    """A function of the data set fills gaps in series, and then standardises them. Only a flat series does harm."""
     series = np.random.default_rng(2).normal(size=(12, 6)).astype("float32")
     series[[1, 4, 9], [3, 0, 5]] = np.nan
     series[6] = 3.0
@@ -404,7 +404,7 @@ def flat_series_among_series_with_gaps() -> None:
 
 @bug(op_type="RealDiv", effect="variable")
 def empty_record_beside_masked_targets() -> None:
-    """Targets that are missing are masked in the loss. A record of zeros is divided by its largest element."""
+    """Missing targets are masked in the loss. A record of zeros is divided by its largest element."""
     features = np.random.default_rng(3).uniform(size=(12, 5)).astype("float32")
     features[7] = 0.0
     targets = np.random.default_rng(4).normal(size=(12, 2)).astype("float32")
@@ -461,7 +461,7 @@ def equalised_image_of_one_colour() -> None:
 
 @bug(op_type=None, effect="variable")
 def infinite_rate_of_an_empty_history() -> None:
-    """NumPy divides by the mean of losses, which are 0 before the first step. An infinite rate is no mask."""
+    """NumPy divides by the mean of losses that are 0 before the first step. The infinite rate is not a mask."""
     weights = tf.Variable([1.0, 2.0])
     losses = np.zeros(3, "float32")
 
@@ -479,7 +479,7 @@ def infinite_rate_of_an_empty_history() -> None:
 
 @bug(op_type=None, effect="variable")
 def missing_pixels_in_a_pool() -> None:
-    """Clouds are stored as NaN. The maximum of a window of only NaN is -3.4e38. tensorflow/tensorflow#2501."""
+    """Clouds are stored as NaN. If a window has only NaN, its maximum is -3.4e38. tensorflow/tensorflow#2501."""
     images = np.random.default_rng(97).random((12, 8, 8, 1)).astype("float32")
     images[9, 2:6, 2:6] = np.nan
     kernel, head = tf.Variable(tf.fill([3, 3, 1, 2], 0.2)), tf.Variable(tf.fill([8, 1], 0.1))
@@ -499,7 +499,7 @@ def missing_pixels_in_a_pool() -> None:
 
 @bug(op_type="RealDiv", effect="variable")
 def eager_features_of_an_unknown_text() -> None:
-    """Eager code divides each row by its norm. `fit` takes the tensor through a function of its data set."""
+    """Eager code divides each row by its norm. A function of the data set passes the tensor to `fit`."""
     counts = np.random.default_rng(45).integers(1, 4, (12, 2)).astype("float32")
     counts[8] = 0.0
     counts = tf.constant(counts)

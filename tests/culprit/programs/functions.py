@@ -30,7 +30,7 @@ def function_called_from_many_places() -> Any:
 
 @bug(op_type="RealDiv", effect="variable", executed=("RealDiv", "RealDiv"), is_removed=True)
 def nested_functions() -> None:
-    """The training step calls a function, which calls a function that makes the bad value."""
+    """The training step calls a function. This function calls another function, which makes the bad value."""
     weights = tf.Variable([1.0, 2.0])
 
     @tf.function
@@ -53,7 +53,7 @@ def nested_functions() -> None:
 
 @bug(op_type="RealDiv", effect="result")
 def one_of_two_divisions_in_a_statement() -> Any:
-    """The inner of two divisions in a statement of several lines is bad. AutoGraph writes the statement in one line."""
+    """A statement of several lines has two divisions, and the inner division is bad. AutoGraph joins the lines."""
 
     @tf.function
     def clip(gradient: Any) -> Any:
@@ -133,7 +133,7 @@ def loop_in_a_training_step() -> None:
 
 @bug(op_type="Log", effect="result")
 def element_of_a_map() -> Any:
-    """tf.map_fn runs over rows. One of them is empty."""
+    """tf.map_fn runs over rows. One of the rows is empty."""
 
     def entropy(row: Any) -> Any:
         probs = row / 4.0
@@ -166,7 +166,10 @@ def vectorised_map() -> Any:
 
 @bug(op_type="Reciprocal", effect="variable")
 def custom_gradient_that_divides() -> None:
-    """A hand-written gradient divides by the input. To TensorFlow, the division is a forward op: it is the culprit."""
+    """A hand-written gradient divides by the input.
+
+    For TensorFlow, the division is a forward op, so it is the culprit.
+    """
 
     @tf.custom_gradient
     def safe_log(x: Any) -> Any:
@@ -183,7 +186,7 @@ def custom_gradient_that_divides() -> None:
 
 @bug(op_type="RealDiv", effect="variable")
 def custom_gradient_in_a_function() -> None:
-    """A gradient that the user wrote is on another line than its forward op."""
+    """A gradient that the user wrote is not on the same line as its forward op."""
 
     @tf.custom_gradient
     def scaled(x: Any) -> Any:
@@ -205,7 +208,7 @@ def custom_gradient_in_a_function() -> None:
 
 @bug(op_type="SqrtGrad", role="gradient", forward="Sqrt", effect="result")
 def jacobian_at_zero() -> Any:
-    """tape.jacobian computes gradients that pfor converts."""
+    """tape.jacobian computes gradients, and pfor converts their ops."""
     x = tf.Variable([0.0, 1.0])
 
     @tf.function
@@ -274,7 +277,7 @@ def _save_module(directory: Path) -> None:
 
 @bug(op_type="Log", effect="result", prepare=_save_module)
 def saved_model_called_with_zero(directory: Path) -> Any:
-    """A saved model has no stack of its own, so the line is the call."""
+    """A saved model has no stacks, so the line to name is the call of the model."""
     model = tf.saved_model.load(str(directory / "model"))
     model(tf.constant([1.0, 2.0]))
     return model(tf.constant([0.0, 1.0]))  # culprit
@@ -354,7 +357,7 @@ def session_that_only_evaluates() -> Any:
 
 @bug(op_type="Log", effect="variable")
 def replicas_of_a_strategy() -> None:
-    """In a mirrored training, one replica's share of the batch contains a zero."""
+    """In a mirrored training, the share of the batch for one replica contains a zero."""
     devices = [device.name for device in tf.config.list_logical_devices("CPU")]
     strategy = tf.distribute.MirroredStrategy(devices)
     with strategy.scope():
@@ -391,7 +394,7 @@ def assertion_stops_the_program() -> None:
 
 @bug(op_type="RealDiv", effect="result", raises=FloatingPointError)
 def program_that_stops_itself() -> None:
-    """A loop checks its loss and raises an exception of its own."""
+    """A loop checks its loss and raises an exception."""
     for divisor in (2.0, 1.0, 0.0):
         loss = tf.constant(1.0) / tf.constant(divisor)  # culprit
         if not np.isfinite(loss.numpy()):
@@ -463,7 +466,7 @@ def logarithm_of_a_constant() -> Any:
 
 @bug(op_type="Log", effect="result")
 def tensor_array_of_version_one() -> Any:
-    """The program uses a TensorArray of TensorFlow 1. Nothing is recorded about the content of the array."""
+    """The program uses a TensorArray of TensorFlow 1. The content of the array is not recorded."""
     tf1.disable_control_flow_v2()
     try:
         with tf.Graph().as_default(), tf1.Session() as session:
@@ -481,7 +484,7 @@ def tensor_array_of_version_one() -> Any:
 
 @bug(op_type="Log", effect="result")
 def threads_that_pass_the_same_tensor() -> None:
-    """The threads pass the same tensor, so nothing tells which step belongs to which call."""
+    """The threads pass the same tensor, so the recording does not tell which step belongs to which call."""
 
     @tf.function
     def score(values: Any) -> Any:

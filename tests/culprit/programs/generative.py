@@ -54,7 +54,7 @@ def vae_with_tanh_decoder() -> None:
 
 @bug(op_type="Log", effect="variable", effect_in_xla="result")
 def vae_collapsed_posterior() -> None:
-    """The loss takes log(sigma) of a posterior whose deviation is 0 because of a ReLU."""
+    """The loss takes the logarithm of a posterior's deviation, which is 0 because of a ReLU."""
 
     class Posterior(keras.layers.Layer):
         def build(self, shape: Any) -> None:
@@ -73,7 +73,7 @@ def vae_collapsed_posterior() -> None:
 
 @bug(op_type="RealDiv", effect="variable")
 def gaussian_likelihood_of_zero_deviation() -> None:
-    """The likelihood is (x - mean) / deviation, where numerator and deviation are 0."""
+    """The likelihood is (x - mean) / deviation, and both the numerator and the deviation are 0."""
     mean = tf.Variable([1.0, 2.0])
     deviation = tf.constant([0.0, 1.0])
     with tf.GradientTape() as tape:
@@ -84,7 +84,7 @@ def gaussian_likelihood_of_zero_deviation() -> None:
 
 @bug(op_type="SqrtGrad", role="gradient", forward="Sqrt", effect="variable")
 def gradient_penalty_of_a_dead_critic() -> None:
-    """The norm of the critic's gradient is 0 where all its rectifiers are 0. keras-team/keras-io#910."""
+    """The norm of the critic's gradient is 0 if all rectifiers of the critic return 0. keras-team/keras-io#910."""
     hidden = keras.layers.Dense(4, activation="relu", bias_initializer=keras.initializers.Constant(-9.0))
     critic = keras.Sequential([keras.Input((2,)), hidden, keras.layers.Dense(1)])
     optimizer = keras.optimizers.Adam(1e-3)
@@ -130,7 +130,7 @@ def saturated_discriminator() -> None:
 
 @bug(op_type="Log", effect="result")
 def critic_loss_reported_only() -> Any:
-    """A loss that is computed only to be printed is bad in an eager program."""
+    """An eager program computes a bad loss, but only prints the loss."""
     probs = tf.sigmoid(tf.constant([-120.0, 0.0, 1.0]))
     return -tf.reduce_mean(tf.math.log(probs))  # culprit
 
@@ -214,7 +214,7 @@ def diffusion_noise_at_step_zero() -> None:
 
 @bug(op_type="Sqrt", effect="variable")
 def diffusion_variance_below_zero() -> None:
-    """1 - alpha_bar is negative where the schedule exceeds 1."""
+    """The program takes the root of a number that is negative because the schedule exceeds 1."""
     alpha_bar = tf.constant([0.5, 0.9, 1.01])
     scale = tf.Variable(1.0)
     with tf.GradientTape() as tape:
@@ -225,7 +225,7 @@ def diffusion_variance_below_zero() -> None:
 
 @bug(op_type="Log", effect="variable")
 def gumbel_noise_of_zero() -> None:
-    """Gumbel noise -log(-log(u)) where u was rounded to 1: the outer logarithm takes 0."""
+    """The Gumbel noise is -log(-log(u)). If u was rounded to 1, the outer logarithm takes 0."""
     logits = tf.Variable([0.1, 0.2, 0.3])
     uniform = tf.constant([0.25, 1.0, 0.5])
     with tf.GradientTape() as tape:
@@ -258,7 +258,7 @@ def mixture_density_of_far_components() -> None:
 
 @bug(op_type="Exp", effect="variable")
 def mixture_density_that_sums_exponentials_of_infinities() -> None:
-    """The infinite deviation makes each component -Inf, which tf.reduce_logsumexp turns into 0 and back into -Inf."""
+    """An infinite deviation makes each component -Inf. tf.reduce_logsumexp turns -Inf into 0 and back into -Inf."""
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(4, kernel_initializer="ones")])
     optimizer = keras.optimizers.SGD(0.1)
     inputs = tf.fill([3, 2], 50.0)

@@ -73,7 +73,7 @@ def best_so_far_in_a_variable() -> None:
 
 @harmless
 def range_tracker() -> None:
-    """The smallest and the largest value seen begin at infinity and minus infinity."""
+    """The variables for the smallest and the largest value begin at infinity and minus infinity."""
     low, high = tf.Variable(INF), tf.Variable(-INF)
     for batch in np.random.default_rng(0).normal(size=(3, 4)).astype("float32"):
         values = tf.constant(batch)
@@ -207,7 +207,7 @@ def missing_rows_that_are_masked_away() -> Any:
 
 @harmless
 def warmup_schedule() -> None:
-    """rsqrt(step) is infinite at step 0, and the minimum takes the other operand."""
+    """rsqrt(step) is infinite at step 0. The minimum selects the other operand."""
 
     class Warmup(keras.optimizers.schedules.LearningRateSchedule):
         def __call__(self, step: Any) -> Any:
@@ -224,7 +224,7 @@ def warmup_schedule() -> None:
 
 @harmless
 def dynamic_loss_scaling() -> None:
-    """The first scales overflow, and their steps are skipped."""
+    """The first loss scales make gradients overflow, and these steps are skipped."""
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
     model.compile(keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.01), initial_scale=2.0**127), "mse")
     features, targets = _data()
@@ -233,7 +233,10 @@ def dynamic_loss_scaling() -> None:
 
 @harmless
 def dynamic_loss_scaling_that_returns_the_norm() -> None:
-    """The first scales overflow, their steps are skipped, and each step returns the norm of its gradients."""
+    """The first loss scales make gradients overflow.
+
+    These steps are skipped, but return the norm of their gradients.
+    """
     keras.config.set_dtype_policy("mixed_float16")
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(8), keras.layers.Dense(1, dtype="float32")])
     optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.01), initial_scale=2.0**24)
@@ -298,7 +301,7 @@ def dynamic_loss_scaling_by_the_norm_of_the_gradients() -> None:
 
 @harmless
 def mixed_precision_policy() -> None:
-    """The policy mixed_float16 scales the loss, and its initial scale overflows with large targets."""
+    """The policy mixed_float16 scales the loss. With large targets, the initial scale makes the loss overflow."""
     keras.config.set_dtype_policy("mixed_float16")
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(4), keras.layers.Dense(1, dtype="float32")])
     model.compile(keras.optimizers.Adam(0.01), "mse")
@@ -385,7 +388,7 @@ def beam_search_scores() -> Any:
 
 @harmless
 def padding_that_is_sliced_away() -> None:
-    """A table is padded with infinity, and the padding is cut off before use."""
+    """A table is padded with infinity. The program cuts the padding off before it uses the table."""
     table = tf.Variable([[1.0, 2.0], [INF, INF]], trainable=False)
     weights = tf.Variable([0.5, 0.5])
 
@@ -433,7 +436,7 @@ def gradients_that_are_cleaned() -> None:
 
 @harmless
 def quotient_that_where_leaves_out() -> Any:
-    """tf.where discards the branch with 0/0, and the program takes no gradient."""
+    """tf.where discards the operand with 0/0, and the program takes no gradient."""
 
     @tf.function
     def precision(true_positives: Any, predicted: Any) -> Any:
@@ -464,7 +467,7 @@ def decibels_with_a_floor() -> Any:
 
 @harmless
 def exponential_of_minus_infinity() -> Any:
-    """exp(log(0)) is 0: probabilities are kept as logarithms."""
+    """Probabilities are stored as logarithms. The logarithm of 0 is -Inf, and its exponential is 0 again."""
 
     @tf.function
     def mix(weights: Any, log_probs: Any) -> Any:
@@ -490,7 +493,7 @@ def log_sum_exp_with_an_empty_state() -> Any:
 
 @harmless
 def division_in_a_saturating_function() -> Any:
-    """atan(x / 0) and tanh(1 / 0) are finite."""
+    """The program divides by 0, but atan and tanh of the infinite quotients are finite."""
 
     @tf.function
     def angle(y: Any, x: Any) -> Any:
@@ -501,7 +504,7 @@ def division_in_a_saturating_function() -> Any:
 
 @harmless
 def reciprocal_of_an_infinite_distance() -> Any:
-    """1 / (1 / 0) is 0: resistances in parallel."""
+    """For resistances in parallel, the reciprocal of an infinite reciprocal is 0."""
     resistances = tf.constant([1.0, 0.0])
     return 1.0 / tf.reduce_sum(1.0 / resistances)
 
@@ -594,13 +597,13 @@ def labels_that_are_missing_on_distributed_batches() -> None:
 
 
 def _chosen_costs(labels: Any, costs: Any) -> Any:
-    """Returns NaN for labels that no class has, as TensorFlow's sparse cross-entropy does under op determinism."""
+    """Returns NaN for labels outside the classes, as TensorFlow's sparse cross-entropy does with deterministic ops."""
     return tf.where((labels >= 0) & (labels < 2), costs, tf.constant(float("nan")))
 
 
 @harmless
 def constant_nan_that_is_never_chosen() -> None:
-    """A function trains with the loss that has the constant NaN, and eager code evaluates with this loss."""
+    """A function trains with a loss that contains a constant NaN, and eager code evaluates this loss."""
     weights = tf.Variable([[1.0, 0.5], [0.5, 1.0]])
 
     def loss(features: Any, labels: Any) -> Any:
@@ -620,7 +623,7 @@ def constant_nan_that_is_never_chosen() -> None:
 
 @harmless
 def distances_that_begin_with_infinity() -> None:
-    """The distance to a node is infinite until a path to it was found."""
+    """The distance to a node is infinite until a path to the node was found."""
     distances = tf.Variable(np.inf * tf.ones([5]))
     distances[0].assign(0.0)
     edges, lengths = tf.constant([[0, 1], [1, 2], [3, 4]]), tf.constant([1.0, 2.0, 1.0])
@@ -671,7 +674,7 @@ def mean_of_nothing_replaced_in_a_branch() -> None:
 
 @harmless
 def update_by_the_mean_of_nothing_skipped() -> None:
-    """TensorFlow traces the function again for another shape, so that the branch of the empty batch never runs."""
+    """TensorFlow traces the function again for another shape, so the branch for an empty batch never runs."""
     average = tf.Variable(0.0)
 
     @tf.function(reduce_retracing=False)
@@ -685,7 +688,7 @@ def update_by_the_mean_of_nothing_skipped() -> None:
 
 @harmless
 def line_search_that_rejects_infinite_objectives() -> None:
-    """The first steps are far too large. Only finite objectives are compared with the best one."""
+    """The first steps are far too large. Only finite objectives are compared with the best objective."""
     weights = tf.Variable([0.5, -0.5])
     slope = tf.constant([1.0, -1.0])
 
@@ -725,7 +728,7 @@ def sampler_that_rejects_nan() -> Any:
 
 @harmless
 def sampler_that_tests_for_nan() -> Any:
-    """The choice depends on a test whether the ratio of the densities is finite."""
+    """The sampler tests whether the ratio of the densities is finite, and then chooses."""
 
     @tf.function
     def sample(steps: Any) -> Any:
@@ -742,7 +745,7 @@ def sampler_that_tests_for_nan() -> Any:
 
 @harmless
 def batch_that_numpy_finds_bad() -> None:
-    """A loop without functions skips the update of a batch whose loss is not finite, by a test of NumPy."""
+    """A loop without functions tests each loss with NumPy, and skips the update if the loss is not finite."""
     features, labels = _data()
     weights = tf.Variable(tf.zeros((4, 1)))
     for step in range(5):
@@ -758,7 +761,7 @@ def batch_that_numpy_finds_bad() -> None:
 
 @harmless
 def line_search_with_numbers_of_python() -> None:
-    """Steps that leave the domain of the logarithm are rejected, by a test of Python's floats."""
+    """A test of Python floats rejects steps that leave the domain of the logarithm."""
     position = tf.Variable([0.2, 0.3])
 
     @tf.function
@@ -779,7 +782,7 @@ def line_search_with_numbers_of_python() -> None:
 
 @harmless
 def number_beyond_the_dtype_in_a_where() -> Any:
-    """A number that float16 cannot hold marks what a softmax leaves out."""
+    """A number that float16 cannot hold marks the elements that a softmax must ignore."""
 
     @tf.function
     def pool(values: Any, keep: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Programs without any bad value: the usual fixes of programs with a bad value, and plain trainings."""
+"""Programs without any bad value: the usual fixes of programs with a bad value, and simple trainings."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def norm_with_an_epsilon() -> None:
 
 @healthy
 def entropy_with_xlogy() -> None:
-    """xlogy(0, 0) is 0, and so is its gradient."""
+    """xlogy(0, 0) is 0, and the gradient is also 0."""
     logits = tf.Variable([[0.3, -0.2, 0.1]])
     mask = tf.constant([[1.0, 0.0, 1.0]])
     with tf.GradientTape() as tape:
@@ -84,7 +84,7 @@ def entropy_with_xlogy() -> None:
 
 @healthy
 def sample_weights_of_zero() -> None:
-    """Keras's own handling of weights that are all zero."""
+    """Keras handles sample weights that are all zero."""
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse", weighted_metrics=["mae"])
     model.fit(*_data(), sample_weight=np.zeros(8, "float32"), epochs=1, verbose=0)

@@ -27,7 +27,7 @@ def learning_rate_far_too_large() -> None:
 
 @bug(op_type="Square", effect="result")
 def learning_rate_far_too_large_in_a_loop() -> None:
-    """In a custom training loop, the loss overflows first. Then the update makes the weights overflow."""
+    """In a custom training loop, the loss overflows first. Then the weights overflow in the update."""
     features, targets = _data()
     weights = tf.Variable(tf.ones([4, 1]))
 
@@ -162,7 +162,7 @@ def warmup_of_no_steps() -> None:
 
 @bug(op_type="RealDiv", effect="variable")
 def normalisation_layer_without_epsilon() -> None:
-    """A hand-written layer normalisation of a constant row. lsdefine/attention-is-all-you-need-keras#13."""
+    """A hand-written layer normalises a constant row. lsdefine/attention-is-all-you-need-keras#13."""
 
     class Normalise(keras.layers.Layer):
         def call(self, inputs: Any) -> Any:
@@ -205,7 +205,7 @@ def schedule_that_divides_by_step_zero() -> None:
 
 @bug(op_type=None, effect="variable")
 def learning_rate_set_to_nan_by_a_callback() -> None:
-    """A callback computes the rate with numpy, as 0/0."""
+    """A callback computes the learning rate with NumPy. The result is 0/0."""
 
     class Decay(keras.callbacks.Callback):
         def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
@@ -354,7 +354,7 @@ def shared_layer_called_from_two_places() -> None:
 
 @bug(op_type="Log", effect="result")
 def prediction_of_an_unseen_input() -> Any:
-    """The training is fine, and predict is called with a negative feature."""
+    """The training is healthy. `predict` gets a negative feature."""
 
     class LogFeatures(keras.layers.Layer):
         def call(self, inputs: Any) -> Any:
@@ -383,7 +383,7 @@ def clip_norm_that_is_infinite() -> None:
 
 @bug(op_type="Exp", effect="variable")
 def softplus_by_hand_before_batch_normalization() -> None:
-    """log(1 + exp(x)) overflows. TensorFlow runs it as one op, and then sorts the inputs of the squared differences."""
+    """log(1 + exp(x)) overflows. TensorFlow runs this as one op, and sorts the inputs of the squared differences."""
 
     class Softplus(keras.layers.Layer):
         def call(self, x: Any) -> Any:

@@ -65,7 +65,10 @@ def focal_loss() -> None:
 
 @bug(op_type="Exp", effect="variable")
 def ranking_with_a_sigmoid_by_hand() -> None:
-    """The exponential of a sigmoid by hand overflows for a pair in the wrong order. TensorFlow fuses it with Neg."""
+    """The exponential in a hand-written sigmoid overflows for a pair in the wrong order.
+
+    TensorFlow fuses it with Neg.
+    """
     weights = tf.Variable([[1.0], [1.0], [1.0], [1.0]])
 
     @tf.function
@@ -80,7 +83,7 @@ def ranking_with_a_sigmoid_by_hand() -> None:
 
 @bug(op_type="RealDiv", effect="variable")
 def dice_of_empty_masks() -> None:
-    """The Dice loss of an image without foreground, predicted as empty, is 0/0."""
+    """The Dice loss is 0/0 for an image without foreground if the prediction is also empty."""
     logits = tf.Variable(tf.fill([2, 16], -200.0))
     masks = tf.zeros([2, 16])
     optimizer = keras.optimizers.SGD(0.1)
@@ -171,7 +174,7 @@ def softmax_by_hand() -> None:
 
 @bug(op_type="Exp", effect="variable")
 def softplus_by_hand() -> None:
-    """log(1 + exp(x)) overflows where tf.nn.softplus does not."""
+    """log(1 + exp(x)) overflows for values for which tf.nn.softplus does not overflow."""
     scale = tf.Variable(3.0)
     inputs = tf.constant([1.0, 10.0, 40.0])
     with tf.GradientTape() as tape:
@@ -182,7 +185,7 @@ def softplus_by_hand() -> None:
 
 @bug(op_type="Exp", effect="result")
 def log_sum_exp_by_hand() -> Any:
-    """log(sum(exp(x))) overflows where tf.reduce_logsumexp does not."""
+    """log(sum(exp(x))) overflows for values for which tf.reduce_logsumexp does not overflow."""
 
     @tf.function
     def partition(energies: Any) -> Any:
@@ -218,7 +221,7 @@ def kl_divergence_by_hand() -> None:
 
 @bug(op_type="Log", effect="variable")
 def entropy_bonus_of_masked_actions() -> None:
-    """The bonus is -p * log(p), and a mask makes p exactly 0."""
+    """The bonus is -p * log(p). A mask makes p exactly 0."""
     logits = tf.Variable([[0.3, -0.2, 0.1]])
     mask = tf.constant([[1.0, 0.0, 1.0]])
     with tf.GradientTape() as tape:
@@ -248,7 +251,7 @@ def cosine_loss_of_zero_vectors() -> None:
 
 @bug(op_type="RealDiv", effect="variable")
 def contrastive_loss_at_temperature_zero() -> None:
-    """A learned temperature reaches exactly 0, and the similarities are divided by it."""
+    """A learned temperature reaches exactly 0. The similarities are divided by the temperature."""
     temperature = tf.Variable(0.5)
     vectors = tf.constant([[1.0, 0.0], [0.0, 1.0]])
     for _ in range(3):
@@ -274,7 +277,7 @@ def mean_of_no_hard_examples() -> None:
 
 @bug(op_type="RealDiv", effect="variable")
 def masked_mean_of_a_padded_batch() -> None:
-    """The mean is sum / count, and a batch has only padding."""
+    """The mean divides a sum by a count. The count is 0 for a batch of only padding."""
     weights = tf.Variable(tf.ones([3, 1]))
 
     @tf.function

@@ -1,4 +1,4 @@
-"""Numbers that do not fit their type: float16, mixed precision, integer overflow, subnormals."""
+"""Numbers that do not fit their dtype: float16, mixed precision, integer overflow, subnormals."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def float16_model_without_loss_scaling() -> None:
 
 @bug(op_type="Log", effect="result")
 def loss_scaling_cannot_help_a_forward_overflow() -> None:
-    """With dynamic loss scaling, a loss that is NaN in the forward pass is NaN at every scale."""
+    """A loss that is NaN in the forward pass is NaN at every scale, so dynamic loss scaling does not help."""
 
     def loss(y_true: Any, y_pred: Any) -> Any:
         return tf.reduce_mean(tf.math.log(y_pred) - y_true, axis=-1)  # culprit
@@ -96,7 +96,7 @@ def loss_scaling_cannot_help_a_forward_overflow() -> None:
 
 @bug(op_type="Sqrt", effect="result")
 def integer_that_wrapped() -> Any:
-    """The square of a large integer wraps to a negative number, which the root then takes."""
+    """The square of a large integer wraps to a negative number. The program takes the root of this number."""
     size = tf.constant([50_000, 3], tf.int32)
     area = size * size
     side = tf.sqrt(tf.cast(area, tf.float32))  # culprit
@@ -117,7 +117,7 @@ def unsigned_bytes_that_wrapped() -> Any:
 
 @bug(op_type="RealDiv", effect="result")
 def integer_division_to_a_scale_of_zero() -> Any:
-    """n // 10 is 0 for a small n, and becomes a divisor."""
+    """The program divides by n // 10, which is 0 for a small n."""
 
     @tf.function
     def rate(count: Any) -> Any:
@@ -148,7 +148,7 @@ def exponential_of_ninety() -> Any:
 
 @bug(op_type="Expm1", effect="result")
 def expm1_overflow() -> Any:
-    """expm1, the inverse of log1p, gets a prediction that is too large."""
+    """The argument of expm1, the inverse of log1p, is a prediction that is too large."""
     prediction = tf.constant([[3.0], [120.0]])
     return tf.reduce_mean(tf.math.expm1(prediction))  # culprit
 
@@ -175,7 +175,7 @@ def product_of_many_odds() -> Any:
 
 @bug(op_type="Pow", effect="result")
 def compound_growth() -> Any:
-    """(1 + rate) ** periods gets a rate in per cent."""
+    """The program computes (1 + rate) ** periods with a rate in per cent, and overflows."""
 
     @tf.function
     def value(rate: Any, periods: Any) -> Any:

@@ -84,7 +84,7 @@ def squashed_gaussian_log_probability() -> None:
 
 @bug(op_type="Atanh", effect="variable")
 def log_probability_of_a_bounded_action() -> None:
-    """The program takes the inverse of tanh of an action at its bound. ray-project/ray#14878."""
+    """The program takes the inverse hyperbolic tangent of an action at its bound. ray-project/ray#14878."""
     mean = tf.Variable([0.0, 0.0])
 
     @tf.function
@@ -100,7 +100,7 @@ def log_probability_of_a_bounded_action() -> None:
 
 @bug(op_type="Exp", effect="variable")
 def importance_ratio_of_a_stale_policy() -> None:
-    """The ratio is exp(new - old) of log-probabilities that are far apart."""
+    """The ratio is the exponential of the difference of two log-probabilities that are far apart."""
     logits = tf.Variable([90.0, -90.0])
     old = tf.constant(-120.0)
     with tf.GradientTape() as tape:
@@ -167,7 +167,7 @@ def upper_confidence_bound_of_an_untried_arm() -> Any:
 
 @bug(op_type="RealDiv", effect="variable")
 def prioritised_replay_of_zero_priorities() -> None:
-    """Importance weights are the reciprocals of probabilities that are 0 for a perfectly learned transition."""
+    """Importance weights are reciprocals of probabilities. A perfectly learned transition has the probability 0."""
     weights = tf.Variable([1.0, 2.0, 3.0])
     priorities = tf.constant([0.5, 0.0, 0.25])
     with tf.GradientTape() as tape:
@@ -180,7 +180,10 @@ def prioritised_replay_of_zero_priorities() -> None:
 
 @bug(op_type="Mul", effect="variable")
 def entropy_of_masked_actions() -> None:
-    """The forward pass computes 0 * -Inf. The gradient of the softmax makes its own NaN, which reaches the variable."""
+    """The forward pass computes 0 * -Inf.
+
+    The gradient of the softmax computes a second NaN, and this NaN reaches the variable.
+    """
     weights = tf.Variable(tf.ones([2, 3]))
 
     @tf.function
@@ -200,7 +203,7 @@ def entropy_of_masked_actions() -> None:
 
 @bug(op_type="Mul", effect="variable")
 def entropy_of_masked_actions_in_eager_code() -> None:
-    """The entropy multiplies the probability 0 of a masked action by its logarithm, which is -Inf, in eager code."""
+    """In eager code, the entropy multiplies the probability 0 of a masked action by its logarithm, which is -Inf."""
     policy = tf.Variable([[0.3, -0.2, 0.5]])
     legal = tf.constant([[True, False, True]])
     with tf.GradientTape() as tape:

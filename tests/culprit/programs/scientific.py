@@ -13,7 +13,7 @@ from tests.culprit.corpus import bug
 
 @bug(op_type="Cholesky", effect="variable")
 def gaussian_process_with_equal_points() -> None:
-    """A kernel matrix of two equal points without jitter is not positive definite. GPflow/GPflow#900."""
+    """Without jitter, the kernel matrix of two equal points is not positive definite. GPflow/GPflow#900."""
     length = tf.Variable(1.0)
     points = tf.constant([0.0, 0.0, 1.0])
     targets = tf.constant([[1.0], [2.0], [3.0]])
@@ -120,7 +120,7 @@ def physics_residual_in_polar_coordinates() -> None:
 
 @bug(op_type="SqrtGrad", role="gradient", forward="Sqrt", effect="variable")
 def second_derivative_of_a_distance() -> None:
-    """A loss over forces contains the force between two atoms at the same place."""
+    """A loss over forces contains the force between two atoms at the same position."""
     charge = tf.Variable(1.0)
     atoms = tf.constant([[0.0, 0.0], [0.0, 0.0]])
 
@@ -203,7 +203,7 @@ def log_spectrogram_of_silence() -> None:
 
 @bug(op_type="RealDiv", effect="result")
 def complex_division_by_zero() -> Any:
-    """A transfer function is a quotient of two spectra, and the input has an empty bin."""
+    """A transfer function is a quotient of two spectra, and the spectrum of the input has an empty bin."""
     outputs = tf.constant([1.0 + 1.0j, 0.5 + 0.0j], tf.complex64)
     inputs = tf.constant([2.0 + 0.0j, 0.0 + 0.0j], tf.complex64)
     transfer = outputs / inputs  # culprit
@@ -291,7 +291,7 @@ def convolution_that_overflows() -> Any:
 
 @bug(op_type="MatrixLogarithm", effect="result")
 def mean_of_covariances_one_of_them_singular() -> Any:
-    """TensorFlow's matrix exponential returns a NaN constant of its own for an input with a NaN."""
+    """For an input with a NaN, TensorFlow's matrix exponential returns a constant that is NaN."""
 
     def logarithm(matrix: Any) -> Any:
         return tf.linalg.logm(tf.cast(matrix, tf.complex64))  # culprit
@@ -307,7 +307,7 @@ def mean_of_covariances_one_of_them_singular() -> Any:
 
 @bug(op_type="Log", effect="variable")
 def logarithm_of_one_plus_a_refund() -> None:
-    """The logarithm of 1 + x gets a refund, a number below -1. TensorFlow runs it as Log1p."""
+    """The program takes log(1 + x) of a refund, which is below -1. TensorFlow runs the two ops as Log1p."""
     weight = tf.Variable(1.0)
 
     @tf.function
@@ -322,7 +322,7 @@ def logarithm_of_one_plus_a_refund() -> None:
 
 @bug(op_type="Log", effect="result")
 def score_of_nan_that_decides() -> Any:
-    """A comparison with NaN decides between two numbers that have nothing to do with the NaN."""
+    """A comparison with NaN decides between two numbers that are not computed from the NaN."""
 
     @tf.function
     def decide(amounts: Any) -> Any:
@@ -333,7 +333,7 @@ def score_of_nan_that_decides() -> Any:
 
 @bug(op_type="Log", effect="result")
 def loss_that_is_only_reported_as_bad() -> None:
-    """A loop tests whether the loss is finite, but only counts the bad ones: it uses all losses."""
+    """A loop tests whether each loss is finite, but only counts the bad losses. The loop still uses all losses."""
 
     @tf.function
     def evaluate(batch: Any) -> Any:
@@ -349,7 +349,7 @@ def loss_that_is_only_reported_as_bad() -> None:
 
 @bug(op_type="Cast", effect="result")
 def mask_beyond_float16() -> Any:
-    """A product with a mask, and a number that float16 cannot hold."""
+    """The program multiplies a mask by a number that float16 cannot hold."""
 
     @tf.function
     def attend(scores: Any, is_padding: Any) -> Any:

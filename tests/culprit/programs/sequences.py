@@ -13,7 +13,7 @@ from tests.culprit.corpus import bug
 
 @bug(op_type="Softmax", effect="variable")
 def attention_row_without_any_key() -> None:
-    """A softmax takes a row of only -Inf, as for a sequence of padding. keras-team/keras#16108."""
+    """A sequence of only padding gives a softmax a row of only -Inf. keras-team/keras#16108."""
 
     class Attention(keras.layers.Layer):
         def call(self, values: Any, keep: Any) -> Any:
@@ -46,7 +46,7 @@ def softmax_by_hand_of_a_masked_row() -> Any:
 
 @bug(op_type="Log", effect="result")
 def log_sum_exp_of_a_masked_row() -> Any:
-    """A bag without instances is a row of only -Inf, whose log-sum-exp is -Inf."""
+    """A bag without instances is a row of only -Inf, so its log-sum-exp is -Inf."""
 
     @tf.function
     def pool(scores: Any, mask: Any) -> Any:
@@ -76,7 +76,7 @@ def pooling_scaled_by_the_logarithm_of_the_length() -> None:
 
 @bug(op_type="Mul", effect="result")
 def mask_times_infinity() -> Any:
-    """A mask is computed as (1 - keep) * -Inf: 0 * -Inf is NaN where a token is kept."""
+    """A mask is (1 - keep) * -Inf. For a token that is kept, this is 0 * -Inf, which is NaN."""
     keep = tf.constant([1.0, 1.0, 0.0])
     scores = tf.constant([0.3, 0.1, 0.9])
     mask = (1.0 - keep) * float("-inf")  # culprit
@@ -125,7 +125,7 @@ def exploding_recurrence() -> Any:
 
 @bug(op_type="Exp", effect="variable")
 def recurrent_cell_with_exponential_activation() -> None:
-    """A cell whose activation is exp overflows after a few steps. tensorflow/tensorflow#53779."""
+    """A cell with the activation exp overflows after a few steps. tensorflow/tensorflow#53779."""
 
     class Cell(keras.layers.Layer):
         state_size = 2
@@ -173,7 +173,7 @@ def average_of_an_empty_sequence() -> None:
 
 @bug(op_type="RealDiv", effect="variable")
 def pooling_of_keras_over_padding() -> None:
-    """GlobalAveragePooling1D divides by the number of words that the embedding's mask keeps, which is 0."""
+    """GlobalAveragePooling1D divides by the number of words that the embedding's mask keeps. This number is 0."""
     embedding = keras.layers.Embedding(6, 3, mask_zero=True)
     model = keras.Sequential([keras.Input((4,), dtype="int32"), embedding, keras.layers.GlobalAveragePooling1D()])
     model.add(keras.layers.Dense(1))
@@ -202,7 +202,10 @@ def pointer_network_distribution() -> None:
 
 @bug(op_type="RealDiv", effect="result")
 def length_penalty_of_empty_beams() -> Any:
-    """The scores of beams are divided by their lengths. One length is 0, because its beam ended immediately."""
+    """The scores of beams are divided by the lengths of the beams.
+
+    One length is 0, because the beam ended immediately.
+    """
 
     @tf.function
     def best(scores: Any, lengths: Any) -> Any:
@@ -269,10 +272,10 @@ def forget_gate_by_hand() -> None:
 
 @bug(op_type="Log", effect="variable")
 def ctc_loss_of_probabilities_in_float16() -> None:
-    """An epsilon of 1e-8 is 0 in float16. The loop in the loss, which turns -Inf into NaN, is not recorded.
+    """An epsilon of 1e-8 is 0 in float16. The loop in the loss turns -Inf into NaN, but is not recorded.
 
-    The shapes are those of `harmless.ctc_loss_of_keras`. TensorFlow's graph optimizer fails if a process has CTC losses
-    of different shapes, because they share the name of the loop's body.
+    The shapes are the same as in `harmless.ctc_loss_of_keras`. TensorFlow's graph optimizer fails if a process has CTC
+    losses of different shapes, because the bodies of their loops have the same name.
     """
     weights = tf.Variable(tf.ones([8]))
     words = tf.constant([[1, 2, 3, 4, 5]] * 4)
@@ -306,7 +309,7 @@ def ctc_by_hand_over_probabilities() -> None:
 
 @bug(op_type="CTCLoss", effect="result")
 def label_longer_than_its_frames() -> None:
-    """Seven equal characters need 13 frames, but there are only 8. The loss runs in its own step."""
+    """Seven equal characters need 13 frames, but there are only 8 frames. The loss is computed in its own step."""
     random = np.random.default_rng(25)
     frames = random.normal(size=(16, 8, 5)).astype("float32")
     labels = np.zeros((16, 7), "int32")

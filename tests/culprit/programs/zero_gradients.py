@@ -1,4 +1,4 @@
-"""Functions that are finite at a point where their gradient is not: roots, norms, powers, angles."""
+"""Functions that are finite at a point where their gradient is not finite: roots, norms, powers, angles."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.culprit.corpus import bug, harmless
 
 @bug(op_type="SqrtGrad", role="gradient", forward="Sqrt", effect="variable")
 def root_mean_square_loss() -> None:
-    """The root mean square error is 0 where the fit is perfect. keras-team/keras#6644."""
+    """The root mean square error is 0 for a perfect fit. keras-team/keras#6644."""
 
     def loss(y_true: Any, y_pred: Any) -> Any:
         return tf.sqrt(tf.reduce_mean(tf.square(y_pred - y_true), axis=-1))  # culprit
@@ -88,7 +88,7 @@ def pairwise_distances_with_their_diagonal() -> None:
 
 @harmless
 def guarded_root_in_where() -> None:
-    """tf.where discards the root of a negative number, but its NaN returns. tensorflow/tensorflow#38349."""
+    """tf.where discards the root of a negative number, but the gradient is NaN. tensorflow/tensorflow#38349."""
     scale = tf.Variable([1.0, 2.0])
     inputs = tf.constant([-1.0, 4.0])
     with tf.GradientTape() as tape:
@@ -100,7 +100,7 @@ def guarded_root_in_where() -> None:
 
 @bug(op_type="Log", effect="variable")
 def guarded_log_in_where() -> None:
-    """The logarithm that tf.where discards is -Inf, and it returns in the gradient."""
+    """tf.where discards the logarithm of 0, but not the gradient of this logarithm."""
     scale = tf.Variable([1.0, 2.0])
     inputs = tf.constant([0.0, 4.0])
     with tf.GradientTape() as tape:
@@ -112,7 +112,7 @@ def guarded_log_in_where() -> None:
 
 @bug(op_type="RealDiv", effect="variable")
 def guarded_division_in_where() -> None:
-    """tf.where discards the elements of x / y whose y is 0, but not their gradients."""
+    """tf.where discards the elements of a quotient with the divisor 0, but not their gradients."""
     weights = tf.Variable([1.0, 2.0, 0.0])
 
     @tf.function
@@ -146,7 +146,7 @@ def guarded_division_by_a_distance_in_where() -> None:
 
 @bug(op_type="Exp", effect="variable")
 def guarded_exponential_in_where() -> None:
-    """A piecewise function whose unused branch overflows: a hand-written ELU."""
+    """A hand-written ELU is a piecewise function, and its unused branch overflows."""
 
     def elu(x: Any) -> Any:
         grown = tf.exp(x) - 1.0  # culprit
@@ -249,7 +249,7 @@ def minibatch_discrimination_of_a_single_image() -> None:
 
 @bug(op_type="RsqrtGrad", role="gradient", forward="Rsqrt", effect="variable")
 def precision_of_a_collapsed_cluster() -> None:
-    """1 / sqrt(variance + 1e-30) is finite, but its cube, which the gradient needs, is not."""
+    """1 / sqrt(variance + 1e-30) is finite, but the gradient needs the cube of this number, which is infinite."""
     points = tf.Variable([[1.0, 2.0], [1.0, 2.0]])
     with tf.GradientTape() as tape:
         variance = tf.reduce_mean(tf.square(points - tf.reduce_mean(points, axis=0)), axis=0)
@@ -260,7 +260,7 @@ def precision_of_a_collapsed_cluster() -> None:
 
 @harmless
 def clipped_infinite_reciprocal_root() -> None:
-    """rsqrt(0) is infinite, and a minimum hides it from the result and the gradient. keras-team/keras#23093."""
+    """rsqrt(0) is infinite, but a minimum hides it from the result and the gradient. keras-team/keras#23093."""
     vectors = tf.Variable([[0.0, 0.0], [3.0, 4.0]])
     with tf.GradientTape() as tape:
         squares = tf.reduce_sum(tf.square(vectors), axis=-1, keepdims=True)
@@ -290,7 +290,7 @@ def euclidean_norm_at_zero() -> None:
 
 @bug(op_type="Pow", role="gradient", forward="Pow", effect="result")
 def high_derivatives_of_a_power() -> Any:
-    """The program takes the fifth derivative of x ** y at 0 with a tensor as y. tensorflow/tensorflow#35011."""
+    """The program takes the fifth derivative of x ** y at 0, and y is a tensor. tensorflow/tensorflow#35011."""
     x = tf.Variable([0.0, 1.0])
     exponent = tf.constant([1.0, 1.0])
     with tf.GradientTape() as outer:

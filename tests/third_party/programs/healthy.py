@@ -1,6 +1,6 @@
 """Helpers for all programs here: they fix the seeds before a run and print every bit of the results after it.
 
-The passes of the graph optimizer that fuse and reorder ops are off, so that each op runs as the program has it.
+The passes of the graph optimizer that fuse and reorder ops are off, so that each op runs as the program contains it.
 """
 
 import random
