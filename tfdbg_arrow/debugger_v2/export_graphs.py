@@ -194,8 +194,8 @@ class Graphs:
     def _input_name(self, graph_id: int, source: _Source) -> str:
         """Returns the name of a tensor.
 
-        The name of a tensor of another graph begins with the name of that graph, to distinguish the tensor from tensors
-        of this graph.
+        If the tensor is from another graph, its name begins with the name of that graph. The prefix distinguishes the
+        tensor from tensors of this graph.
         """
         num_outputs = self._num_outputs.get((graph_id, source.op_name), source.output_slot + 1)
         if source.is_near and source.output_slot < num_outputs:

@@ -48,7 +48,7 @@ EXPORTABLE: dict[str, tuple[str, ...]] = {
     "SHAPE": ("NO_TENSOR", "SHAPE"),
     "FULL_TENSOR": (*_FROM_FULL_HEALTH, "FULL_TENSOR"),
 }
-"""For each mode of a recording, the modes in which the recording can be exported."""
+"""For each mode of a recording, the modes that an export can have."""
 
 
 @dataclass(frozen=True, kw_only=True)

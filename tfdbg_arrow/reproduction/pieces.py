@@ -110,7 +110,7 @@ class Piece:
     """The ops that a script runs, and their inputs.
 
     Attributes:
-        ops: The ops. Each op comes after the ops on which it depends.
+        ops: The ops. Each op comes after the ops that it depends on.
         inputs: The recorded tensors that the ops take.
         event: The bad tensor, which is an output of the last op. None if the last op is a forward op whose gradient is
             bad.

@@ -117,7 +117,7 @@ class Repro:
         advice: How to fix the cause, in a sentence; None if the counts do not prove the cause.
         fixes: The repairs that were tried; empty if no repairs were requested, or if the op has no standard repairs.
         sample_path: The .npz file with the first bad sample of the batch; None if the inputs of the step were not kept.
-        sample: The inputs of the step in this file, each a batch of this one sample.
+        sample: The inputs of the step in this file. Each input is a batch with only the bad sample.
         shapes_before: The shapes of the inputs before they were shrunk, by name; None if shrinking was not requested.
         is_cut: Whether the time limit ended the search for smaller inputs.
     """

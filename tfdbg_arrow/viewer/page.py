@@ -22,7 +22,7 @@ MAX_TEXT = 10_000
 _MAX_INTEGER = 2**63 - 1
 MAX_CHOICES = 500
 NUM_ABOVE = 8
-"""Number of rows that a page with a window shows above the row at which it opens."""
+"""If a page opens at a row of a window, it shows this many rows above that row."""
 
 
 class Parameters:

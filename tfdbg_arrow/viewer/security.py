@@ -85,7 +85,7 @@ class Hosts:
         Args:
             address: The name or address that the server listens on; `0.0.0.0` or `::` means all addresses of this
                 machine.
-            *other_names: Further names under which the server is reached.
+            *other_names: Further names of the server.
         """
         if address in _LOOPBACK or address == "::1":
             names = {*_LOOPBACK}

@@ -93,7 +93,7 @@ class Columns:
 
     @property
     def attributes(self) -> Markup:
-        """The HTML attributes from which the script chart.js reads the columns."""
+        """The HTML attributes that the script chart.js reads the columns from."""
         lists = {
             "columns": self.texts,
             "places": () if self.is_cells else [f"{place:.4f}" for place in self.places],

@@ -157,8 +157,9 @@ def enable(
             op_name). For eager ops, op_name is None, and the callable is called once for each op type. Chosen ops are
             recorded even if another filter excludes them.
         steps: Record only these training steps. mark(step=...) or Keras's fit sets the current step. The value is a
-            number k for every k-th step, a range or slice, text such as "0:100,1000:,::10" (in which a single number
-            means that one step), or a list of these. Events before the first mark are recorded. None records all steps.
+            number k for every k-th step, a range or slice, text such as "0:100,1000:,::10", or a list of these. In a
+            text, a single number means that one step. Events before the first mark are recorded. None records all
+            steps.
         max_bytes: How much disk space the parts of executions and tensors may use, at least 1 MiB. Beyond this limit,
             the middle of the run is dropped. Half of these bytes hold the beginning of the run, and the other half its
             end. The events around the first infinity and the first NaN are kept too. None means no limit.
@@ -167,12 +168,12 @@ def enable(
         dump_after: With a circular buffer, how many executions and graph tensors to keep after a bad value. None means
             as many as the buffer holds.
         on_nonfinite: What happens at a NaN or an infinity. "record" only records it. "keep" also keeps the inputs of
-            the op that created it (in the table `input_value`; only for ops on a CPU), and the inputs of the training
-            step (in the table `step_input`), at most 256 MiB in total. From these inputs, `tfdbg-arrow repro` writes a
-            script that shows the bad value and the bad sample of the batch. "raise" stops the program with a
-            NonFiniteError at the op that created the bad value. A callable is called with the NonFinite, in the thread
-            that runs the program, once for each origin and at most 100 times. Errors that the callable raises go to the
-            program. Values that no op computes with, such as those that `tf.where` does not select, do not count
+            the op that created it, if the op ran on a CPU (table `input_value`). It also keeps the inputs of the
+            training step (table `step_input`). All kept inputs take at most 256 MiB. From these inputs, `tfdbg-arrow
+            repro` writes a script that shows the bad value and the bad sample of the batch. "raise" stops the program
+            with a NonFiniteError at the op that created the bad value. A callable is called with the NonFinite, in the
+            thread that runs the program, once for each origin and at most 100 times. Errors that the callable raises go
+            to the program. Values that no op computes with, such as those that `tf.where` does not select, do not count
             (docs/live_stop.md).
         redact: What to leave out of the logdir: "paths", "source" or a list of both. "paths" makes file paths relative
             to the working directory or to the installed packages, or replaces them by a hash and the file's name. The

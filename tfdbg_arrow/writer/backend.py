@@ -45,7 +45,7 @@ class Handlers:
 
     Attributes:
         covers_op: `(op_type)`: returns what to record of the tensors of eager ops of this type: 0 for nothing, 1 for
-            their facts, 2 for their facts and elements, whatever the dtype. None means 1 for all ops.
+            facts, 2 for facts and elements of any dtype. None means 1 for all ops.
         on_error: `(what, error)`: called when something could not be recorded. If the program raised the error, the
             callback raises it again.
         on_nonfinite: `(op_type, inputs, bad)`: called after an eager op or call. `bad` lists the bad tensors since the

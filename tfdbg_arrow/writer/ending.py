@@ -44,7 +44,7 @@ class Ending:
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="tfdbg_arrow-end", daemon=True)
         self._waits: list[float] = []
-        """The times at which the current waits began."""
+        """The start times of the current waits."""
         self._told_at: float | None = None
 
     def start(self) -> None:

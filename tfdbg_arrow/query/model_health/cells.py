@@ -77,7 +77,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Labels:
-    """The rows to which the ops of a run belong.
+    """The rows that the ops of a run belong to.
 
     Attributes:
         run_id: The run.
@@ -162,7 +162,7 @@ def _prefix(depth: int) -> str:
 
 
 def read_labels(logdir: Engine, *, run_id: str) -> Labels:
-    """Returns the rows to which the ops of a run belong."""
+    """Returns the rows that the ops of a run belong to."""
     layers = (
         "(SELECT layer FROM graph_op WHERE run_id = ? AND layer IS NOT NULL "
         "UNION SELECT layer FROM execution WHERE run_id = ? AND layer IS NOT NULL) AS named"

@@ -104,7 +104,7 @@ def layer_differences(
 
 @dataclass(frozen=True)
 class _Side:
-    """One run: its engine, and the rows to which its ops belong."""
+    """One run: its engine, and the rows of its ops."""
 
     logdir: Engine
     labels: Labels
@@ -290,7 +290,7 @@ def _compare(sides: Sequence[_Side], axes: tuple[Axis, Axis], max_columns: int, 
 
 
 class _Finder:
-    """Finds the places at which two runs parted.
+    """Finds the places where two runs parted.
 
     A column can contain several steps. The search is then repeated within the column of the first place, because the
     order of the layers shows which layer parted first only within a single step.
@@ -308,7 +308,7 @@ class _Finder:
         row."""
 
     def first(self, *, is_far: bool) -> Parting | None:
-        """Returns the first place at which the runs are apart, or far apart. Prefers places in a layer or line."""
+        """Returns the first place where the runs are apart, or far apart. Prefers places in a layer or line."""
         places = self._places(self._axis, self._rows, is_far=is_far)
         place = _first(places)
         if place is None:

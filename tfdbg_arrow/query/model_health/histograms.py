@@ -84,7 +84,7 @@ class Distributions(Displayed):
         return any(self.num_tensors)
 
     def bounds(self, bucket: int) -> tuple[float, float]:
-        """Returns the least magnitude of a bucket, and the magnitude at which the next bucket begins."""
+        """Returns the least magnitude of a bucket, and the magnitude where the next bucket begins."""
         low, high = self.exponents[bucket], self.exponents[bucket] + self.bucket_width
         return math.ldexp(1.0, low), math.ldexp(1.0, high) if high <= _GREATEST else math.inf
 

@@ -1,4 +1,4 @@
-"""diff: aligns two runs of a program and finds the first tensor at which they diverge.
+"""diff: aligns two runs of a program and finds the first tensor where they diverge.
 
 The modules, in order of use: `workspace` holds the data of both runs. `alignment` aligns their executions,
 `aligned_graphs` the ops and call sites of their graphs, and `pairing` the tensors. `comparing` measures how far the
@@ -71,7 +71,7 @@ def diff(
         run_b: The run of B. None works as for run_a, but selects the newer run.
         rtol: Relative tolerance. None means 16 units in the last place of the coarsest dtype with a difference so far.
         atol: Absolute tolerance. None means the value at which the coarser dtype loses its relative precision.
-        growth: The factor by which the relative difference of an op's output may exceed the relative difference of its
+        growth: The relative difference of an op's output may be at most this many times the relative difference of its
             inputs.
         known: A regular expression that matches the whole name or type of ops that are known to diverge, for example an
             op that scales the loss. The search skips these ops and continues after them.

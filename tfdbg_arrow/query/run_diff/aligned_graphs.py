@@ -1,8 +1,8 @@
 """Aligns the ops of two graphs that were traced from the same function, and the call sites in two runs.
 
-Ops are created in the order of the Python program, so two traces of a program are two sequences that differ by edits,
-such as ops that mixed precision inserts or a changed line. Names do not identify ops: an inserted op renumbers the ops
-after it, and a layer that is created earlier changes the scopes.
+Ops are created in the order of the Python program, so two traces of a program are two sequences that differ by edits.
+Examples of edits are a changed line, and ops that mixed precision inserts. Names do not identify ops: an inserted op
+renumbers the ops after it, and a layer that is created earlier changes the scopes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PRECISION_OPS = types_with(Trait.STANDS_FOR_CALL) | {"Cast"}
 tensors on unchanged, but have a meaning."""
 _NUMBER = re.compile(r"_\d+")
 _LOOSEST = 2
-"""The index of the level at which ops are aligned only by their type."""
+"""The index of the level that aligns ops only by their type."""
 _MAX_SOURCES = 256
 UNKNOWN_SITE = "?"
 """The call site of rows with an unknown context."""

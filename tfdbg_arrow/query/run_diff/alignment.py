@@ -129,7 +129,7 @@ def _by_occurrence(a: Tokens, b: Tokens) -> list[tuple[int, int]]:
 
 
 def _rising(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Returns a longest selection of pairs in which the second number rises, from pairs in which the first rises."""
+    """Returns a longest selection of pairs whose second numbers rise. The first numbers of the pairs already rise."""
     ends: list[int] = []
     last: list[int] = []
     before: list[int] = []

@@ -74,7 +74,7 @@ class DiffView:
         run_a: Run A; None if none was chosen.
         other: Run B, or the key of another logdir and a run in it; None if none was chosen.
         known: Ops that are known to diverge: a regular expression that matches a whole name or type.
-        last_step: The last training step up to which ops are compared; None means all.
+        last_step: The last training step whose ops are compared; None means all.
         first: The first position of the map; None means from the start.
         last: The last position of the map; None means to the end.
     """

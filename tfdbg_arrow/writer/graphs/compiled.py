@@ -67,8 +67,8 @@ class CompiledFunctions:
     """Makes the copies, for one recording.
 
     Args:
-        library: Stores functions, and makes rows in functions in which XLA knows all shapes.
-        library_of_any: The same for functions in which a shape can depend on values.
+        library: Stores functions, and makes rows in functions whose shapes are all known to XLA.
+        library_of_any: The same for functions with a shape that can depend on values.
         generation: The number of the recording in this process.
         on_failure: `(function_name, error)`: called if a function could not be copied.
         on_left_out: `(function_name, reason)`: called for a function that is not recorded.

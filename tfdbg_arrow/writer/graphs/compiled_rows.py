@@ -88,10 +88,10 @@ class Row:
     key: Key
     call_site: str = ""
     loops: tuple[str, ...] = ()
-    """The loops in which the tensor is computed, given as call sites, the outermost loop first."""
+    """The loops that compute the tensor, given as call sites, the outermost loop first."""
 
     def called_at(self, node_name: str, suffix: str = "") -> Row:
-        """Returns the row for a caller, in which the given node calls this function."""
+        """Returns the row for a caller; the given node of the caller calls this function."""
         call_name = node_name + suffix
         return replace(
             self,

@@ -125,7 +125,7 @@ class GraphDescriber:
         self._on_names = on_names
         self._states: weakref.WeakKeyDictionary[Any, GraphState] = weakref.WeakKeyDictionary()
         self._undescribed: dict[int, Row] = {}
-        """Rows of outer graphs from which TensorFlow has made no function so far."""
+        """Rows of outer graphs that TensorFlow has not yet made into functions."""
         this = weakref.proxy(self)  # no reference cycle
         self._rows = core.GraphRows(
             lambda graph: this.state(graph),
@@ -198,7 +198,7 @@ class GraphDescriber:
         )
 
     def close(self) -> None:
-        """Describes the outer graphs from which TensorFlow never made a function."""
+        """Describes the outer graphs that TensorFlow never made into functions."""
         with self.lock:
             rows, self._undescribed = list(self._undescribed.values()), {}
             if rows:

@@ -42,9 +42,14 @@ NamedOp = tuple[str, str, str, tuple[int, ...], bool]
 """Node name, op name, op type, key of each output or -1, and whether the elements are kept."""
 
 ExecutedNode = tuple[str, str, str, int, str, str | None, list[tuple[str, int, bool]], list[int] | None, int | None]
-"""Node name, op type, device, graph ID or -1, op name or "", path of calls or None, inputs (node, slot, whether it is a
-control edge), dtype numbers of the outputs or None, and the index of the graph's argument or result that the node
-stands for, or None."""
+"""A node of an optimized graph:
+
+* node name, op type and device;
+* ID of the graph of the program or -1, op name or "", and path of calls or None;
+* inputs: the node, the slot, and whether the input is a control edge;
+* dtype numbers of the outputs, or None;
+* index of the graph's argument or result that the node stands for, or None.
+"""
 
 
 ExecutedGraph = tuple[int, list[ExecutedNode]]

@@ -145,7 +145,7 @@ class MetadataQueue:
         redact: Changes the rows before anything is written; None means no change.
 
     Attributes:
-        taken_upto: Offset of the journal up to which the rows have been taken.
+        taken_upto: The rows before this offset of the journal have been taken.
     """
 
     def __init__(self, run_id: str, *, failures: Failures, journal: Journal, redact: Redact | None = None) -> None:
@@ -233,7 +233,7 @@ class SpoolUse:
 
     Args:
         recorder: The recorder that owns the slots.
-        rows: The journal of rows, which also stores the state that later events need from events that were freed.
+        rows: The journal of rows. It also stores the state of freed events that later events need.
         values: Frees the elements of tensors.
         is_lazy: Whether events may stay in memory for a long time before they are in parts, as with a circular buffer.
             Then as many slots as possible are kept, so that the last events are in the spool if the process dies.
@@ -259,7 +259,7 @@ class SpoolUse:
         """Frees slots and space that are no longer needed.
 
         Args:
-            rows_upto: Offset in the journal up to which the rows have been taken.
+            rows_upto: The rows before this offset of the journal have been taken.
             is_all_written: Whether everything taken is in sealed parts. If not, a write failed: the data stays in
                 memory, and slots are freed only if few are free, so that the program does not have to wait.
 
@@ -289,7 +289,7 @@ class SpoolUse:
         return self._recorder.num_free() < self._capacity // 4
 
     def _limit(self, *, is_all_written: bool) -> int:
-        """Returns the event index up to which slots are freed."""
+        """Returns the event index before which all slots are freed."""
         if self._is_short():
             return self._newest
         if not is_all_written:

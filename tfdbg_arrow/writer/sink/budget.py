@@ -102,7 +102,7 @@ class Budget:
                 return
 
     def _least_wanted_first(self) -> list[_Segment]:
-        """Returns the segments in the order in which they are dropped: the oldest after the first half comes first."""
+        """Returns the segments in the order of dropping: the oldest segment after the first half comes first."""
         head, num_head = 0, 0
         for segment in self._segments:
             head += segment.size_bytes

@@ -61,7 +61,7 @@ class Sink:
         run_id: The run.
         recorder: The source of the events. It reuses slots once their events are in sealed parts.
         files: The journals, which keep the data that events refer to if the process dies.
-        links: The keys of graph tensors, the functions, and which graphs run inline in which.
+        links: The keys of graph tensors, the functions, and which graphs run inline in other graphs.
         retention: Which events a circular buffer keeps; None means that all events are kept.
         max_bytes: Maximum disk space of the parts of events; None means no limit.
         flush_interval_s: Seconds after which waiting events are written.

@@ -182,7 +182,7 @@ def _row(tensor: Any, *, mode: TensorDebugMode) -> Any:
 
 
 class _Kinds:
-    """Masks of the kinds of elements of a flat tensor of real numbers."""
+    """Masks of the kinds of elements, for a flat tensor of real numbers."""
 
     def __init__(self, flat: Any) -> None:
         if flat.dtype.is_floating:
