@@ -168,7 +168,7 @@ class EventImporter:
         health = self._health(scan, tensor=tensor, content=content)
         slot = self._of_tensors(tensor, P.slot)
         slot = np.where(num_ids[owner] == self._of(template, T.num_outputs)[owner], slot, NONE)
-        event_index = start[owner] + position  # an export needs the order of summaries of unknown slot
+        event_index = start[owner] + position  # an export needs the order of summaries whose slot is unknown
         dtype = self._of_tensors(tensor, P.dtype)
         tensor_id = np.where(slot >= 0, _take(scan.outputs, first_output[owner] + slot), NONE)
         columns = {

@@ -41,7 +41,7 @@ class ExportedRun:
         dump: The directory of its dump.
         tensor_debug_mode: The mode of the dump.
         num_records: Number of records by file.
-        size_bytes: Size of all its files.
+        size_bytes: Size of all files of the dump.
         left_out: Rows that the dump cannot hold.
         notes: Further notes for the user, as sentences.
     """

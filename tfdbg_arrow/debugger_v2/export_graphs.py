@@ -2,7 +2,7 @@
 
 The dump's reader accepts a graph only after the outer graph in which the graph was traced. The reader accepts an op
 only once, and only after its graph. A node that TensorFlow's optimizer made becomes an additional op of its graph if a
-tensor of the node was recorded. This op follows the op for which the node was made.
+tensor of the node was recorded. This op follows the op that the node was made for.
 """
 
 from __future__ import annotations
@@ -45,7 +45,10 @@ class _GraphRow:
 
 @dataclass(frozen=True, slots=True)
 class _OpRow:
-    """One row of graph_op, or the same facts about a made node. Only a made node has `sources`: its input tensors."""
+    """One row of graph_op, or the same facts about a node that the optimizer made.
+
+    Only such a node has `sources`: its input tensors.
+    """
 
     graph_id: int
     op_index: int

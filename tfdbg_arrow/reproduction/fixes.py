@@ -133,7 +133,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "MatrixDeterminant": ("det",),
     "LogSoftmax": ("log_softmax",),
 }
-"""Names of the functions that make an op, unless the only name is the op's type in lower case."""
+"""Names of the functions that make an op. Ops whose only name is the op's type in lower case are left out."""
 _OPERATORS: dict[str, type[ast.operator]] = {
     "RealDiv": ast.Div,
     "Div": ast.Div,

@@ -32,7 +32,8 @@ _HINT = (
 )
 _FROM_OUTSIDE = frozenset({"Const", "Placeholder", "_Arg", "_Retval"})
 _FUSED_NAMES = {"Add": "BiasAdd", "AddV2": "BiasAdd", "FusedBatchNormV3": "FusedBatchNorm"}
-"""Names of ops of the program in `fused_ops`, if they differ. The optimizer also fuses additions of a vector."""
+"""The names of the program's ops in `fused_ops`, if they differ from the op types. The optimizer also fuses additions
+of a vector."""
 
 
 @dataclass(frozen=True)
@@ -478,7 +479,7 @@ class _Building:
 
         Args:
             trace: The origin of the input.
-            depth: Number of ops before the input that are still wanted.
+            depth: How many more ops before the input to include.
             num_ops: Number of ops between the input and the last op.
             index: The index of the input.
             of: The op that takes the input.

@@ -31,7 +31,7 @@ class SecondRun:
 
     Attributes:
         logdir: The logdir of the second run.
-        about: The first run, as a run of the first logdir.
+        about: Which run of the first logdir was the first run.
         first: The bad tensor of the first run.
         second: The first bad tensor of the second run; None if there is no bad tensor.
         is_same_place: Whether the same op made both bad tensors, in the same training step and iteration.

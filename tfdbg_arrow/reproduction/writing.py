@@ -480,7 +480,7 @@ class _Trials:
 
 
 def _chosen(piece: Piece, chosen: Mapping[str, int]) -> Piece:
-    """Returns a piece with the attributes for which the script found the recorded output."""
+    """Returns a piece with the attributes that gave the recorded output in the script."""
     by_index = {int(name.rpartition("_")[2]) - 1: number for name, number in chosen.items()}
     ops = tuple(replace(op, choices=(op.choices[by_index.get(index, 0)],)) for index, op in enumerate(piece.ops))
     return replace(piece, ops=ops)

@@ -16,8 +16,8 @@ from tfdbg_arrow.safe_text import printable_line
 from tfdbg_arrow.viewer.colours import paint
 
 _LEAST_TICKS_APART = 0.16
-"""Minimum distance between two labels of an axis, so that their texts do not overlap, as a share of the width of a
-small chart."""
+"""Minimum distance between two labels of an axis, as a share of the width of a small chart. It keeps their texts from
+overlapping."""
 _LARGE = 6
 """Numbers of at least 10 to this power are written with an exponent."""
 

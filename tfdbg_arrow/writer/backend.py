@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class OnNonFinite(IntEnum):
-    """What happens at a bad tensor of a graph, unless it is masked; the native core uses the same values."""
+    """The reaction to a bad tensor of a graph, unless it is masked; the native core uses the same values."""
 
     RECORD = 0
     NOTE = 1
@@ -170,7 +170,7 @@ class Backend:
         self._journal = journal
 
     def open_journal(self) -> None:
-        """Starts to write the strings that records refer to into the journal; close() ends it."""
+        """Starts the journal, which takes the strings that records refer to; close() ends the journal."""
         self.recording.set_journal(self._journal.descriptor)
 
     def start(self, handlers: Handlers) -> None:
@@ -303,7 +303,7 @@ class Backend:
         """Keeps the inputs of the running step, because a tensor that Python measured is bad.
 
         Args:
-            name: What the tensor belongs to. The inputs of one name have a limited size.
+            name: What the tensor belongs to. The total size of the inputs that are kept for one name is limited.
         """
         self.recording.keep_step_inputs(self.intern_string(name))
 

@@ -74,7 +74,7 @@ def parse_redact(value: str | Collection[str] | None) -> frozenset[str]:
         value: `paths` or `source`, or both as a collection or separated by commas; None means nothing.
 
     Raises:
-        SettingError: The value is none of these.
+        SettingError: The value is not one of these.
     """
     if value is None:
         return frozenset()

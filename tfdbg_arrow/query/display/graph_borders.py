@@ -147,7 +147,7 @@ def callers(logdir: Engine, graph_id: int, *, run_id: str) -> tuple[Caller, ...]
 
 
 def borders(logdir: Engine, op_names: Sequence[str], *, run_id: str, graph_id: int) -> tuple[Border, ...]:
-    """Returns where tensors enter and leave a graph at the given ops, for the first _MAX_CALLERS callers of each."""
+    """Returns where tensors enter and leave a graph at the given ops, for the first _MAX_CALLERS callers of each op."""
     if not op_names:
         return ()
     names = ", ".join("?" * len(op_names))

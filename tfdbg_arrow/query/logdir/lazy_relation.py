@@ -66,7 +66,7 @@ class LazyRelation:
         return self._told_later(result)
 
     def _told_later(self, result: Any) -> Any:
-        """Returns a result. Errors that occur when it is read later also become this package's exceptions."""
+        """Returns a result. Errors that occur when the result is read later also become this package's exceptions."""
         if callable(result):
 
             @functools.wraps(result)

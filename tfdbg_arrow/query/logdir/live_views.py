@@ -305,7 +305,7 @@ def _empty_view(table: Table) -> str:
 def _unfetched_view(table: Table) -> str:
     """Returns the statement that creates the view of a table that was not fetched. Reading the view is an error.
 
-    DuckDB cannot evaluate the expressions of this view in advance, so that no filter can turn the error into an empty
+    DuckDB cannot evaluate the expressions of this view in advance, so no filter can turn the error into an empty
     result.
     """
     message = sql_literal(f"the table {table.name} was not fetched: use Logdir.sql(), or call Logdir.fetch() first")

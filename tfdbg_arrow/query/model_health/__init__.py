@@ -113,9 +113,10 @@ def layer_health(
     * `norm`: the Euclidean norm of the finite elements. For each op output, the sums of squares of its tensors in the
       column are averaged, so the norm does not depend on the number of steps in a column. If several graphs were traced
       from one function, equal outputs of these graphs count as one output. On the gradient side, only the gradients of
-      variables count, without bad tensors; if the row has no such gradient, all tensors of the row count. The gradients
-      of variables are the outputs of gradient ops that an op of the optimizer takes. If no optimizer takes such an
-      output, they are the outputs that another op outside the gradient takes, or that a function returns to eager code;
+      variables count, and bad ones are left out; if the row has no such gradient, all tensors of the row count. The
+      gradients of variables are the outputs of gradient ops that an op of the optimizer takes. If no optimizer takes
+      such an output, they are the outputs that another op outside the gradient takes, or that a function returns to
+      eager code;
     * `update_ratio`: the greatest ratio of an update to its variable, by their root mean squares, as in the alert rule
       `weight_update_ratio`. The ratio belongs to the row of the op that reads the variable. If an op such as
       ResourceApplyAdam computes the update from a state of its own, the measure is the smallest ratio that the next
@@ -165,7 +166,7 @@ def training_curves(
       fit, such as `logs/accuracy`. At most MAX_LABELS labels have a curve;
     * `gradient_norm`: the norm of all gradients of variables, see `layer_health`; NaN if any of these gradients is bad;
     * `weight_norm`: the norm of all variables that a graph trains and reads for a forward op or the loss; NaN if any of
-      them is bad. Only the first read of each variable in a graph counts;
+      these variables is bad. Only the first read of each variable in a graph counts;
     * `update_ratio`: the greatest ratio of an update to one of these variables;
     * `max_activation`, `zero_share`: the largest magnitude, and the share of zeros, in the outputs of forward ops.
       Constants and reads of variables do not count;

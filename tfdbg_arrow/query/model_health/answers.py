@@ -129,8 +129,8 @@ class LayerMap:
         rows: The rows, in the order in which the program made the layers. A layer comes before the layers inside it,
             and its forward side before its gradient side. There are at most about 2,000 rows.
         measures: The measures that are known.
-        values: For each measure, by name, one tuple for each row, with one number for each column; None where the
-            measure is not known.
+        values: The numbers of each measure, by name of the measure: one tuple for each row, with one number for each
+            column. A number is None where the measure is not known.
         bad: For each row and column, the number of bad tensors that mark the cell.
         origin: The outlined cell; None if no cell is outlined.
         path: The rows that a line connects with the outlined cell, in the order in which the bad value went through

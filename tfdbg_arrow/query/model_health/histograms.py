@@ -50,7 +50,7 @@ class Distributions(Displayed):
         axis: As in LayerHealth, or `event` (`event_index`).
         columns: The columns, in order, as in LayerHealth; only the selected tensors count. A column has no counts if
             none of its tensors has a histogram.
-        exponents: The first power of two of each bucket, ascending; empty if no element is finite and not zero.
+        exponents: The first power of two of each bucket, ascending; empty if all elements are zero, infinite or NaN.
         bucket_width: The number of powers of two that a bucket covers.
         negative: For each column, the number of negative elements in each bucket.
         positive: For each column, the number of positive elements in each bucket.
@@ -125,8 +125,8 @@ def distributions(
 
     Raises:
         LogdirError: The path is not a readable logdir.
-        QueryError: There is no such run or no such tensor, the pattern is not valid, `side` is unknown or without
-            `layer`, or a number is below 1.
+        QueryError: There is no such run or no such tensor, the pattern is not valid, `side` is unknown or is given
+            without `layer`, or a number is below 1.
         BrokenPartError: A part cannot be read.
     """
     if side not in (None, "forward", "gradient") or (side is not None and layer is None):

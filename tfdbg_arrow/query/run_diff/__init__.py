@@ -66,8 +66,8 @@ def diff(
     Args:
         a: A logdir or its path.
         b: The other logdir or its path; None means the same logdir, with two runs.
-        run_a: The run of A. None selects the newest run; if a logdir with two runs is compared with itself, the older
-            run.
+        run_a: The run of A. None selects the newest run; if a logdir with two runs is compared with itself, None
+            selects the older run.
         run_b: The run of B. None works as for run_a, but selects the newer run.
         rtol: Relative tolerance. None means 16 units in the last place of the coarsest dtype with a difference so far.
         atol: Absolute tolerance. None means the value at which the coarser dtype loses its relative precision.

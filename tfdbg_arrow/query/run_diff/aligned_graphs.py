@@ -151,8 +151,8 @@ class _Sources:
     def of(self, op_name: str) -> tuple[dict[Tensor, bool], str | None]:
         """Returns the source tensors of an op, and the first op without a counterpart on the way to them, or None.
 
-        The value of each tensor is whether the tensor comes through an unrecorded integer or bool. The second result is
-        the first op without a counterpart that does more than pass a tensor on.
+        The value for each tensor says whether the tensor comes through an unrecorded integer or bool. The second result
+        is the first op without a counterpart that does more than pass a tensor on.
         """
         sources: dict[Tensor, bool] = {}
         through: str | None = None
@@ -223,7 +223,7 @@ class AlignedSite:
 def align_sites(
     roots: Iterable[tuple[int, int]], sites: tuple[list[FoundSite], list[FoundSite]], sides: Sides, aligner: OpAligner
 ) -> list[AlignedSite]:
-    """Aligns the call sites for which two runs recorded rows.
+    """Aligns the call sites that two runs recorded rows for.
 
     Args:
         roots: The graphs of A and B that aligned executions call; (-1, -1) for rows without an execution.

@@ -33,7 +33,7 @@ UNITS = 16
 MAX_RTOL = 0.5
 """The maximum of the default tolerance: 16 units of an eight-bit dtype would exceed the number itself."""
 DEFAULT_GROWTH = 10.0
-"""The default of `growth`: how many times the relative difference of an op's output may be that of its inputs."""
+"""The default of `growth`, the limit on how many times a relative difference may grow in one op."""
 HARD = 1e300
 """Marks a difference without a measure: of shapes, classes of dtypes, NaN or infinities."""
 PRECISIONS = {dtype.name: dtype for dtype in DTYPES if dtype.kind is not None}
@@ -190,9 +190,9 @@ FROM (
     ) AS m
 ) AS c
 """
-"""For counts, the tolerance is the share `rtol` of the elements. If the runs compute in different precision, it is 1
-plus a quarter of the elements, because values that nearly cancel can have any sign, and small values underflow to
-zero."""
+"""For counts, the tolerance is the share `rtol` of the elements. If the runs compute in different precision, the
+tolerance is 1 plus a quarter of the elements, because values that nearly cancel can have any sign, and small values
+underflow to zero."""
 
 
 def compare_elements(work: Workspace, sides: Sides, tolerance: Tolerance) -> None:

@@ -147,8 +147,8 @@ def read_overview(
         logdir: The logdir.
         run_id: The run to show, or "all". None means the newest run, with the other processes of its program.
         rules: The results of the alert rules; None runs them.
-        budget_s: Time after which no further alert rule is run and the curves are not read, in seconds. Everything else
-            is always read.
+        budget_s: Time limit in seconds. After this time, no further alert rule is run, and the curves are not read.
+            Everything else is always read.
     """
     end = time.monotonic() + budget_s
     page = read_answer(logdir, run_id=run_id)

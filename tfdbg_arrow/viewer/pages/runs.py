@@ -108,7 +108,7 @@ def read_runs_page(
         order: One of ORDERS.
         first: Number of runs to skip before the window.
         limit: Maximum number of runs.
-        budget_s: Time after which no further facts of runs are read, in seconds.
+        budget_s: Time limit in seconds. After this time, no further facts of runs are read.
     """
     page = read_runs(logdir, order=order, first=first, limit=limit)
     end = time.monotonic() + budget_s

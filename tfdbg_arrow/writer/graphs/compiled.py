@@ -64,7 +64,7 @@ def is_around_compiled(function_name: bytes) -> bool:
 
 
 class CompiledFunctions:
-    """Makes the copies, for one recording.
+    """Makes the copies of functions, for one recording.
 
     Args:
         library: Stores functions, and makes rows in functions whose shapes are all known to XLA.
@@ -135,7 +135,7 @@ class CompiledFunctions:
         self._is_needed = True
 
     def name_of(self, function_name: bytes) -> bytes:
-        """Returns the name of the copy of a function; the function's own name if it compiles nothing."""
+        """Returns the name of the copy of a function; the function's own name if nothing in it is compiled."""
         if not self._is_needed:
             return function_name
         copy_name = self._to_run.get(function_name)
@@ -212,7 +212,7 @@ class CompiledFunctions:
         return edit.store(self._library, function_name + SUFFIX + _AROUND)
 
     def _copy_inside(self, function_name: str) -> Copy | None:
-        """Returns the copy of a compiled function that returns rows; None if nothing in it is recorded."""
+        """Returns the copy of a compiled function, which returns rows; None if nothing in the function is recorded."""
         has_any_shapes = has_dynamic_shapes(function_name, read=self._definition)
         return (self._copies_of_any if has_any_shapes else self._copies).copy(function_name)
 

@@ -91,8 +91,8 @@ class GraphDescriber:
         current_scope: Returns the scope of the calling thread's ops.
         on_unknown_callee: `(graph, function_name)`: called for each called function that was created before the
             recording, or in a way that is not recorded.
-        on_names: `(graph, state, function_name, names)`: called with the names that the ops of a graph, except for its
-            arguments, have in a runtime function.
+        on_names: `(graph, state, function_name, names)`: called with the names of the ops of a graph in a runtime
+            function. The arguments of the graph are left out.
 
     Attributes:
         lock: Guards the states of the graphs; hold it to describe a graph.

@@ -261,7 +261,7 @@ class ExecutedGraphs:
         self._optimizer.add_program_graph(state.graph_id, ops, [], _inlined_calls(state, names), False, {}, [])
 
     def is_left_alone(self, graph_id: int) -> bool:
-        """Returns True if a graph was marked, but write() has not seen it, so it was not optimized and recorded."""
+        """Returns True if a marked graph was not optimized and recorded: write() has not seen the graph."""
         return graph_id in self._marked and graph_id not in self._graphs_seen
 
     def has_run(self, run_op: str) -> bool:

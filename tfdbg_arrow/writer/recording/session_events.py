@@ -365,7 +365,7 @@ def _elements(tensor: Any) -> npt.NDArray[Any]:
 
 
 def keep_values(records: Records, arrays: Mapping[int, npt.NDArray[Any]], backend: Backend) -> None:
-    """Writes the elements of tensors, keyed by position, and stores their offsets in the records."""
+    """Writes the elements of tensors, keyed by the index of the record, and stores their offsets in the records."""
     for index, array in arrays.items():
         data = encode_strings(array.ravel()) if array.dtype == np.object_ else array.tobytes()
         offset = backend.append_value(data)

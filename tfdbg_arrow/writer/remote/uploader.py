@@ -347,7 +347,7 @@ class Uploader:
 
 
 def _is_refusal(error: Exception) -> bool:
-    """Returns whether an error is an answer of the store that a retry cannot change."""
+    """Returns whether an error is a final answer of the store, so that a retry would not help."""
     return is_final(error) or isinstance(error, TfdbgArrowError)
 
 

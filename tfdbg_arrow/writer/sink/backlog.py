@@ -260,8 +260,8 @@ class SpoolUse:
 
         Args:
             rows_upto: The rows before this offset of the journal have been taken.
-            is_all_written: Whether everything taken is in sealed parts. If not, a write failed: the data stays in
-                memory, and slots are freed only if few are free, so that the program does not have to wait.
+            is_all_written: Whether everything that was taken is in sealed parts. If not, a write failed: the data stays
+                in memory, and slots are freed only if few are free, so that the program does not have to wait.
 
         Raises:
             OSError: The size of the journal cannot be determined; nothing was freed.

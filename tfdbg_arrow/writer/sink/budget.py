@@ -18,7 +18,7 @@ from tfdbg_arrow.writer.sink.backlog import OnWritten
 from tfdbg_arrow.writer.sink.parts import PartWriter
 
 NUM_GRAINS = 16
-"""Number of pieces into which a budget is divided; segments are merged up to the size of one piece."""
+"""A budget is divided into this many pieces; segments are merged up to the size of one piece."""
 _MAX_SMALL = 32
 """If there are more small segments than this, neighbouring ones are merged."""
 

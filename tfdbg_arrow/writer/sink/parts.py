@@ -257,7 +257,7 @@ class PartWriter:
 
         Args:
             table: The table.
-            on_rows: Called with a number of rows after they were read to be merged.
+            on_rows: Called after rows were read for merging, with the number of these rows.
 
         Raises:
             OSError: Some parts cannot be merged; these remain live.

@@ -46,7 +46,7 @@ _PAUSE_S = 0.05
 _MAX_FLUSH_INTERVAL_S = 5.0
 """How many seconds a reader of a running recording may wait for healthy events. Bad values are written at once."""
 _INTERVAL_GROWTH = 1.5
-"""With this growth, a program of ten seconds is written four times, not ten times."""
+"""With this growth of the interval, a program that runs for ten seconds is written four times, not ten times."""
 _WAIT_SLICE_S = 0.2
 
 

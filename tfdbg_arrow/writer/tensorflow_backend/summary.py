@@ -200,7 +200,7 @@ def count_on_device(tensor: Any, *, mode: TensorDebugMode, is_exact: bool) -> by
     Args:
         tensor: An eager tensor of a dtype for which device_graphs() has a graph.
         mode: The mode to count for, which is not FULL_NUMERICS.
-        is_exact: Whether subnormal numbers do not count as zeros.
+        is_exact: Whether to count subnormal numbers exactly, not as zeros.
     """
     with unobserved(), tf.device(tensor.device):
         counted: bytes = _counting_function(mode, tensor.dtype, is_exact)(tensor).numpy().tobytes()
