@@ -108,7 +108,7 @@ def _message(error: TfdbgArrowError, summaries: tuple[LogdirSummary, ...]) -> st
         if error.below.is_cut:
             lines.append(f"There may be more: {cut_text(error.below)}.")
         return "\n    ".join(map(printable, lines))
-    # The message about a statement in SQL has a line with the statement, and one with a mark below it.
+    # The message about an SQL statement has a line with the statement, and below it a line with a mark.
     return printable_lines(str(error), indent=4) if isinstance(error, QueryError) else printable(str(error))
 
 

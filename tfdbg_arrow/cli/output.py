@@ -1,6 +1,6 @@
 """What the subcommands share: common options, an open logdir, and printing of safe text, JSON, CSV and progress.
 
-The functions import rich, because `--help` and `--json` do not need it.
+rich is imported inside the functions, because `--help` and `--json` do not need it.
 """
 
 from __future__ import annotations

@@ -409,7 +409,7 @@ def _take(values: npt.NDArray[Any], indexes: Ints) -> npt.NDArray[Any]:
 
 
 def _flatten(counts: Ints) -> tuple[Ints, Ints]:
-    """Returns for each item its group and its position in that group, given the sizes of the groups."""
+    """For each item, returns its group and its position in that group, given the sizes of the groups."""
     counts = np.maximum(counts, 0)
     owner = np.repeat(np.arange(len(counts)), counts)
     return owner, np.arange(len(owner)) - (np.cumsum(counts) - counts)[owner]

@@ -42,7 +42,7 @@ class PartGoneError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class RunRow:
-    """The columns of the table run that an export needs, under the same names."""
+    """The columns of the table `run` that an export needs, under the same names."""
 
     run_id: str
     wall_time_ns: int

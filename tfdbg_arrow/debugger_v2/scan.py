@@ -233,7 +233,7 @@ class NativeScanner:
                 is_end = not piece
                 held = held + piece if held else piece
             consumed = 0
-            # Yields all complete records in the buffer, in pieces of a bounded number.
+            # Yields all complete records in the buffer, a bounded number at a time.
             while True:
                 data = held[consumed:] if consumed else held
                 scan, used, status = self._scan(data)

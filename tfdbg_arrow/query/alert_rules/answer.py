@@ -77,7 +77,7 @@ class Alert(Displayed):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class AlertFinding(Displayed):
-    """The alerts of one rule for one layer and line of the user's code in one run. An attribute is None if unknown.
+    """The alerts of one rule, one run, one layer and one line of the user's code. An attribute is None if unknown.
 
     Attributes:
         kind: The rule.

@@ -43,7 +43,7 @@ _KIND = re.compile(r"[a-z][a-z0-9_]*")
 
 @dataclass(frozen=True, kw_only=True)
 class Parameter:
-    """A number that can be passed to a rule: its name, its default and its meaning."""
+    """A parameter of a rule, which is a number: the name, the default and the meaning."""
 
     name: str
     default: float

@@ -152,7 +152,7 @@ def borders(logdir: Engine, op_names: Sequence[str], *, run_id: str, graph_id: i
         return ()
     names = ", ".join("?" * len(op_names))
     is_called = "c.function_name = f.function_name"
-    # TensorFlow creates a function again for its gradient, with the same graph; the recorded call names the first
+    # For a gradient, TensorFlow creates the function again with the same graph. The recorded call names the first
     # function.
     caller = (
         "JOIN graph_call AS c ON c.run_id = f.run_id AND c.callee_graph_id = f.graph_id AND c.is_inline "

@@ -103,9 +103,9 @@ def verify(logdir: str | Path, *, progress: Callable[[int, int], None] = lambda 
     format. It compares the manifests, the marker and the journals that wait for recovery with their checksums. It also
     compares the existing files with the files that the manifests name. Files that a killed process left are not damage.
 
-    It cannot find deliberate changes that also adapt the manifest and the checksums. If a run was killed and is not yet
-    recovered, it cannot find lost lines at the end of the manifest. In the spool of such a run, it cannot find changes
-    of events and elements, because these have no checksums.
+    verify() cannot find deliberate changes that also adapt the manifest and the checksums. If a run was killed and is
+    not yet recovered, verify() cannot find lost lines at the end of the manifest. In the spool of such a run, verify()
+    cannot find changes of events and elements, because events and elements have no checksums.
 
     Args:
         logdir: The directory that a recording wrote. It may be in use.

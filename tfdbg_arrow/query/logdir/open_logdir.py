@@ -338,7 +338,7 @@ class OpenLogdir(Statements, Engine):
         for attempt in range(_MAX_ATTEMPTS):
             try:
                 return action()
-            except RecursionError:  # it is a RuntimeError, but comes from the program's stack and not from DuckDB
+            except RecursionError:  # a RuntimeError that comes from the program's stack, not from DuckDB
                 raise
             except _ENGINE_ERRORS as error:
                 if self._views.unite(error):

@@ -1,8 +1,8 @@
 """A logdir at a URL: the live parts that a query needs are fetched into a cache directory and read from there.
 
-DuckDB's `register_filesystem` is not used. It would fetch a part again for each query in small pieces, would never
-check the part's SHA-256, and would fail in the middle of a query if a part is replaced. A fetched part is complete and
-matches the manifest, and everything else works as on a local logdir.
+DuckDB's `register_filesystem` is not used. DuckDB would then fetch a part again for each query, in small pieces. It
+would never check the part's SHA-256. A query would fail in the middle if a part is replaced. A fetched part is complete
+and matches the manifest, and everything else works as on a local logdir.
 """
 
 from __future__ import annotations

@@ -126,8 +126,8 @@ class LayerMap:
         columns: The columns, in order. Columns without tensors are left out at the two ends, but not in between.
         calls: The calls that began in the columns. They are given if the columns are executions of one run, and the
             first bad value that did harm arose in a call whose number is known; otherwise None.
-        rows: The rows, in the order in which the program made the layers. A layer comes before the layers inside it,
-            and its forward side before its gradient side. There are at most about 2,000 rows.
+        rows: The rows, in the order in which the program made the layers. A layer comes before the layers inside it.
+            The forward side of a layer comes before its gradient side. There are at most about 2,000 rows.
         measures: The measures that are known.
         values: The numbers of each measure, by name of the measure: one tuple for each row, with one number for each
             column. A number is None where the measure is not known.

@@ -1,8 +1,8 @@
 """diff: aligns two runs of a program and finds the first tensor where they diverge.
 
-The modules, in order of use: `workspace` holds the data of both runs. `alignment` aligns their executions,
-`aligned_graphs` the ops and call sites of their graphs, and `pairing` the tensors. `comparing` measures how far the
-tensors are apart. `roots` finds the first divergence, and `describing` describes it in the `answer`.
+The modules, in order of use: `workspace` holds the data of both runs. `alignment` aligns the executions of the runs.
+`aligned_graphs` aligns the ops and call sites of their graphs. `pairing` aligns the tensors. `comparing` measures how
+far the tensors are apart. `roots` finds the first divergence, and `describing` describes it in the `answer`.
 """
 
 from __future__ import annotations

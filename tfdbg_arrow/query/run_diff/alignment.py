@@ -48,7 +48,7 @@ def align(a: Sequence[Tokens], b: Sequence[Tokens]) -> list[tuple[int, int, int]
 
 
 def align_all(a: Sequence[Tokens], b: Sequence[Tokens]) -> list[tuple[int, int, int]]:
-    """Returns the pairs of `align`, and then pairs of the other tokens that are equal on the first level, in any order.
+    """Returns the pairs of `align`, followed by pairs of other tokens that are equal on the first level, in any order.
 
     The n-th occurrence in A is paired with the n-th occurrence in B.
     """

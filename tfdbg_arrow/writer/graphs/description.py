@@ -159,7 +159,7 @@ class GraphDescriber:
         return None
 
     def forward_op(self, op: Any) -> ForwardOp | None:
-        """Returns the ForwardOp of an op whose gradient is computed; None if its graph is not recorded."""
+        """Returns the ForwardOp of an op whose gradient is computed; None if the op's graph is not recorded."""
         state = self._states.get(op.graph)
         if state is None or is_own(op.type, op.name):
             return None

@@ -1,4 +1,4 @@
-"""Records runs of sessions as `native/eager.cc` records eager ops. The feeds and fetches of a run are arrays.
+"""Records runs of sessions, like `native/eager.cc` for eager ops. The feeds and fetches of a run are arrays.
 
 A run becomes an EXECUTION record. Its fetches become EXECUTION_TENSOR records, and its feeds EXTERNAL_TENSOR records.
 Errors go to the handlers and never to the program.

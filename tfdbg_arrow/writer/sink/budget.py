@@ -40,8 +40,8 @@ class Budget:
     """Keeps the parts of events of one run within a number of bytes.
 
     A segment consists of the parts of one batch of events. The first segments, up to half of the budget, and the last
-    segments are kept. If the sum grows too large, the oldest segment in the middle is dropped: its parts of all tables,
-    at once. Segments that hold a first bad value are also kept. Neighbouring small segments are merged.
+    segments are kept. If the sum grows too large, the oldest segment in the middle is dropped, with its parts of all
+    tables. Segments that hold a first bad value are also kept. Neighbouring small segments are merged.
 
     A budget and a circular buffer cannot replace each other. The buffer counts events before they are written, and
     holds them in memory. The compressed size of events is known only once their parts are on disk, and the parts may be
