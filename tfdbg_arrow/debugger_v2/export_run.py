@@ -1,9 +1,9 @@
 """Writes a run as the records of a Debugger V2 dump.
 
 The dump has an execution for each row of `execution`, and a trace for each row of `tensor_health` with the scope
-`graph`. This includes tensors that Debugger V2 itself does not record. The ids in the dump are the ids in our tables,
-in decimal. The traces are in the order of `event_index`. This is the order of their arrival, as in a dump that Debugger
-V2 writes.
+`graph`. The dump includes tensors that Debugger V2 itself does not record. The ids in the dump are the ids in our
+tables, in decimal. The traces are in the order of `event_index`. The traces arrived in this order, as in a dump that
+Debugger V2 writes.
 
 Source: tensorflow/python/debug/lib/dumping_callback.py, debug_events_reader.py.
 """
@@ -256,6 +256,7 @@ class _ExecutionTensors:
         firsts: dict[int, int] = {}
         health = sorted(to_rows(self._health.between(first, end)), key=lambda row: row[2])
         for index, slot, event_index, device_id, *values in health:
-            # If a dump summarises only some outputs, it does not say which. Its readers use the position as the slot.
+            # If a dump summarises only some outputs, it does not say which. The readers of a dump use the position as
+            # the slot.
             output_slot = event_index - firsts.setdefault(index, event_index) if slot is None else slot
             self.measured[index, output_slot] = _Measured(event_index, device_id, values)

@@ -348,8 +348,8 @@ class PieceFinder:
             return None
         if event.graph_id == label.forward_graph_id:
             return GraphTensor(event.context, event.graph_id, label.forward_op_name, 0, event.event_index)
-        # The gradient is a separate function. It takes tensors of the forward function. These tensors have the context
-        # of the forward function.
+        # The gradient is a separate function. The gradient takes tensors of the forward function. These tensors have
+        # the context of the forward function.
         for maker in self._before(start):
             for trace in maker.traces:
                 for place in trace.path:
@@ -360,7 +360,7 @@ class PieceFinder:
     def _upstream(self, event: TensorEvent, start: _Made, forward: _Made) -> PieceInput | None:
         """Returns the gradient of the forward op's output, or None.
 
-        This tensor is an input of an op in the forward op's gradient. It comes from the gradient of another op.
+        This tensor is an input of an op in the forward op's gradient. The tensor comes from the gradient of another op.
         """
         label = self.flow.label_of_maker(event)
         own = (label.forward_graph_id, label.forward_op_name, label.forward_execution_index)

@@ -251,8 +251,8 @@ class _Read:
 
     Attributes:
         content: The script that reproduces the bad tensor.
-        deeper: The script with more earlier ops, and with separate ops in place of fused ops. It is used for repairs
-            that replace one or two ops. None if no repairs are tried.
+        deeper: The script with more earlier ops, and with separate ops in place of fused ops. This script is for
+            repairs that replace one or two ops. None if no repairs are tried.
         advice: How to fix the cause.
         keras_ops: The name for keras.ops in the file with the user's line; None if the file imports TensorFlow.
     """

@@ -120,7 +120,7 @@ class Gradual:
 
 @dataclass(frozen=True, kw_only=True)
 class PageKind:
-    """One kind of page. Its URL, module, template and test have the same name.
+    """One kind of page. The URL, module, template and test of a page have the same name.
 
     Attributes:
         name: The name.

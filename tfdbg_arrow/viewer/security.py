@@ -248,8 +248,8 @@ class Guard:
             scope: The request.
             query: The query of the request without the token.
             is_outside: Whether the request came from outside of this server's pages. After such a request, a browser
-                does not send the cookie (SameSite=Strict) when it follows a redirect. It sends the cookie when a page
-                leads to the address.
+                does not send the cookie (SameSite=Strict) when it follows a redirect. The browser sends the cookie when
+                a page leads to the address.
         """
         # The path begins with exactly one slash (_is_plain), so it cannot lead to another host.
         url = scope["path"] + (f"?{urlencode(query)}" if query else "")

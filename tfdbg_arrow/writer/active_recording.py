@@ -111,8 +111,9 @@ def enable(
     Functions that were traced earlier are traced again at their next call.
 
     Args:
-        logdir: The directory to write to, or a URL that fsspec opens, such as `s3://bucket/path`. It is created if it
-            does not exist, and may hold other runs. Parts are uploaded to a URL in the background during the recording.
+        logdir: The directory to write to, or a URL that fsspec opens, such as `s3://bucket/path`. The logdir is created
+            if it does not exist, and may hold other runs. Parts are uploaded to a URL in the background during the
+            recording.
         tensor_debug_mode: How much is recorded of each tensor: NO_TENSOR, CURT_HEALTH, CONCISE_HEALTH, FULL_HEALTH,
             FULL_NUMERICS, SHAPE or FULL_TENSOR. spec/README.md lists the columns that each mode fills.
         circular_buffer_size: Keep only the last executions and the last graph tensors, at most this many of each, and
@@ -169,7 +170,7 @@ def enable(
         dump_after: With a circular buffer, how many executions and graph tensors to keep after a bad value. None means
             as many as the buffer holds.
         on_nonfinite: What happens at a NaN or an infinity. "record" only records it. "keep" also keeps the inputs of
-            the op that created it, if the op ran on a CPU (table `input_value`). It also keeps the inputs of the
+            the op that created it, if the op ran on a CPU (table `input_value`). "keep" also keeps the inputs of the
             training step (table `step_input`). All kept inputs take at most 256 MiB. From these inputs, `tfdbg-arrow
             repro` writes a script that shows the bad value and the bad sample of the batch. "raise" stops the program
             with a NonFiniteError at the op that created the bad value. A callable is called with the NonFinite, in the
@@ -185,7 +186,8 @@ def enable(
             The counts are columns of `tensor_health`. Needs FULL_HEALTH, FULL_NUMERICS or FULL_TENSOR
             (docs/recording.md).
         exact_subnormals: Whether to count tensors on a GPU exactly as on a CPU, where a subnormal number does not count
-            as zero. This takes more ops for each tensor. FULL_NUMERICS always counts subnormal numbers exactly.
+            as zero. The exact counts take more ops for each tensor. FULL_NUMERICS always counts subnormal numbers
+            exactly.
         run_name: A name for the run, at most 200 characters in one line. The viewer shows it, and you can use it in
             place of the ID of the run, if no other run of the logdir has the same name.
         tags: At most 100 texts that describe the run, each of at most 200 characters. The items of a mapping, such as
@@ -378,7 +380,7 @@ def flush() -> None:
 def capture(logdir: str | os.PathLike[str], *args: Any, wait: bool = True, **kwargs: Any) -> Iterator[Capture]:
     """Records the body of a `with` statement.
 
-    It takes the arguments of enable(), and raises the errors of enable() and disable().
+    capture() takes the arguments of enable(), and raises the errors of enable() and disable().
 
     Args:
         logdir: Where to record to, as for enable().
@@ -400,7 +402,7 @@ def capture(logdir: str | os.PathLike[str], *args: Any, wait: bool = True, **kwa
 def mark(step: int | None = None, **labels: object) -> None:
     """Labels all following events with a training step and with labels of your own.
 
-    It does nothing if no recording is active.
+    mark() does nothing if no recording is active.
 
     Args:
         step: The training step: an integer of at most 64 bits, which may be a scalar tensor or a NumPy integer.

@@ -349,7 +349,7 @@ class Backend:
     def set_local_task(self, task: str) -> None:
         """Sets the address of this process, such as `/job:chief/replica:0/task:0`.
 
-        Then eager tensors of other processes are not fetched.
+        With this address, eager tensors of other processes are not fetched.
         """
         self.core.set_local_task(task)
 

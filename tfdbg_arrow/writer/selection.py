@@ -128,7 +128,7 @@ class ChosenValues:
 
     Attributes:
         text: The regular expression, or the name of the callable.
-        chooses: Returns whether an op is chosen. It may call the user's callable, which can raise an error.
+        chooses: Returns whether an op is chosen. The function may call the user's callable, which can raise an error.
     """
 
     text: str

@@ -205,8 +205,8 @@ class Settings:
 class Request:
     """The user's settings before they are checked, and their defaults.
 
-    This is the declaration of the settings. The arguments of enable() and the options of `tfdbg-arrow run` must agree
-    with this class (tests/writer/test_settings.py). enable() documents the settings.
+    Request declares the settings. The arguments of enable() and the options of `tfdbg-arrow run` must agree with this
+    class (tests/writer/test_settings.py). enable() documents the settings.
     """
 
     logdir: str | os.PathLike[str]
@@ -240,7 +240,7 @@ class Request:
         """Checks the request and returns the settings; creates the logdir unless it is remote.
 
         Args:
-            as_dtype: `tf.as_dtype`. Without it, dtypes can only be given by name.
+            as_dtype: `tf.as_dtype`. Without `as_dtype`, dtypes can only be given by name.
 
         Raises:
             SettingError: A value is not valid.

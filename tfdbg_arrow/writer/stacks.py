@@ -84,11 +84,13 @@ def lineno_of(code: CodeType, instruction: int) -> int:
 
 @dataclass(slots=True)
 class _Instruction:
-    """The location of an instruction. It keeps the code object alive, so that the id of the code object stays valid.
+    """The location of an instruction.
+
+    The object keeps the code object alive, so that the id of the code object stays valid.
 
     Attributes:
         location: The location; None for tfdbg_arrow's own code.
-        columns: The part of the line; None unless the code is the user's.
+        columns: The columns of the executed part of the line; None if the code is not the user's.
         statement: The file and a line of the user's statement that generated code was made from; None for other code.
         frame_id: The id of the instruction's frame; None if no stack has contained the frame yet.
     """

@@ -317,8 +317,8 @@ LEFT JOIN gradient AS g ON g.run_id = d.run_id AND g.graph_id = d.graph_id AND g
 GROUP BY {", ".join(f"d.{name}" for name in _KEY)}"""
 """One row is an op output over its whole run.
 
-`gradient_op` is the SELECT of the view with this name. Here it reads only the ops of the digests, because graphs have
-many more ops.
+`gradient_op` is the SELECT of the view with this name. Here the SELECT reads only the ops of the digests, because
+graphs have many more ops.
 """
 
 

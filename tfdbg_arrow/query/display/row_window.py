@@ -135,7 +135,7 @@ def given_conditions(pairs: Sequence[tuple[str, object]]) -> tuple[list[str], li
 
 
 def first_matching(logdir: Engine, matching: Matching, *, index: str, first: int) -> int | None:
-    """Returns the least matching index that is at least `first`, or None. It searches near ranges before far ranges."""
+    """Returns the least matching index that is at least `first`, or None. Searches near ranges before far ranges."""
     width = BLOCK_SIZE
     while True:
         end = min(first + width, MAX_INDEX)

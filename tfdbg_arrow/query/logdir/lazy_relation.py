@@ -35,8 +35,8 @@ class LazyRelation:
 
     Args:
         errors: The logdir.
-        make: Makes DuckDB's relation. It is called again after an error that a new relation avoids, because parts were
-            replaced or a broken part is now left out.
+        make: Makes DuckDB's relation. `make` is called again after an error that a new relation avoids, because parts
+            were replaced or a broken part is now left out.
         relation: The relation, if it is already made.
     """
 

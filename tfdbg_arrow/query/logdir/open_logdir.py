@@ -55,7 +55,7 @@ _SCHEMA_NUMBERS = count()
 _MAX_KEPT = 6
 """Maximum number of values that `kept` keeps.
 
-They suffice for two runs: for each run, a reader with up to about 200 MB, and some small values.
+This number suffices for two runs: for each run, a reader with up to about 200 MB, and some small values.
 """
 
 
@@ -403,7 +403,9 @@ class OpenLogdir(Statements, Engine):
 
 
 class SubLogdir(OpenLogdir):
-    """A logdir restricted to some runs. Its views are in a separate schema and read only the parts of these runs.
+    """A logdir restricted to some runs.
+
+    The views of a SubLogdir are in a separate schema, and read only the parts of these runs.
 
     Args:
         whole: The logdir.

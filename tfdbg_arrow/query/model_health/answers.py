@@ -61,7 +61,7 @@ class Column:
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnCalls:
-    """The calls of a function that began in each column. They name the columns of a program without steps.
+    """The calls of a function that began in each column. The calls name the columns of a program without steps.
 
     Attributes:
         function: The function in which the first bad value arose.
@@ -124,8 +124,8 @@ class LayerMap:
         axis: The kind of position: `step` (training steps that the program marked) or `execution` (`execution_index`).
             Tensors without a position are in no column.
         columns: The columns, in order. Columns without tensors are left out at the two ends, but not in between.
-        calls: The calls that began in the columns. They are given if the columns are executions of one run, and the
-            first bad value that did harm arose in a call whose number is known; otherwise None.
+        calls: The calls that began in the columns. The calls are given if the columns are executions of one run, and
+            the first bad value that did harm arose in a call whose number is known; otherwise None.
         rows: The rows, in the order in which the program made the layers. A layer comes before the layers inside it.
             The forward side of a layer comes before its gradient side. There are at most about 2,000 rows.
         measures: The measures that are known.
@@ -228,9 +228,9 @@ class LayerDifferences(LayerMap, Displayed):
         notes: Further sentences: where the runs are far apart, and which rows outside all layers differed before.
         first_parting: The first place in a layer or line where the runs are apart. If there is no such place, it is the
             first place in another row; None if the runs are never apart.
-        large_parting: The first place where the runs are far apart. They are far apart if a largest magnitude, a norm
-            or an update ratio differs by a factor of 10 or more, if a share of zeros differs by a half or more, or if
-            only one run has bad tensors.
+        large_parting: The first place where the runs are far apart. The runs are far apart if a largest magnitude, a
+            norm or an update ratio differs by a factor of 10 or more, if a share of zeros differs by a half or more, or
+            if only one run has bad tensors.
         outlined_parting: `first_parting`; or `large_parting`, if the runs are already apart at the first position.
         partings: The first place of each row that is apart, sorted by column, and then in the order in which the ops of
             a step run. A row is left out if a row inside it is apart equally early.

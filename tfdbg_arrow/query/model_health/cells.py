@@ -1,7 +1,7 @@
 """Cells: the tensors of a run, summed up for each layer or source line, side, role and column.
 
-One statement reads tensor_health. It first sums up the tensors of each op output in a column (`output`), without joins,
-and then joins the few results with the labels of their ops.
+One statement reads tensor_health. The statement first sums up the tensors of each op output in a column (`output`),
+without joins, and then joins the few results with the labels of their ops.
 
 A label consists of
 
@@ -64,7 +64,7 @@ class Group:
         key: The row.
         role: The role; None if unknown.
         num_outputs: Number of op outputs.
-        place: A sort key. It orders rows by the time at which the program made their first op.
+        place: A sort key. The key orders rows by the time at which the program made their first op.
         sums: The sums over the tensors, without the update ratios.
     """
 

@@ -1,7 +1,7 @@
 """distributions: the distribution of the elements of tensors over magnitudes, for each column of the training.
 
-One statement adds up the histograms of the selected tensors for each column. It returns one row for each power of two
-and column, so the result does not grow with the number of tensors.
+One statement adds up the histograms of the selected tensors for each column. The statement returns one row for each
+power of two and column, so the result does not grow with the number of tensors.
 """
 
 from __future__ import annotations

@@ -51,8 +51,8 @@ class GraphPair:
         graph_b: The graph of B.
         ops: For each aligned op of A, the op of B.
         sources: For each aligned op of A, the tensors from which the inputs of the op or of its counterpart were
-            computed. These are tensors of other aligned ops of A. An input from an op that only one of the graphs has,
-            or that was not recorded, is replaced by the inputs of that op.
+            computed. The tensors are outputs of other aligned ops of A. An input from an op that only one of the graphs
+            has, or that was not recorded, is replaced by the inputs of that op.
         jumps: For each aligned op of A, the sources that reach the op through an unrecorded integer or bool.
         num_ops_a: Number of ops in the graph of A.
         num_ops_b: Number of ops in the graph of B.

@@ -233,7 +233,7 @@ def read_element_pair(sides: Sides, event_a: int, event_b: int, dtypes: tuple[st
 
 
 def element_distance(a: Array, b: Array) -> npt.NDArray[np.float64]:
-    """Returns the distance of each pair of elements. It is infinite for different elements if one is not finite."""
+    """Returns the distance of each pair of elements; infinite for different elements if one of them is not finite."""
     if not (np.issubdtype(a.dtype, np.inexact) and np.issubdtype(b.dtype, np.inexact)):
         return np.asarray(a != b, np.float64)
     finite = np.isfinite(a) & np.isfinite(b)

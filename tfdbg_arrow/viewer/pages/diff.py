@@ -34,7 +34,7 @@ from tfdbg_arrow.viewer.reading import state_of
 from tfdbg_arrow.viewer.source_text import Excerpt
 
 TIMEOUT_S = 18.0
-"""Time limit of the comparisons in seconds. It is below the time limit of a page, so that the page can name the
+"""Time limit of the comparisons in seconds. This limit is below the time limit of a page, so that the page can name the
 command."""
 WAIT_S = 0.5
 """How long the page waits for a comparison that runs in the background, in seconds."""

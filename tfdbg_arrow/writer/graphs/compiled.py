@@ -273,8 +273,8 @@ class CompiledFunctions:
             edit: The function.
             rows: Descriptions of the rows of the matrix.
             matrix: How nodes refer to the matrix.
-            arguments: The covered arguments. They identify a call of the function. None if another function calls this
-                function.
+            arguments: The covered arguments. The arguments identify a call of the function. None if another function
+                calls this function.
         """
         call_sites = list(dict.fromkeys(row.call_site for row in rows))
         loops = list(dict.fromkeys(row.loops for row in rows if row.loops))

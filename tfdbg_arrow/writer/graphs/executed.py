@@ -5,7 +5,7 @@ keeps the marks while it inlines and optimizes. The native core then finds the o
 record ops after the nodes. The nodes become rows of `executed_op` and `executed_op_input`.
 
 An op that fails ends its whole graph, and tensors that are not recorded yet are lost. So an op that can fail because of
-values waits for the record ops of the floating tensors that it depends on. This adds no order between ops of the
+values waits for the record ops of the floating tensors that it depends on. Waiting adds no order between ops of the
 program, because those tensors are computed before the op anyway.
 """
 
@@ -246,7 +246,7 @@ class ExecutedGraphs:
         """Gives the optimizer the names of the ops of a graph that a session runs, and notes the tensors to record.
 
         Args:
-            graph: The graph. Its ops keep their names and get no marks.
+            graph: The graph. The ops of the graph keep their names and get no marks.
             state: The state of the graph.
             batches: The new tensors to record.
         """

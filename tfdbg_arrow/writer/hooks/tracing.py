@@ -181,8 +181,8 @@ class _TraceKey(NamedTuple):
 def _drop_older_traces(cache: Any, function_type: Any, context: Any) -> None:
     """Drops traces of earlier recordings from the cache of a function, if a new trace replaces them.
 
-    No call can find these traces any more, and each of them keeps its graph. The newest trace stays for exports after
-    the recording.
+    No call can find these traces any more, and each trace keeps its graph. The newest trace stays for exports after the
+    recording.
 
     Args:
         cache: The FunctionCache, locked by the caller.

@@ -1,7 +1,7 @@
 """Records runs of sessions, like `native/eager.cc` for eager ops. The feeds and fetches of a run are arrays.
 
-A run becomes an EXECUTION record. Its fetches become EXECUTION_TENSOR records, and its feeds EXTERNAL_TENSOR records.
-Errors go to the handlers and never to the program.
+A run becomes an EXECUTION record. The fetches of the run become EXECUTION_TENSOR records. The feeds become
+EXTERNAL_TENSOR records. Errors go to the handlers and never to the program.
 """
 
 from __future__ import annotations

@@ -25,8 +25,8 @@ from tfdbg_arrow.writer.rows import Columns
 from tfdbg_arrow.writer.sink.parts import PartWriter
 
 _COLUMN_BYTES = 2048
-"""Memory that a column takes in addition to its values. It matters because a long backlog consists of many small
-tables."""
+"""Memory that a column takes in addition to its values. This memory matters because a long backlog consists of many
+small tables."""
 Redact = Callable[[str, Sequence[Mapping[str, object]]], Sequence[Mapping[str, object]]]
 """A function of (table, rows) that returns the rows after redaction."""
 OnWritten = Callable[[ManifestEntry], None]
@@ -60,7 +60,8 @@ class Backlog:
     Args:
         parts: The run's parts.
         failures: Collects the failures.
-        max_bytes: Maximum bytes of waiting events, and of other waiting rows. Beyond this, the oldest rows are dropped.
+        max_bytes: Maximum bytes of waiting events, and of other waiting rows. Beyond this limit, the oldest rows are
+            dropped.
     """
 
     def __init__(self, parts: PartWriter, *, failures: Failures, max_bytes: int) -> None:
@@ -233,10 +234,11 @@ class SpoolUse:
 
     Args:
         recorder: The recorder that owns the slots.
-        rows: The journal of rows. It also stores the state of freed events that later events need.
+        rows: The journal of rows. The journal also stores the state of freed events that later events need.
         values: Frees the elements of tensors.
         is_lazy: Whether events may stay in memory for a long time before they are in parts, as with a circular buffer.
-            Then as many slots as possible are kept, so that the last events are in the spool if the process dies.
+            With `is_lazy`, as many slots as possible are kept, so that the last events are in the spool if the process
+            dies.
     """
 
     def __init__(self, recorder: Backend, rows: Journal, *, values: ValueReader, is_lazy: bool) -> None:

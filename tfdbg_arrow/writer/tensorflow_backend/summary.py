@@ -171,8 +171,8 @@ def device_graphs(
     Returns:
         For each dtype, the number of classes, and a serialized GraphDef that computes the node `part` from the node
         `tensor`. If the mode only needs shapes, the number is 0, and the GraphDef has no such node. In CURT_HEALTH, the
-        classes of dtypes in CHECKED_DTYPES are those of bad_kinds(). The shape of `tensor` is [1, n]. Its dtype is the
-        dtype of the elements, or the unsigned integer dtype of their bits.
+        classes of dtypes in CHECKED_DTYPES are those of bad_kinds(). The shape of `tensor` is [1, n]. The dtype of
+        `tensor` is the dtype of the elements, or the unsigned integer dtype of their bits.
     """
     graphs = {}
     for dtype in _DTYPES:
