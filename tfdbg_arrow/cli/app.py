@@ -48,7 +48,7 @@ _PLACES = {name: place for commands in GROUPS.values() for name, place in comman
 class _Commands(click.Group):
     """The commands. The help lists them by group, each with the first sentence of its own help.
 
-    It imports only the module of the command that runs. Importing all modules would make each command slower.
+    The group imports only the module of the command that runs. Importing all modules would make each command slower.
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:

@@ -20,15 +20,15 @@ EXIT_BUG = 3
 _MAX_NAMED = 10
 _MAX_READ_S = 1.0
 NO_BUGS = (ClickException, Exit, Abort, BrokenPipeError)
-"""The exceptions that Click handles. The last means that nobody reads stdout."""
+"""The exceptions that Click handles. The last of them means that nobody reads stdout."""
 
 
 class Command(click.Command):
     """A command that prints the package's own errors on stderr and exits with code 2.
 
     Any other error is a bug of this package: the command says so in one sentence, and exits with code 3. With --debug,
-    the traceback is above it. With --json, the command also prints the error as a JSON object on stdout, so that stdout
-    is JSON in any case.
+    the traceback precedes this sentence. With --json, the command also prints the error as a JSON object on stdout, so
+    that stdout is JSON in any case.
     """
 
     def make_context(
@@ -108,7 +108,7 @@ def _message(error: TfdbgArrowError, summaries: tuple[LogdirSummary, ...]) -> st
         if error.below.is_cut:
             lines.append(f"There may be more: {cut_text(error.below)}.")
         return "\n    ".join(map(printable, lines))
-    # The message about a statement in SQL has a line with the statement, and one with a mark below it.
+    # The message about an SQL statement has a line with the statement, and below it a line with a mark.
     return printable_lines(str(error), indent=4) if isinstance(error, QueryError) else printable(str(error))
 
 

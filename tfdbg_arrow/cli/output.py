@@ -1,6 +1,6 @@
 """What the subcommands share: common options, an open logdir, and printing of safe text, JSON, CSV and progress.
 
-The functions import rich, because `--help` and `--json` do not need it.
+rich is imported inside the functions, because `--help` and `--json` do not need it.
 """
 
 from __future__ import annotations
@@ -112,7 +112,10 @@ def tell_broken(logdir: str, broken: Sequence[BrokenPart]) -> None:
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Returns a console on stdout or stderr. It ignores markup in data and does not wrap lines written to a file."""
+    """Returns a console on stdout or stderr.
+
+    The console ignores markup in data, and does not wrap lines written to a file.
+    """
     from rich.console import Console
     from rich.theme import Theme
 

@@ -342,7 +342,7 @@ def _facts(logdir: Logdir, runs: list[Run]) -> Iterator[dict[str, Any]]:
         {"runs": run_ids},
     )
     yield {"num_tensors": num_tensors, "num_nonfinite": num_nonfinite, "is_searched": num_nonfinite == 0}
-    if num_nonfinite:  # without a bad tensor, the search would only read what it needs for its answer
+    if num_nonfinite:  # without a bad tensor, the search would read data for nothing
         from tfdbg_arrow.query import read_reasons
         from tfdbg_arrow.query.nonfinite_search import has_nan_variable, most_harmful
 

@@ -25,7 +25,7 @@ def wall_time_ns(wall_time_s: float) -> int:
 
 
 class Definitions:
-    """The definitions in the small files that the events need.
+    """The definitions that the events need from the small files.
 
     Memory grows with the program (its files, lines, graphs and ops), not with its running time.
 

@@ -169,7 +169,7 @@ class EventImporter:
         health = self._health(scan, tensor=tensor, content=content)
         slot = self._of_tensors(tensor, P.slot)
         slot = np.where(num_ids[owner] == self._of(template, T.num_outputs)[owner], slot, NONE)
-        event_index = start[owner] + position  # an export needs the order of summaries of unknown slot
+        event_index = start[owner] + position  # an export needs the order of summaries whose slot is unknown
         dtype = self._of_tensors(tensor, P.dtype)
         tensor_id = np.where(slot >= 0, _take(scan.outputs, first_output[owner] + slot), NONE)
         columns = {
@@ -410,7 +410,7 @@ def _take(values: npt.NDArray[Any], indexes: Ints) -> npt.NDArray[Any]:
 
 
 def _flatten(counts: Ints) -> tuple[Ints, Ints]:
-    """Returns for each item its group and its position in that group, given the sizes of the groups."""
+    """For each item, returns its group and its position in that group, given the sizes of the groups."""
     counts = np.maximum(counts, 0)
     owner = np.repeat(np.arange(len(counts)), counts)
     return owner, np.arange(len(owner)) - (np.cumsum(counts) - counts)[owner]

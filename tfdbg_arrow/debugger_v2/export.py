@@ -37,7 +37,7 @@ class ExportedRun:
         dump: The directory of its dump.
         tensor_debug_mode: The mode of the dump.
         num_records: Number of records by file.
-        size_bytes: Size of all its files.
+        size_bytes: Size of all files of the dump.
         left_out: Rows that the dump cannot hold.
         notes: Further notes for the user, as sentences.
     """
@@ -66,8 +66,8 @@ def export_logdir(
         dump: The directory of the dump if there is one run. If there are several runs, each dump goes to
             `<dump>/<run_id>`.
         run_id: The run to export; None means all runs.
-        tensor_debug_mode: The mode of the dumps. It must be one of MODES and derivable from the recording's mode. None
-            means the recording's own mode, or FULL_HEALTH for a recording in FULL_NUMERICS.
+        tensor_debug_mode: The mode of the dumps. The mode must be one of MODES, and derivable from the recording's
+            mode. None means the recording's own mode, or FULL_HEALTH for a recording in FULL_NUMERICS.
         progress: Called regularly.
 
     Returns:

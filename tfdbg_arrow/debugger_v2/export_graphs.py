@@ -1,8 +1,8 @@
 """Writes the graphs and ops of a recorded run into a Debugger V2 dump, in the order of their creation.
 
-The dump's reader accepts a graph only after the outer graph in which the graph was traced. The reader accepts an op
-only once, and only after its graph. A node that TensorFlow's optimizer made becomes an additional op of its graph if a
-tensor of the node was recorded. This op follows the op for which the node was made.
+The dump's reader accepts a graph only after it has read the outer graph, in which the graph was traced. The reader
+accepts an op only once, and only after its graph. A node that TensorFlow's optimizer made becomes an additional op of
+its graph if a tensor of the node was recorded. This op follows the op that the node was made for.
 """
 
 from __future__ import annotations
@@ -160,7 +160,10 @@ class Graphs:
             self._write_graph(graph, graph.wall_time_ns)
 
     def _write_graph(self, graph: _GraphRow, wall_time_ns: int) -> None:
-        """Unless a graph is already written, writes the graphs in which it was traced, and then the graph."""
+        """Writes the graphs in which a graph was traced, and then the graph.
+
+        Does nothing if the graph is already written.
+        """
         chain: list[_GraphRow] = []
         current: _GraphRow | None = graph
         while current is not None and current.graph_id not in self._written and current not in chain:
@@ -178,8 +181,8 @@ class Graphs:
     def _input_name(self, graph_id: int, source: _Source) -> str:
         """Returns the name of a tensor.
 
-        The name of a tensor of another graph begins with the name of that graph, to distinguish the tensor from tensors
-        of this graph.
+        If the tensor is from another graph, its name begins with the name of that graph. The prefix distinguishes the
+        tensor from tensors of this graph.
         """
         num_outputs = self._num_outputs.get((graph_id, source.op_name), source.output_slot + 1)
         if source.is_near and source.output_slot < num_outputs:

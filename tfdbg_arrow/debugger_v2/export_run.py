@@ -1,9 +1,9 @@
 """Writes a run as the records of a Debugger V2 dump.
 
 The dump has an execution for each row of `execution`, and a trace for each row of `tensor_health` with the scope
-`graph`. This includes tensors that Debugger V2 itself does not record. The ids in the dump are the ids in our tables,
-in decimal. The traces are in the order of `event_index`. This is the order of their arrival, as in a dump that Debugger
-V2 writes.
+`graph`. The dump includes tensors that Debugger V2 itself does not record. The ids in the dump are the ids in our
+tables, in decimal. The traces are in the order of `event_index`. The traces arrived in this order, as in a dump that
+Debugger V2 writes.
 
 Source: tensorflow/python/debug/lib/dumping_callback.py, debug_events_reader.py.
 """
@@ -53,7 +53,7 @@ EXPORTABLE: dict[str, tuple[str, ...]] = {
     "SHAPE": ("NO_TENSOR", "SHAPE"),
     "FULL_TENSOR": (*_FROM_FULL_HEALTH, "FULL_TENSOR"),
 }
-"""For each mode of a recording, the modes in which the recording can be exported."""
+"""For each mode of a recording, the modes that an export can have."""
 
 
 @dataclass(frozen=True, kw_only=True)

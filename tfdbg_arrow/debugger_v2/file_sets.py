@@ -153,8 +153,8 @@ def _frame_header(num_bytes: int) -> bytes:
 class RecordReader:
     """Reads a TFRecord file one record at a time, until its end or the first damage.
 
-    It does not search for further frames after a damaged frame, because the content of a tensor can look like a frame.
-    Not thread-safe.
+    The reader does not search for further frames after a damaged frame, because the content of a tensor can look like a
+    frame. Not thread-safe.
 
     Args:
         file: The file, open for reading bytes, at the start of a frame.

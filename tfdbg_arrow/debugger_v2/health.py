@@ -175,13 +175,13 @@ class Health:
 
     Attributes:
         columns: Arrow arrays by column of tensor_health.
-        values: Elements, dtype and shape of the tensors that have them, by index.
+        values: For each tensor with recorded elements, by index: the elements, the dtype and the shape.
     """
 
     def __init__(self, tensors: Tensors, facts: list[TensorFacts]) -> None:
         self._tensors = tensors
         count = len(tensors.mode)
-        # A masked number is not known.
+        # A masked number is unknown.
         self._numbers: dict[str, Any] = {name: np.ma.array(np.zeros(count, np.int64), mask=True) for name in _COLUMNS}
         self._dims = np.zeros((count, NUM_SHAPE_DIMS), dtype=np.int64)
         self._has_dims = np.zeros(count, dtype=np.bool_)

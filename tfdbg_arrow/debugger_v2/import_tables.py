@@ -11,7 +11,7 @@ from tfdbg_arrow.spool.convert import arrow_table, metadata_table
 from tfdbg_arrow.writer.sink.parts import PartWriter
 
 MAX_ROWS = 262_144
-"""Maximum number of buffered rows of one table, which is also the number of rows of a part."""
+"""Maximum number of buffered rows of one table. A part has this number of rows."""
 MAX_BYTES = 32 * 2**20
 """Maximum number of buffered Arrow bytes of one table."""
 _MAX_LOOSE = 4096

@@ -22,7 +22,7 @@ _FUNCTION = re.compile(r"__(?:inference|forward|backward)_(?P<name>.+)_\d+")
 
 
 class Growing:
-    """A table of integers to which rows can be added."""
+    """A growing table of integers."""
 
     def __init__(self, width: int) -> None:
         self._width = width

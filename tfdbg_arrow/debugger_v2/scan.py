@@ -30,7 +30,7 @@ MAX_BYTES = 8 * 2**20
 UNREADABLE = -1
 """The template of a record that could not be parsed."""
 Intern = Callable[[DebugEvent], int]
-"""A function that returns the id of a message without holes. It is called at least once for each message."""
+"""A function that returns the id of a message without holes. The function is called at least once for each message."""
 _WHOLE = 0
 _MAX_TEMPLATES = 100_000
 """When there are this many distinct messages, all are forgotten, so that memory is bounded."""
@@ -233,7 +233,7 @@ class NativeScanner:
                 is_end = not piece
                 held = held + piece if held else piece
             consumed = 0
-            # Yields all complete records in the buffer, in pieces of a bounded number.
+            # Yields all complete records in the buffer, a bounded number at a time.
             while True:
                 data = held[consumed:] if consumed else held
                 scan, used, status = self._scan(data)

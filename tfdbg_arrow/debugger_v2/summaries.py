@@ -66,7 +66,7 @@ class Summaries:
         mode: A TensorDebugMode other than FULL_TENSOR.
 
     Attributes:
-        columns: The columns of tensor_health from which a summary is made.
+        columns: The columns of tensor_health that a summary is made from.
     """
 
     def __init__(self, mode: int) -> None:

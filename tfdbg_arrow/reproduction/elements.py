@@ -67,7 +67,7 @@ class Elements:
 
     @property
     def array(self) -> Array:
-        """The elements in the form in which a script loads them.
+        """The elements in the form that a script loads.
 
         A tensor of a dtype that NumPy does not have becomes an array of bytes. The array has one more dimension, for
         the bytes of an element. A tensor of strings becomes a vector of bytes, which contains the encoding in
@@ -105,7 +105,7 @@ class ElementReader:
         return _elements(*rows[0], table="tensor_value") if rows else None
 
     def sample(self, samples: BadSamples) -> dict[str, Elements]:
-        """Returns the first bad sample: for each kept input of its step, a batch of this one sample, by name.
+        """Returns the first bad sample: for each kept input of its step, by name, a batch with only this sample.
 
         Raises:
             BrokenPartError: A row does not hold a valid tensor.

@@ -31,7 +31,7 @@ class Fix:
         code: The code. `{x}` is the op's input of that name. `{x_logits}` is the input `logits` of the op that made
             `{x}`. `{eps}` is a small number in the dtype.
         producer: The type of the op that must have made the first input; None for any type.
-        wider: The wider dtype in which the op runs; None if the code replaces the op by other ops.
+        wider: The wider dtype that the op runs in; None if the code replaces the op by other ops.
         returns_0: Whether the code returns 0 where the op returned a bad value.
     """
 
@@ -133,7 +133,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "MatrixDeterminant": ("det",),
     "LogSoftmax": ("log_softmax",),
 }
-"""Names of the functions that make an op, unless the only name is the op's type in lower case."""
+"""Names of the functions that make an op. Ops whose only name is the op's type in lower case are left out."""
 _OPERATORS: dict[str, type[ast.operator]] = {
     "RealDiv": ast.Div,
     "Div": ast.Div,

@@ -70,7 +70,7 @@ class Signature:
         attributes: The attributes.
         is_single: Whether the op returns one tensor, and not several tensors or a list.
         is_random: Whether the op draws random numbers, so that it returns different numbers each time.
-        is_raw: Whether the op is in `tf.raw_ops`. If not, only a graph can run it.
+        is_raw: Whether the op is in `tf.raw_ops`. If not, only a graph can run the op.
         types: For an op that is not in `tf.raw_ops`, pairs (attribute, argument). The attribute holds the dtype of the
             input; for a list of tensors, it holds a list of dtypes.
     """

@@ -32,7 +32,8 @@ _HINT = (
 )
 _FROM_OUTSIDE = frozenset({"Const", "Placeholder", "_Arg", "_Retval"})
 _FUSED_NAMES = {"Add": "BiasAdd", "AddV2": "BiasAdd", "FusedBatchNormV3": "FusedBatchNorm"}
-"""Names of ops of the program in `fused_ops`, if they differ. The optimizer also fuses additions of a vector."""
+"""The names of the program's ops in `fused_ops`, if they differ from the op types. The optimizer also fuses additions
+of a vector."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,7 @@ class Piece:
     """The ops that a script runs, and their inputs.
 
     Attributes:
-        ops: The ops. Each op comes after the ops on which it depends.
+        ops: The ops. Each op comes after the ops that it depends on.
         inputs: The recorded tensors that the ops take.
         event: The bad tensor, which is an output of the last op. None if the last op is a forward op whose gradient is
             bad.
@@ -347,8 +348,8 @@ class PieceFinder:
             return None
         if event.graph_id == label.forward_graph_id:
             return GraphTensor(event.context, event.graph_id, label.forward_op_name, 0, event.event_index)
-        # The gradient is a separate function. It takes tensors of the forward function. These tensors have the context
-        # of the forward function.
+        # The gradient is a separate function. The gradient takes tensors of the forward function. These tensors have
+        # the context of the forward function.
         for maker in self._before(start):
             for trace in maker.traces:
                 for place in trace.path:
@@ -359,7 +360,7 @@ class PieceFinder:
     def _upstream(self, event: TensorEvent, start: _Made, forward: _Made) -> PieceInput | None:
         """Returns the gradient of the forward op's output, or None.
 
-        This tensor is an input of an op in the forward op's gradient. It comes from the gradient of another op.
+        This tensor is an input of an op in the forward op's gradient. The tensor comes from the gradient of another op.
         """
         label = self.flow.label_of_maker(event)
         own = (label.forward_graph_id, label.forward_op_name, label.forward_execution_index)
@@ -478,7 +479,7 @@ class _Building:
 
         Args:
             trace: The origin of the input.
-            depth: Number of ops before the input that are still wanted.
+            depth: How many more ops before the input to include.
             num_ops: Number of ops between the input and the last op.
             index: The index of the input.
             of: The op that takes the input.

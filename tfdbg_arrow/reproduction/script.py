@@ -45,7 +45,7 @@ class Expected:
         op_type: The type of the op that made the tensor.
         dtype: The dtype of the tensor; None if unknown.
         shape: The shape of the tensor; None if unknown.
-        kinds: The kinds of bad elements: `nan`, `inf`. Both if the recording does not distinguish them.
+        kinds: The kinds of bad elements: `nan`, `inf`, or both kinds if the recording does not distinguish them.
         is_certain: Whether the recording distinguishes the kinds.
         is_origin: Whether no input contains one of the kinds.
         counts: The numbers of NaN, -Inf and +Inf; None if they were not measured, or if the op is random.

@@ -31,7 +31,7 @@ class SecondRun:
 
     Attributes:
         logdir: The logdir of the second run.
-        about: The first run, as a run of the first logdir.
+        about: Which run of the first logdir was the first run.
         first: The bad tensor of the first run.
         second: The first bad tensor of the second run; None if there is no bad tensor.
         is_same_place: Whether the same op made both bad tensors, in the same training step and iteration.
@@ -72,7 +72,7 @@ def run_again(
     Args:
         logdir: The logdir of the first run.
         program: The script and its arguments, or `-m`, a module and its arguments.
-        output: The logdir of the second run. It must not hold a run.
+        output: The logdir of the second run. This logdir must not hold a run.
         run_id: The first run. None means the newest run, with the other processes of its program.
         event_index: The bad tensor's row in tensor_health. None means the tensor that first_nonfinite() returns.
         seed: The seed that is set for Python, NumPy and TensorFlow before the program starts; None sets no seed.

@@ -1,7 +1,7 @@
 """Runs repro scripts in a separate process: tries repairs, and shrinks inputs.
 
-`python -m tfdbg_arrow.reproduction.trial JOB` reads a JSON object from the file JOB. It writes the answer to the file
-that the key `result` names. The scripts import TensorFlow; this module does not.
+`python -m tfdbg_arrow.reproduction.trial JOB` reads a JSON object from the file JOB. The module writes the answer to
+the file that the key `result` names. The scripts import TensorFlow; this module does not.
 """
 
 from __future__ import annotations

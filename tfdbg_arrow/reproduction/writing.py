@@ -117,7 +117,7 @@ class Repro:
         advice: How to fix the cause, in a sentence; None if the counts do not prove the cause.
         fixes: The repairs that were tried; empty if no repairs were requested, or if the op has no standard repairs.
         sample_path: The .npz file with the first bad sample of the batch; None if the inputs of the step were not kept.
-        sample: The inputs of the step in this file, each a batch of this one sample.
+        sample: The inputs of the step in this file. Each input is a batch with only the bad sample.
         shapes_before: The shapes of the inputs before they were shrunk, by name; None if shrinking was not requested.
         is_cut: Whether the time limit ended the search for smaller inputs.
     """
@@ -251,8 +251,8 @@ class _Read:
 
     Attributes:
         content: The script that reproduces the bad tensor.
-        deeper: The script with earlier ops and with fused ops separated, for repairs that replace one or two ops; None
-            if no repairs are tried.
+        deeper: The script with more earlier ops, and with separate ops in place of fused ops. This script is for
+            repairs that replace one or two ops. None if no repairs are tried.
         advice: How to fix the cause.
         keras_ops: The name for keras.ops in the file with the user's line; None if the file imports TensorFlow.
     """
@@ -480,7 +480,7 @@ class _Trials:
 
 
 def _chosen(piece: Piece, chosen: Mapping[str, int]) -> Piece:
-    """Returns a piece with the attributes for which the script found the recorded output."""
+    """Returns a piece with the attributes that gave the recorded output in the script."""
     by_index = {int(name.rpartition("_")[2]) - 1: number for name, number in chosen.items()}
     ops = tuple(replace(op, choices=(op.choices[by_index.get(index, 0)],)) for index, op in enumerate(piece.ops))
     return replace(piece, ops=ops)

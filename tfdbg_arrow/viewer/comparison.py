@@ -115,7 +115,8 @@ def answer_of(
     if not _running.acquire(timeout=timeout_s):
         raise TookTooLongError(f"another comparison is still running; try again, {instead}")
     try:
-        # DuckDB writes temporary files into this directory. The server removes it, because a stopped process cannot.
+        # DuckDB writes temporary files into this directory. The server removes the directory, because a stopped process
+        # cannot.
         with tempfile.TemporaryDirectory(prefix="tfdbg_arrow_view_diff_") as directory:
             done = subprocess.run(
                 [sys.executable, "-P", "-c", "from tfdbg_arrow.viewer.comparison import main; main()"],

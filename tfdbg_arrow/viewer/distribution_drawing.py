@@ -34,7 +34,7 @@ NUM_LEVELS = 10
 _EXPONENT = 0.4
 """Exponent that makes small shares visible: level 1 ends at 0.3 %, and level 4 ends at 10 %."""
 _PALEST = 0.12
-"""Position of level 1 on the colour scale. It is above 0, so that level 1 differs from the background."""
+"""Position of level 1 on the colour scale. The position is above 0, so that level 1 differs from the background."""
 _TAIL_SHARE = 0.005
 """The smallest magnitudes are combined in one row if they are at most this share of the elements of each column."""
 _MAX_ROWS = 28
@@ -161,8 +161,8 @@ class _Sides:
     """The counts of negative and positive elements, in the same rows of magnitudes. Row 0 has the smallest magnitudes.
 
     Attributes:
-        first: The exponent of the power of two at which row 0 begins, or at which row 1 begins if `has_tail`.
-        width: Number of powers of two that a row covers. This does not apply to row 0 if `has_tail`.
+        first: The exponent of the power of two where row 0 begins. If `has_tail`, row 1 begins there.
+        width: Number of powers of two that a row covers. With `has_tail`, this number does not apply to row 0.
         has_tail: Whether row 0 has all magnitudes below `first`.
         negative: The counts of negative elements, with shape (columns, rows).
         positive: The counts of positive elements, with the same shape.

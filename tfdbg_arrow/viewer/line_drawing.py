@@ -74,7 +74,7 @@ class Plot:
         columns: The columns.
         lines: The lines.
         bad: Indices of the columns with bad values. Crosses mark these columns.
-        bad_from: Index of the column in which the training went bad; None if it did not.
+        bad_from: Index of the column where the training went bad; None if it did not.
         chosen: Index of a column to mark; None means no column.
     """
 

@@ -79,7 +79,7 @@ class LogdirSearch:
             return self._result
 
     def _start(self) -> threading.Event | None:
-        """Starts a search if one is due. Returns the event that a running search sets at its end; None if none runs."""
+        """Starts a search if one is due. Returns the event that the search sets at its end; None if no search runs."""
         with self._lock:
             is_due = self._end_s is None or time.monotonic() - self._end_s >= self._every_s
             if self._running is None and is_due:

@@ -185,7 +185,7 @@ def map_drawing(layers: LayerMap, measure: Measure, *, max_numbers: int = _MAX_N
 
 
 def map_svg(health: LayerMap) -> Markup:
-    """Returns a map of layers over steps as an SVG element that needs no style sheet. Its size is up to about 200 kB.
+    """Returns a map of layers over steps as an SVG element of up to about 200 kB that needs no style sheet.
 
     The element has the rows that are not folded, and at most 100 columns.
     """
@@ -317,8 +317,8 @@ def _mark(layers: LayerMap, number: int | None) -> Markup:
         f'<rect x="{left}" y="-1" width="{width}" height="100%" fill="none" stroke="{colour}" stroke-width="{px}"/>'
         for colour, px in (("#fff", 4), ("#111", 2))
     )
-    # The words are inside the cell if it is wide. Otherwise they are at the right of the cell, or at its left if there
-    # is no room at the right.
+    # The words are inside the cell if it is wide. Otherwise the words are at the right of the cell, or at its left if
+    # there is no room at the right.
     is_inside, is_left = half > 0.15, middle > 0.65
     words_at = middle if is_inside else middle - half if is_left else middle + half
     x = -_LABEL / 2 if is_inside else -_LABEL - 7 if is_left else 7

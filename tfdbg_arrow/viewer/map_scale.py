@@ -12,7 +12,7 @@ _MEASURES = ("difference", "max_abs", "norm", "bad_share")
 """The preferred measures, in order. A recording may not have all of them."""
 _LINEAR_SHARE = 1e-3
 _LINEAR = {"relative": 1e-6, "share_difference": 1e-3}
-"""The difference below which the scale of differences is linear, by `Measure.scale`. Rounding errors are smaller."""
+"""Below this difference, the scale of differences is linear; by `Measure.scale`. Rounding errors are smaller."""
 _SAME = 1e-7
 """Differences up to this value have the colour of equal values."""
 _NOTICEABLE = 1e-3
@@ -33,7 +33,7 @@ class ColourScale:
         kind: As in Measure.
         low: The value at position 0. For the scale `log`, this value is positive, and zeros are at position 0 too.
         high: The value at position 1.
-        linear: For the scale `signed`, the magnitude below which the scale is linear.
+        linear: For the scale `signed`: below this magnitude, the scale is linear.
         is_difference: Whether the values are differences of two runs.
     """
 

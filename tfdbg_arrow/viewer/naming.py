@@ -34,7 +34,7 @@ ROLES = {
 
 
 _MAX_NAME = 60
-"""Maximum number of characters of a run's name. It is limited because the text of a logdir is untrusted."""
+"""Maximum number of characters of a run's name. The length is limited because the text of a logdir is untrusted."""
 
 
 class NamedTensor(Protocol):
@@ -132,7 +132,7 @@ def _called_text(group: Sequence[CallSite]) -> str:
 
 
 def run_title(run: Run) -> str:
-    """Returns the title of a run: the first that is known of its name, its worker, its program and its ID."""
+    """Returns the title of a run: its name, its worker, its program or its ID, whichever of these is known first."""
     title = run.run_name or run.worker or program_name(run.command_line) or run.run_id
     return printable(title if len(title) <= _MAX_NAME else f"{title[: _MAX_NAME - 1]}…")
 

@@ -22,7 +22,7 @@ MAX_TEXT = 10_000
 _MAX_INTEGER = 2**63 - 1
 MAX_CHOICES = 500
 NUM_ABOVE = 8
-"""Number of rows that a page with a window shows above the row at which it opens."""
+"""If a page opens at a row of a window, it shows this many rows above that row."""
 
 
 class Parameters:
@@ -117,7 +117,7 @@ def status_of(error: Exception) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class PageKind:
-    """One kind of page. Its URL, module, template and test have the same name.
+    """One kind of page. The URL, module, template and test of a page have the same name.
 
     Attributes:
         name: The name.

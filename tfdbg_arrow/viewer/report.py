@@ -1,8 +1,8 @@
 """The report: the overview, the alerts, their tensors and their source code as one file, or in a frame of a notebook.
 
-The file loads no other files. Its style and its script are inline, and its content security policy allows only these
-two, by their hashes. The file also contains the data of the pages as JSON, for programs. The JSON is escaped so that it
-cannot close its HTML element.
+The file loads no other files. The style and the script are inline. The content security policy of the file allows only
+these two, by their hashes. The file also contains the data of the pages as JSON, for programs. The JSON is escaped so
+that it cannot close its HTML element.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ from tfdbg_arrow.storage.disk import written_whole
 
 _SUFFIX = ".sql"
 NAME_PATTERN = r"[A-Za-z0-9_\(\),+\-]([A-Za-z0-9_ .\(\),+\-]{0,78}[A-Za-z0-9_\(\),+\-])?"
-"""Pattern for names that are valid file names on every system, for Python and browsers: up to 80 characters, no `/`, no
-leading `.`."""
+"""Pattern for names that are valid file names on every system: up to 80 characters, no `/`, no leading `.`. The pattern
+works in Python and in browsers."""
 _NAME = re.compile(NAME_PATTERN)
 _MAX_LISTED = 200
 """Number of saved queries in the list; more would make the page long."""
@@ -36,7 +36,8 @@ class SavedQueries:
     """The queries in a directory of the user. Other programs may write and remove files there.
 
     Args:
-        directory: The directory, with one file NAME.sql for each query. It is created when the first query is saved.
+        directory: The directory, with one file NAME.sql for each query. The directory is created when the first query
+            is saved.
     """
 
     def __init__(self, directory: Path) -> None:

@@ -85,7 +85,7 @@ class Hosts:
         Args:
             address: The name or address that the server listens on; `0.0.0.0` or `::` means all addresses of this
                 machine.
-            *other_names: Further names under which the server is reached.
+            *other_names: Further names of the server.
         """
         if address in _LOOPBACK or address == "::1":
             names = {*_LOOPBACK}
@@ -248,8 +248,8 @@ class Guard:
             scope: The request.
             query: The query of the request without the token.
             is_outside: Whether the request came from outside of this server's pages. After such a request, a browser
-                does not send the cookie (SameSite=Strict) when it follows a redirect. It sends the cookie when a page
-                leads to the address.
+                does not send the cookie (SameSite=Strict) when it follows a redirect. The browser sends the cookie when
+                a page leads to the address.
         """
         # The path begins with exactly one slash (_is_plain), so it cannot lead to another host.
         url = scope["path"] + (f"?{urlencode(query)}" if query else "")

@@ -44,7 +44,7 @@ class LogdirRow:
     """A logdir in the list.
 
     Attributes:
-        name: The path of the logdir. It is relative to the searched directory if only one directory was searched.
+        name: The path of the logdir. The path is relative to the searched directory if only one directory was searched.
         url: The address of the logdir's pages, relative to the list.
         summary: The summary of the logdir.
     """

@@ -16,8 +16,8 @@ from tfdbg_arrow.safe_text import printable_line
 from tfdbg_arrow.viewer.colours import paint
 
 _LEAST_TICKS_APART = 0.16
-"""Minimum distance between two labels of an axis, so that their texts do not overlap, as a share of the width of a
-small chart."""
+"""Minimum distance between two labels of an axis, as a share of the width of a small chart. The distance keeps texts
+from overlapping."""
 _LARGE = 6
 """Numbers of at least 10 to this power are written with an exponent."""
 
@@ -29,7 +29,8 @@ class Columns:
     Attributes:
         axis: What the positions are: `step`, `execution` or `event`.
         ranges: The first and the last position of each column.
-        is_cells: Whether the columns are cells of equal width. Otherwise, they are points at their first positions.
+        is_cells: Whether the columns are cells of equal width. Otherwise, the columns are points at their first
+            positions.
         queries: The part of an address that selects each column; empty for a column without tensors.
         calls: The first and the last call of each column, as in ColumnCalls, if calls name the columns.
     """
@@ -93,7 +94,7 @@ class Columns:
 
     @property
     def attributes(self) -> Markup:
-        """The HTML attributes from which the script chart.js reads the columns."""
+        """The HTML attributes that the script chart.js reads the columns from."""
         lists = {
             "columns": self.texts,
             "places": () if self.is_cells else [f"{place:.4f}" for place in self.places],
@@ -110,7 +111,7 @@ def round_step(least: float) -> float:
 
 
 def axis_labels(columns: Columns) -> Markup:
-    """Returns the labels of an axis, with a small line above each. They need a height of 16 px."""
+    """Returns the labels of an axis, with a small line above each. The labels need a height of 16 px."""
     return Markup("").join(
         Markup('<line x1="{0}" x2="{0}" y2="4" stroke="currentColor" stroke-opacity="0.5"/>').format(percent(place))
         + label(text, x=percent(place), y=14, anchor="start" if place < 0.02 else "end" if place > 0.95 else "middle")

@@ -65,7 +65,7 @@ _HOOKS = os.path.join(_PACKAGE, "writer", "hooks", "")
 
 @dataclass(frozen=True)
 class Capture:
-    """A recording, as `capture()` yields it.
+    """The recording that `capture()` yields.
 
     Attributes:
         logdir: The logdir; a URL is a string. None if TFDBG_ARROW=0 turned the recording off.
@@ -108,11 +108,12 @@ def enable(
     """Records this process into a logdir until you call disable() or the process ends.
 
     The recording holds eager ops, function calls, graphs and the health of tensors, from all threads.
-    Functions traced before are traced again at their next call.
+    Functions that were traced earlier are traced again at their next call.
 
     Args:
-        logdir: The directory to write to, or a URL that fsspec opens, such as `s3://bucket/path`. It is created if it
-            does not exist, and may hold other runs. Parts are uploaded to a URL in the background during the recording.
+        logdir: The directory to write to, or a URL that fsspec opens, such as `s3://bucket/path`. The logdir is created
+            if it does not exist, and may hold other runs. Parts are uploaded to a URL in the background during the
+            recording.
         tensor_debug_mode: How much is recorded of each tensor: NO_TENSOR, CURT_HEALTH, CONCISE_HEALTH, FULL_HEALTH,
             FULL_NUMERICS, SHAPE or FULL_TENSOR. spec/README.md lists the columns that each mode fills.
         circular_buffer_size: Keep only the last executions and the last graph tensors, at most this many of each, and
@@ -124,28 +125,29 @@ def enable(
         health_backend: Where the elements of tensors are counted. "native" counts in the compiled core on the host.
             "tensorflow" counts with TensorFlow's own ops on the device where the tensor is. "auto" is "tensorflow" if
             there is a GPU, and "native" otherwise. Both need the native core.
-        max_memory_bytes: How much memory the recording may use, from 192 MiB to 16 GiB. A quarter of it is for the
-            spool, the file that events pass through. The limit does not include the description of the program, the
+        max_memory_bytes: How much memory the recording may use, from 192 MiB to 16 GiB. A quarter of this memory is for
+            the spool, the file that events pass through. The limit does not include the description of the program, the
             events of a circular buffer, or tensors of many MiB that are kept whole.
         when_full: What happens when the program records events faster than they are written and the spool is full.
             "wait" makes the program wait for room. If nothing can be written for five seconds, events are dropped from
-            then on. "drop" drops events that find no room. `capture_stat` counts the dropped events.
+            then on. "drop" drops events that do not fit. `capture_stat` counts the dropped events.
         xla: How to treat functions with jit_compile=True. "inside" keeps them compiled and records them; in their
             loops, it records only the first iteration with a bad value and the last iteration. "observe" runs them
             without XLA and records them. "keep" keeps them compiled and does not record them; `Logdir.coverage()` lists
             their ops. "auto" is "observe" if TensorFlow sees a GPU, if elements of tensors are kept (`values`,
-            FULL_TENSOR) or with `histograms`, and "inside" otherwise. In sessions of `tf.compat.v1` and in functions of
-            tf.data, "inside" does the same as "observe" (docs/xla.md).
+            FULL_TENSOR), or with `histograms`. Otherwise, "auto" is "inside". In sessions of `tf.compat.v1` and in
+            functions of tf.data, "inside" does the same as "observe" (docs/xla.md).
         graphs: Which ops of functions are recorded. "executed" records the ops that run after TensorFlow's optimizer
             has changed your graphs. The numbers are the same as in an unrecorded run. Ops that TensorFlow fuses are
             recorded as one op. "traced" switches off TensorFlow's passes that fuse, fold or reorder ops, so that each
-            of your ops is recorded. It does so for the recorded functions and for sessions created while recording.
-            Numbers can then differ from those of an unrecorded run. "auto" is "traced" with `op_regex` or `values`,
-            because these settings choose among your ops, and "executed" otherwise. docs/executed_graphs.md has details.
+            of your ops is recorded. This applies to the recorded functions, and to sessions that are created during the
+            recording. Numbers can then differ from those of an unrecorded run. "auto" is "traced" with `op_regex` or
+            `values`, because these settings choose among your ops. Otherwise, "auto" is "executed".
+            docs/executed_graphs.md has details.
         storage_options: fsspec's arguments for the URL, such as `{"endpoint_url": …}`. None uses the configuration of
             fsspec and of the store's client.
-        local_dir: The directory for the local files of recordings to URLs. Each recording creates a directory of its
-            own in it. None means the value of the environment variable TFDBG_ARROW_LOCAL_DIR, or the directory for
+        local_dir: The directory for the local files of recordings to URLs. Each recording creates its own directory in
+            `local_dir`. None means the value of the environment variable TFDBG_ARROW_LOCAL_DIR, or the directory for
             temporary files if the variable is not set.
         upload_timeout_s: How many seconds the end of a recording to a URL waits for the last uploads. Files that were
             not sent by then stay in the local directory, and a warning says how to send them.
@@ -157,8 +159,9 @@ def enable(
             op_name). For eager ops, op_name is None, and the callable is called once for each op type. Chosen ops are
             recorded even if another filter excludes them.
         steps: Record only these training steps. mark(step=...) or Keras's fit sets the current step. The value is a
-            number k for every k-th step, a range or slice, text such as "0:100,1000:,::10" (in which a single number
-            means that one step), or a list of these. Events before the first mark are recorded. None records all steps.
+            number k for every k-th step, a range or slice, text such as "0:100,1000:,::10", or a list of these. In a
+            text, a single number means that one step. Events before the first mark are recorded. None records all
+            steps.
         max_bytes: How much disk space the parts of executions and tensors may use, at least 1 MiB. Beyond this limit,
             the middle of the run is dropped. Half of these bytes hold the beginning of the run, and the other half its
             end. The events around the first infinity and the first NaN are kept too. None means no limit.
@@ -167,13 +170,13 @@ def enable(
         dump_after: With a circular buffer, how many executions and graph tensors to keep after a bad value. None means
             as many as the buffer holds.
         on_nonfinite: What happens at a NaN or an infinity. "record" only records it. "keep" also keeps the inputs of
-            the op that created it (in the table `input_value`; only for ops on a CPU), and the inputs of the training
-            step (in the table `step_input`), at most 256 MiB in total. From these inputs, `tfdbg-arrow repro` writes a
-            script that shows the bad value and the bad sample of the batch. "raise" stops the program with a
-            NonFiniteError at the op that created the bad value. A callable is called with the NonFinite, in the thread
-            that runs the program, once for each origin and at most 100 times. Errors that the callable raises go to the
-            program. Values that no op computes with, such as those that `tf.where` does not select, do not count
-            (docs/live_stop.md).
+            the op that created it, if the op ran on a CPU (table `input_value`). "keep" also keeps the inputs of the
+            training step (table `step_input`). All kept inputs take at most 256 MiB. From these inputs, `tfdbg-arrow
+            repro` writes a script that shows the bad value and the bad sample of the batch. "raise" stops the program
+            with a NonFiniteError at the op that created the bad value. A callable is called with the NonFinite, in the
+            thread that runs the program, once for each origin and at most 100 times. Errors that the callable raises go
+            to the program. A bad value does not count if no op computes with it, for example if `tf.where` does not
+            select it (docs/live_stop.md).
         redact: What to leave out of the logdir: "paths", "source" or a list of both. "paths" makes file paths relative
             to the working directory or to the installed packages, or replaces them by a hash and the file's name. The
             host name, the command line and the working directory are then NULL. "source" leaves out the text of the
@@ -183,7 +186,8 @@ def enable(
             The counts are columns of `tensor_health`. Needs FULL_HEALTH, FULL_NUMERICS or FULL_TENSOR
             (docs/recording.md).
         exact_subnormals: Whether to count tensors on a GPU exactly as on a CPU, where a subnormal number does not count
-            as zero. This takes more ops for each tensor. FULL_NUMERICS always counts subnormal numbers exactly.
+            as zero. The exact counts take more ops for each tensor. FULL_NUMERICS always counts subnormal numbers
+            exactly.
         run_name: A name for the run, at most 200 characters in one line. The viewer shows it, and you can use it in
             place of the ID of the run, if no other run of the logdir has the same name.
         tags: At most 100 texts that describe the run, each of at most 200 characters. The items of a mapping, such as
@@ -274,7 +278,7 @@ def _forget() -> None:
 def disable(*, wait: bool = True) -> None:
     """Ends the active recording and writes the remaining events.
 
-    If no recording is active, disable() waits until the previous recording is written, or does nothing.
+    If no recording is active, disable() waits until the previous recording is written, if there is one.
 
     Functions that were traced during the recording are traced again, without recording, at their next call. A thread of
     the recording writes the remaining events, and disable() waits for it. If a KeyboardInterrupt occurs meanwhile, it
@@ -376,7 +380,7 @@ def flush() -> None:
 def capture(logdir: str | os.PathLike[str], *args: Any, wait: bool = True, **kwargs: Any) -> Iterator[Capture]:
     """Records the body of a `with` statement.
 
-    It takes the arguments of enable(), and raises the errors of enable() and disable().
+    capture() takes the arguments of enable(), and raises the errors of enable() and disable().
 
     Args:
         logdir: Where to record to, as for enable().
@@ -398,7 +402,7 @@ def capture(logdir: str | os.PathLike[str], *args: Any, wait: bool = True, **kwa
 def mark(step: int | None = None, **labels: object) -> None:
     """Labels all following events with a training step and with labels of your own.
 
-    It does nothing if no recording is active.
+    mark() does nothing if no recording is active.
 
     Args:
         step: The training step: an integer of at most 64 bits, which may be a scalar tensor or a NumPy integer.
@@ -455,7 +459,7 @@ def _end_at_exit() -> None:
     except NonFiniteError as error:  # no code is left to catch it
         sys.stderr.write(f"tfdbg_arrow: {error}\n")
     except KeyboardInterrupt:
-        pass  # no code is left that it could interrupt; Python would print and ignore it
+        pass  # no code is left to interrupt; Python would print the error and ignore it
     finally:
         ending.begin()
         ending.outlast()  # Python must not end while the sink's thread runs C++ code
@@ -470,8 +474,8 @@ def note_exit_code() -> None:
 def _keep_exit_status() -> None:
     """Makes Python end with the status of SIGINT, if KeyboardInterrupt ended the program.
 
-    Python itself does so only if the last code that was compiled from text raised KeyboardInterrupt. A module that is
-    imported for the first time at the end of a recording can compile text after that code.
+    Python itself uses this status only if the last code that was compiled from text raised KeyboardInterrupt. A module
+    that is imported for the first time at the end of a recording can compile text after that code.
     """
     is_interrupted = getattr(sys, "last_type", None) is KeyboardInterrupt and not hasattr(sys, "ps1")
     if _ending is not None and _ending.outlived_program and is_interrupted and not _has_exit_code:
@@ -482,8 +486,8 @@ def _keep_exit_status() -> None:
 def _register_at_exit() -> None:
     global _is_registered_at_exit
     if not _is_registered_at_exit:
-        # Python runs these functions in reverse order. If a signal interrupts one of them, its second run does the
-        # rest.
+        # Python runs these functions in reverse order. If a signal interrupts a function, the second run of that
+        # function does the rest.
         for function in (_keep_exit_status, _keep_exit_status, _end_at_exit, _end_at_exit):
             atexit.register(function)
         os.register_at_fork(after_in_child=_after_fork_in_child, after_in_parent=_after_fork_in_parent)

@@ -34,7 +34,7 @@ def limit_bytes() -> int | None:
 def load_pyarrow_sparingly() -> None:
     """If the address space is limited, loads pyarrow so that it reserves no address space.
 
-    It does nothing if the program has used pyarrow already, or has chosen an allocator.
+    Does nothing if the program has used pyarrow already, or has chosen an allocator.
     """
     if limit_bytes() is None or _POOL_VARIABLE in os.environ:
         return

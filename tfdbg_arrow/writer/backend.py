@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class OnNonFinite(IntEnum):
-    """What happens at a bad tensor of a graph, unless it is masked; the native core uses the same values."""
+    """The reaction to a bad tensor of a graph, unless it is masked; the native core uses the same values."""
 
     RECORD = 0
     NOTE = 1
@@ -45,7 +45,7 @@ class Handlers:
 
     Attributes:
         covers_op: `(op_type)`: returns what to record of the tensors of eager ops of this type: 0 for nothing, 1 for
-            their facts, 2 for their facts and elements, whatever the dtype. None means 1 for all ops.
+            facts, 2 for facts and elements of any dtype. None means 1 for all ops.
         on_error: `(what, error)`: called when something could not be recorded. If the program raised the error, the
             callback raises it again.
         on_nonfinite: `(op_type, inputs, bad)`: called after an eager op or call. `bad` lists the bad tensors since the
@@ -170,7 +170,7 @@ class Backend:
         self._journal = journal
 
     def open_journal(self) -> None:
-        """Starts to write the strings that records refer to into the journal; close() ends it."""
+        """Starts the journal, which takes the strings that records refer to; close() ends the journal."""
         self.recording.set_journal(self._journal.descriptor)
 
     def start(self, handlers: Handlers) -> None:
@@ -303,7 +303,7 @@ class Backend:
         """Keeps the inputs of the running step, because a tensor that Python measured is bad.
 
         Args:
-            name: What the tensor belongs to. The inputs of one name have a limited size.
+            name: What the tensor belongs to. The total size of the inputs that are kept for one name is limited.
         """
         self.recording.keep_step_inputs(self.intern_string(name))
 
@@ -349,7 +349,7 @@ class Backend:
     def set_local_task(self, task: str) -> None:
         """Sets the address of this process, such as `/job:chief/replica:0/task:0`.
 
-        Then eager tensors of other processes are not fetched.
+        With this address, eager tensors of other processes are not fetched.
         """
         self.core.set_local_task(task)
 

@@ -1,4 +1,4 @@
-"""Ending: the end of a recording, which writes the remaining events in a thread of its own."""
+"""Ending: ends a recording, and writes the remaining events in a separate thread."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.0005, 0.02
 
 
 class Ending:
-    """The end of one recording, in a thread of its own.
+    """Ends one recording, in a separate thread.
 
     start() starts the thread early, because no thread can be started while the process exits. If a thread that calls
     begin() or wait() is interrupted, the end continues.
@@ -44,7 +44,7 @@ class Ending:
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="tfdbg_arrow-end", daemon=True)
         self._waits: list[float] = []
-        """The times at which the current waits began."""
+        """The start times of the current waits."""
         self._told_at: float | None = None
 
     def start(self) -> None:
@@ -52,7 +52,7 @@ class Ending:
         self._thread.start()
 
     def begin(self) -> None:
-        """Begins the end, unless it has begun."""
+        """Begins the end, unless it has already begun."""
         self._orders.put(True)
         self.has_begun = True
 
@@ -138,7 +138,7 @@ class Ending:
             _tell(f"\rtfdbg_arrow: wrote {self._what}.\033[K\n")
 
     def _note(self, share: float) -> None:
-        """Says what is being written if a wait takes long: once, or on a terminal repeatedly in the same line."""
+        """If a wait takes long, prints what is being written: once or, on a terminal, as a line that is updated."""
         now = time.monotonic()
         if not self._waits or now - min(self._waits) < PATIENCE_S:
             return

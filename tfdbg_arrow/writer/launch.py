@@ -66,8 +66,8 @@ def record_program(program: Program, request: Request, *, seed: int | None = Non
     Args:
         program: The program to run.
         request: The settings of the recording, unless the program calls enable_dump_debug_info.
-        seed: A number from 0 to 2**32 - 1. It seeds Python's and NumPy's random generators before the program starts,
-            and TensorFlow's generator when TensorFlow is imported. None leaves the generators alone.
+        seed: A number from 0 to 2**32 - 1. The number seeds Python's and NumPy's random generators before the program
+            starts, and TensorFlow's generator when TensorFlow is imported. None leaves the generators alone.
 
     Raises:
         RecordingError: The program does not exist, or cannot be recorded.
@@ -287,7 +287,8 @@ class _Launch:
         if not self.run_ids:
             return
         if not isinstance(logdir, Path):
-            # If the run cannot be removed, it remains as a complete, empty run. That is no reason to stop the program.
+            # If the run cannot be removed, it remains as a complete, empty run. This failure is no reason to stop the
+            # program.
             with contextlib.suppress(LogdirError):
                 if remove_run_if_empty(logdir.open(self.request.storage_options), run_id=self.run_ids[-1]):
                     self.run_ids.pop()

@@ -1,7 +1,7 @@
 """MemoryShares: divides the memory that a recording may take.
 
-`benchmarks/memory.py` measures the memory that a flood of events takes with several limits, and with a disk on which
-all writes fail.
+`benchmarks/memory.py` measures the memory that a flood of events takes with several limits, and if all writes to the
+disk fail.
 """
 
 from __future__ import annotations

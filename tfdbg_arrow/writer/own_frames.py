@@ -45,7 +45,7 @@ own_frames_left_out = _OwnFramesLeftOut()
 
 
 class RecursionRoom:
-    """Raises Python's recursion limit during a recording, so that the program can recurse as deep as without it."""
+    """Raises Python's recursion limit during a recording, so that the program can recurse as deep as before."""
 
     def __init__(self) -> None:
         self._before = sys.getrecursionlimit()

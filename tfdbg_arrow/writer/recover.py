@@ -36,8 +36,9 @@ class RecoveredRun:
 
     Attributes:
         run_id: The id of the run.
-        state: `recovered`: its spool is now in parts. `recording`: its process is or may be alive, or another process
-            recovers it. `failed`: its files cannot be read, and are left unchanged.
+        state: `recovered`: the spool of the run is now in parts. `recording`: the process of the run is or may be
+            alive, or another process recovers the run. `failed`: the files of the run cannot be read, and are left
+            unchanged.
         num_events: Number of recovered executions and tensors.
         reason: The reason for `failed`; None otherwise.
     """

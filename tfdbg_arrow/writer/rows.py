@@ -40,7 +40,7 @@ class AppendColumns(Protocol):
 class Append(Protocol):
     """Adds rows to write.
 
-    Notes are C functions, such as partials of `dict.update`. They store the IDs of the rows, or that the rows exist.
+    Notes are C functions, such as partials of `dict.update`. Notes store the IDs of the rows, or that the rows exist.
     Nothing interrupts the program between adding the rows and calling these functions. So each ID has its row, and no
     row is added twice.
     """
@@ -74,7 +74,7 @@ def parse_redact(value: str | Collection[str] | None) -> frozenset[str]:
         value: `paths` or `source`, or both as a collection or separated by commas; None means nothing.
 
     Raises:
-        SettingError: The value is none of these.
+        SettingError: The value is not one of these.
     """
     if value is None:
         return frozenset()
@@ -97,7 +97,7 @@ class Redaction:
 
     def __init__(self, what: frozenset[str], *, logdir: Path) -> None:
         self._hides_paths, self._hides_source = PATHS in what, SOURCE in what
-        # The key is never stored. Without it, nobody can find out by trial which directory a hash stands for.
+        # The key is never stored. Without the key, nobody can find out by trial which directory a hash stands for.
         self._key = secrets.token_bytes(16)
         self._hidden: dict[str, str] = {}
         self._logdir = str(logdir)

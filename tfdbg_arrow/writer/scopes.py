@@ -62,7 +62,7 @@ class Graphs(Protocol):
     """Looks up the ops of graphs."""
 
     def forward_op(self, op: Any, /) -> ForwardOp | None:
-        """Returns the ForwardOp of an op whose gradient is computed; None if its graph is not recorded."""
+        """Returns the ForwardOp of an op whose gradient is computed; None if the op's graph is not recorded."""
 
     def op_of_attrs(self, attrs: object, graph: Any, /) -> Any:
         """Returns the op that passed these attributes to a tape, from a graph or its outer graphs; None if unknown."""

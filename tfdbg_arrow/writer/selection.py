@@ -67,7 +67,7 @@ def parse_schedule(steps: object) -> Schedule:
             steps, separated by commas; or a list of ranges, slices, texts and single steps.
 
     Raises:
-        SettingError: The value is none of these, or covers no step.
+        SettingError: The value has another form, or covers no step.
     """
     if is_integer(steps):
         ranges: Iterable[StepRange] = [_checked(None, None, steps, given=steps)]
@@ -128,7 +128,7 @@ class ChosenValues:
 
     Attributes:
         text: The regular expression, or the name of the callable.
-        chooses: Returns whether an op is chosen. It may call the user's callable, which can raise an error.
+        chooses: Returns whether an op is chosen. The function may call the user's callable, which can raise an error.
     """
 
     text: str

@@ -205,8 +205,8 @@ class Settings:
 class Request:
     """The user's settings before they are checked, and their defaults.
 
-    This is the declaration of the settings. The arguments of enable() and the options of `tfdbg-arrow run` must agree
-    with it (tests/writer/test_settings.py). enable() documents the settings.
+    Request declares the settings. The arguments of enable() and the options of `tfdbg-arrow run` must agree with this
+    class (tests/writer/test_settings.py). enable() documents the settings.
     """
 
     logdir: str | os.PathLike[str]
@@ -240,7 +240,7 @@ class Request:
         """Checks the request and returns the settings; creates the logdir unless it is remote.
 
         Args:
-            as_dtype: `tf.as_dtype`. Without it, dtypes can only be given by name.
+            as_dtype: `tf.as_dtype`. Without `as_dtype`, dtypes can only be given by name.
 
         Raises:
             SettingError: A value is not valid.
@@ -465,7 +465,7 @@ def _name_of(function: Callable[..., object]) -> str:
 
 
 def _check_logdir(path: Path) -> Path:
-    """Creates the directory of a logdir, and checks that it can be written and has no other format."""
+    """Creates the directory of a logdir, and checks that the directory is writable and has no other format."""
     try:
         path = path.expanduser().absolute()
         if path.exists() and not path.is_dir():

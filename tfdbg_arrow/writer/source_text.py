@@ -63,8 +63,8 @@ def cell_name(path: str) -> str | None:
 def source_text(path: str) -> SourceText:
     """Returns the lines of a source file; no lines if it cannot be read.
 
-    linecache holds the cells of notebooks and other code that is in no file. It is not used to read files: reading a
-    pipe could wait forever, or take data that the program is about to read.
+    linecache holds the cells of notebooks and other code that is in no file. linecache is not used to read files:
+    reading a pipe could wait forever, or take data that the program is about to read.
 
     Args:
         path: The file's name in a code object. As in a traceback, a relative name is also sought in `sys.path`.

@@ -35,7 +35,7 @@ _FIRST_TRACEBACK_ID = 1 << 40
 """The first ID for a stack of add_traceback(), far above the IDs of the stacks that the recorder observes."""
 _FRAMEWORK_PACKAGES = ("tensorflow", "keras", "tf_keras", "tensorflow_core")
 _INSTALLED = re.compile(r".*/(?:site|dist)-packages/")
-"""Directories in which packages are installed, including those of a base interpreter or environment."""
+"""The directories of installed packages, including those of a base interpreter or environment."""
 
 
 @cache  # each call of get_path() computes all paths
@@ -46,7 +46,7 @@ def _library_directories() -> tuple[str, ...]:
 
 
 def _framework_directories() -> tuple[str, ...]:
-    """Returns the directories from which the framework's packages were loaded, inside or outside of the libraries."""
+    """Returns the directories of the framework's loaded packages, inside or outside of the library directories."""
     loaded = [getattr(sys.modules.get(name), "__file__", None) for name in _FRAMEWORK_PACKAGES]
     return tuple(os.path.join(os.path.dirname(path), "") for path in loaded if path)
 
@@ -84,13 +84,15 @@ def lineno_of(code: CodeType, instruction: int) -> int:
 
 @dataclass(slots=True)
 class _Instruction:
-    """The location of an instruction. It keeps the code object alive, so that the id of the code object stays valid.
+    """The location of an instruction.
+
+    The object keeps the code object alive, so that the id of the code object stays valid.
 
     Attributes:
         location: The location; None for tfdbg_arrow's own code.
-        columns: The part of the line; None unless the code is the user's.
+        columns: The columns of the executed part of the line; None if the code is not the user's.
         statement: The file and a line of the user's statement that generated code was made from; None for other code.
-        frame_id: The id of its frame; None if no stack has contained it yet.
+        frame_id: The id of the instruction's frame; None if no stack has contained the frame yet.
     """
 
     code: CodeType
@@ -102,7 +104,10 @@ class _Instruction:
 
 @dataclass
 class _NewRows:
-    """New rows, which are written before the stacks that refer to them, and the IDs that are noted with the rows."""
+    """New rows, and the IDs that are noted with the rows.
+
+    The rows are written before the stacks that refer to them.
+    """
 
     files: list[Row] = field(default_factory=list)
     frames: list[Row] = field(default_factory=list)

@@ -77,7 +77,7 @@ class Alert(Displayed):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class AlertFinding(Displayed):
-    """The alerts of one rule for one layer and line of the user's code in one run. An attribute is None if unknown.
+    """The alerts of one rule, one run, one layer and one line of the user's code. An attribute is None if unknown.
 
     Attributes:
         kind: The rule.
@@ -190,7 +190,7 @@ def alerts(
         rules_directory: A directory with your own rules. These rules come after the built-in rules, and replace
             built-in rules of the same name.
         run_id: The run, or "all". None means the newest run, with the other processes of its program.
-        limit: Maximum number of alerts per rule; the first alerts are kept. It does not limit the findings.
+        limit: Maximum number of alerts per rule; the first alerts are kept. The limit does not apply to the findings.
 
     Raises:
         LogdirError: The path is not a readable logdir.
@@ -371,7 +371,7 @@ def _choose(kinds: Iterable[str] | None, directory: str | Path | None) -> Sequen
 
 
 class _Unknown:
-    """Stands for a value that the recording's mode does not measure. It is formatted as `?` in any format."""
+    """Stands for a value that the recording's mode does not measure. Such a value is formatted as `?`."""
 
     def __format__(self, _: str) -> str:
         return "?"

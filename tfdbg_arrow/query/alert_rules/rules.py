@@ -43,7 +43,7 @@ _KIND = re.compile(r"[a-z][a-z0-9_]*")
 
 @dataclass(frozen=True, kw_only=True)
 class Parameter:
-    """A number that can be passed to a rule: its name, its default and its meaning."""
+    """A parameter of a rule, which is a number: the name, the default and the meaning."""
 
     name: str
     default: float
@@ -55,9 +55,9 @@ class Candidates:
     """Selects the op outputs that a built-in rule can find, by their digests. The rule need not find all of them.
 
     Attributes:
-        select: A SELECT over `derived.op_extremes` and the tables and views, with {name} for each parameter. It returns
-            run_id, graph_id, op_name, op_type and output_slot. Empty if the rule needs only the bad tensors, and finds
-            something in every run with a bad tensor.
+        select: A SELECT over `derived.op_extremes` and the tables and views, with {name} for each parameter. The SELECT
+            returns run_id, graph_id, op_name, op_type and output_slot. Empty if the rule needs only the bad tensors,
+            and finds something in every run with a bad tensor.
         is_by_graph: Whether the rule finds whole graphs, not outputs.
     """
 

@@ -3,9 +3,9 @@
 A rule about bad tensors is run only over the runs that have bad tensors. These runs are found quickly.
 
 For the other rules, digests show which op outputs a rule can find. These outputs are the candidates of the rule
-(OpDigests, candidates/*.sql). The tensors of the candidates of all rules are read once, some runs at a time, and the
-unchanged rules run over these tensors. Because the other tensors are missing, a rule may find something that it would
-not find in the whole logdir. Therefore only findings among the rule's own candidates are kept.
+(OpDigests, candidates/*.sql). The tensors of all candidates are read once, some runs at a time. The unchanged rules
+then run over these tensors. Because the other tensors are missing, a rule may find something that it would not find in
+the whole logdir. Therefore only findings among the rule's own candidates are kept.
 
 The digest of an output has extremes and sums over all of its tensors in a run. Most outputs are excluded by their
 digests. Each part is read once, and the digests are kept until the parts of the run change.
@@ -317,8 +317,8 @@ LEFT JOIN gradient AS g ON g.run_id = d.run_id AND g.graph_id = d.graph_id AND g
 GROUP BY {", ".join(f"d.{name}" for name in _KEY)}"""
 """One row is an op output over its whole run.
 
-`gradient_op` is the SELECT of the view with this name. Here it reads only the ops of the digests, because graphs have
-many more ops.
+`gradient_op` is the SELECT of the view with this name. Here the SELECT reads only the ops of the digests, because
+graphs have many more ops.
 """
 
 

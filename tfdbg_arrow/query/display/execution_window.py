@@ -71,7 +71,7 @@ class ExecutionRow:
 
     Attributes:
         run_id: The run.
-        execution_index: Identifies the execution. Executions are numbered in the order in which they began.
+        execution_index: Identifies the execution. Executions are numbered in the order of their start.
         event_index: The position of the execution among all events.
         wall_time_ns: When the execution was recorded, in nanoseconds since 1970-01-01T00:00:00Z.
         op_type: Op type, or the called function's runtime name.

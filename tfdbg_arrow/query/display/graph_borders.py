@@ -147,12 +147,12 @@ def callers(logdir: Engine, graph_id: int, *, run_id: str) -> tuple[Caller, ...]
 
 
 def borders(logdir: Engine, op_names: Sequence[str], *, run_id: str, graph_id: int) -> tuple[Border, ...]:
-    """Returns where tensors enter and leave a graph at the given ops, for the first _MAX_CALLERS callers of each."""
+    """Returns where tensors enter and leave a graph at the given ops, for the first _MAX_CALLERS callers of each op."""
     if not op_names:
         return ()
     names = ", ".join("?" * len(op_names))
     is_called = "c.function_name = f.function_name"
-    # TensorFlow creates a function again for its gradient, with the same graph; the recorded call names the first
+    # For a gradient, TensorFlow creates the function again with the same graph. The recorded call names the first
     # function.
     caller = (
         "JOIN graph_call AS c ON c.run_id = f.run_id AND c.callee_graph_id = f.graph_id AND c.is_inline "

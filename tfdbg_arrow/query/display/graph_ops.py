@@ -126,7 +126,8 @@ def bad_ops(
 
 
 MAX_LISTED = 100
-"""Maximum number of inputs that are listed for an op. It also limits the control inputs and the consumers."""
+"""Maximum number of inputs that are listed for an op. The same limit applies to the control inputs and the consumers.
+"""
 
 
 @dataclass(frozen=True)

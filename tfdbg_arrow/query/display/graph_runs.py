@@ -175,7 +175,7 @@ class GraphList:
     Attributes:
         rows: The graphs, ordered by number of bad tensors, number of tensors and number of ops (each with the greatest
             first), then by graph_id. Graphs that never ran come last.
-        num_graphs: Total number of graphs. It is larger than the number of `rows` if a limit cut the rows.
+        num_graphs: Total number of graphs. This number is larger than the number of `rows` if a limit cut the rows.
         num_never_run: Number of graphs that never ran, including graphs that the limit cut.
     """
 

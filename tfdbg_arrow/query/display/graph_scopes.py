@@ -118,7 +118,7 @@ class ScopeGraph:
     Attributes:
         graph_id: The graph.
         num_ops: Total number of ops.
-        nodes: The nodes, outer scopes in order of their first op.
+        nodes: The nodes. The outer scopes are in the order of their first ops.
         open_scopes: The unfolded scopes, each after the scope that contains it.
         edges: The edges between nodes. Control edges are left out.
         no_room: The names of scopes that stay folded because there would be more than MAX_NODES nodes.

@@ -20,9 +20,11 @@ _MAX_EDGES = 4000
 STATES = ("bad", "healthy", "unmeasured", "absorbed", "not computed", "not recorded", "no output", "unknown")
 """The health of an op is the health of its worst output.
 
-`unmeasured`: recorded without health; `absorbed`: TensorFlow's optimizer removed the node of the op; `not computed`:
-the op has no row although it should be recorded; `not recorded`: excluded by its dtype or a setting; `unknown`: the
-graph refers to the op but does not contain it.
+* `unmeasured`: the op was recorded without health.
+* `absorbed`: TensorFlow's optimizer removed the node of the op.
+* `not computed`: the op has no row although it should be recorded.
+* `not recorded`: the op's dtype or a setting excluded it.
+* `unknown`: the graph refers to the op but does not contain it.
 """
 
 

@@ -13,7 +13,7 @@ BLOCK_SIZE = 8192
 """Number of index values in a block."""
 MAX_INDEX = 2**63 - 1
 _WIDER = 64
-"""The factor by which each searched range is wider than the previous range."""
+"""Each searched range is wider than the previous range by this factor."""
 
 Row = TypeVar("Row")
 

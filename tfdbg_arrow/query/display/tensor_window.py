@@ -79,7 +79,7 @@ class TensorFilter:
 
 @dataclass(frozen=True, kw_only=True)
 class TensorRow(TensorHealth):
-    """One recorded tensor. An attribute is None if it is not measured in this mode, unknown, or does not apply.
+    """One recorded tensor. An attribute is None if it is unknown, was not measured, or does not apply.
 
     It also has the attributes of TensorHealth.
 

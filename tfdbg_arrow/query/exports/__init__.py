@@ -23,7 +23,7 @@ from tfdbg_arrow.query.logdir.public_views import View
 from tfdbg_arrow.storage.disk import written_whole
 
 Progress = Callable[[str, int, int], None]
-"""Called with the name of a table before it is written, the number of finished tables, and the number of all tables."""
+"""Called before a table is written, with the name of the table, the number of finished tables and the number of all."""
 ALL = "all"
 """Stands for all tables and views."""
 LARGE_VIEWS = frozenset({"gradient_tensor", "graph_tensor", "nonfinite_tensor", "stack", "tensor_input"})

@@ -73,7 +73,7 @@ class EventFile:
 
         Args:
             position: The step.
-            wall_time_ns: Its time, in nanoseconds since 1970-01-01T00:00:00Z.
+            wall_time_ns: The time of the step, in nanoseconds since 1970-01-01T00:00:00Z.
             summaries: The return values of `scalar`, `histogram` and `text`.
 
         Raises:

@@ -44,7 +44,7 @@ class Rows:
     """The rows of a table or view.
 
     Attributes:
-        connection: The connection on which statements can read the rows.
+        connection: The connection for statements that read the rows.
         source: The name of the table or view.
         types: The columns, and their types in DuckDB.
     """

@@ -1,4 +1,4 @@
-"""The file or directory to which an export is written."""
+"""The file or directory that an export is written to."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def export_tensorboard(
 
     Each run is a directory with one event file. The steps in the file are the marked training steps, or the executions
     if the run has no steps. The time of a step is the time of its last tensor or mark. The target gets its name when it
-    is complete. With `follow`, it gets its name as soon as it holds the runs that have ended.
+    is complete. With `follow`, the target gets its name as soon as it holds the runs that have ended.
 
     Args:
         logdir: A logdir, or its path or URL. A run in it may still be recording.

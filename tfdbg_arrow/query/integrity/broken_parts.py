@@ -197,7 +197,7 @@ def _why_unreadable(part: str, connection: duckdb.DuckDBPyConnection, *, check: 
         return "it does not exist"
     try:
         check([part])
-        # The hash makes DuckDB decode every value. Without it, DuckDB may answer the count from statistics.
+        # The hash makes DuckDB decode every value. Without the hash, DuckDB may answer the count from statistics.
         query = f"SELECT count(COLUMNS(*)), bit_xor(hash(p)) FROM read_parquet([{sql_literal(part)}]) AS p"
         connection.sql(query).fetchall()
     except LogdirError as error:

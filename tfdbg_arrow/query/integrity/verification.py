@@ -99,13 +99,14 @@ class Verification(Displayed):
 def verify(logdir: str | Path, *, progress: Callable[[int, int], None] = lambda done, total: None) -> Verification:
     """Finds every changed, missing and extra byte of data in a local logdir, without changing the logdir.
 
-    It reads every live part and compares its size, SHA-256, rows, event indexes and columns with the manifest and the
-    format. It compares the manifests, the marker and the journals that wait for recovery with their checksums. It also
-    compares the existing files with the files that the manifests name. Files that a killed process left are not damage.
+    verify() reads every live part, and compares the size, SHA-256, rows, event indexes and columns of the part with the
+    manifest and the format. verify() compares the manifests, the marker and the journals that wait for recovery with
+    their checksums. verify() also compares the existing files with the files that the manifests name. Files that a
+    killed process left are not damage.
 
-    It cannot find deliberate changes that also adapt the manifest and the checksums. If a run was killed and is not yet
-    recovered, it cannot find lost lines at the end of the manifest. In the spool of such a run, it cannot find changes
-    of events and elements, because these have no checksums.
+    verify() cannot find deliberate changes that also adapt the manifest and the checksums. If a run was killed and is
+    not yet recovered, verify() cannot find lost lines at the end of the manifest. In the spool of such a run, verify()
+    cannot find changes of events and elements, because events and elements have no checksums.
 
     Args:
         logdir: The directory that a recording wrote. It may be in use.
@@ -209,8 +210,8 @@ class _RunCheck:
     Args:
         logdir: The logdir.
         run_id: The run.
-        there: The parts in the run's directories. They are listed before the manifest is read, so that the list has no
-            parts that a recording seals in the meantime.
+        there: The parts in the run's directories. The parts are listed before the manifest is read, so that the list
+            has no parts that a recording seals in the meantime.
 
     Attributes:
         live: The live parts; empty if the manifest is missing or damaged.

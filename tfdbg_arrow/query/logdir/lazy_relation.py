@@ -35,8 +35,8 @@ class LazyRelation:
 
     Args:
         errors: The logdir.
-        make: Makes DuckDB's relation. It is called again after an error that a new relation avoids, because parts were
-            replaced or a broken part is now left out.
+        make: Makes DuckDB's relation. `make` is called again after an error that a new relation avoids, because parts
+            were replaced or a broken part is now left out.
         relation: The relation, if it is already made.
     """
 
@@ -66,7 +66,7 @@ class LazyRelation:
         return self._told_later(result)
 
     def _told_later(self, result: Any) -> Any:
-        """Returns a result. Errors that occur when it is read later also become this package's exceptions."""
+        """Returns a result. Errors that occur when the result is read later also become this package's exceptions."""
         if callable(result):
 
             @functools.wraps(result)

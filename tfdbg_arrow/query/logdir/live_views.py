@@ -80,7 +80,7 @@ class LiveViews:
 
         Args:
             query: The statement.
-            fill: Called with the name of a computed view and the name of a table. It must insert the rows into this
+            fill: Called with the name of a computed view and the name of a table. `fill` must insert the rows into this
                 table.
 
         Raises:
@@ -134,7 +134,7 @@ class LiveViews:
         return bool(mismatched)
 
     def release(self) -> None:
-        """Frees the memory of tables that were read into memory. They are read again when needed."""
+        """Frees the memory of tables that were read into memory. The tables are read again when needed."""
         self._forget(self._loaded)
 
     def replace(self, name: str, query: str, parameters: Sequence[object]) -> None:
@@ -155,7 +155,7 @@ class LiveViews:
         self._computed.add(view.name)
 
     def _forget_computed(self, changed: Iterable[str]) -> None:
-        """Removes the rows of computed views after tables changed. They are computed again when needed."""
+        """Removes the rows of computed views after tables changed. The rows are computed again when needed."""
         for name in list(self._computed):
             if not COMPUTED[name].isdisjoint(changed):
                 self._computed.discard(name)
@@ -327,7 +327,7 @@ def _empty_view(table: Table) -> str:
 def _unfetched_view(table: Table) -> str:
     """Returns the statement that creates the view of a table that was not fetched. Reading the view is an error.
 
-    DuckDB cannot evaluate the expressions of this view in advance, so that no filter can turn the error into an empty
+    DuckDB cannot evaluate the expressions of this view in advance, so no filter can turn the error into an empty
     result.
     """
     message = sql_literal(f"the table {table.name} was not fetched: use Logdir.sql(), or call Logdir.fetch() first")

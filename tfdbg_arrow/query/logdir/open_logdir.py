@@ -335,7 +335,7 @@ class OpenLogdir(Statements, Engine):
         for attempt in range(_MAX_ATTEMPTS):
             try:
                 return action()
-            except RecursionError:  # it is a RuntimeError, but comes from the program's stack and not from DuckDB
+            except RecursionError:  # a RuntimeError that comes from the program's stack, not from DuckDB
                 raise
             except _ENGINE_ERRORS as error:
                 if self._views.unite(error):
@@ -400,7 +400,9 @@ class OpenLogdir(Statements, Engine):
 
 
 class SubLogdir(OpenLogdir):
-    """A logdir restricted to some runs. Its views are in a separate schema and read only the parts of these runs.
+    """A logdir restricted to some runs.
+
+    The views of a SubLogdir are in a separate schema, and read only the parts of these runs.
 
     Args:
         whole: The logdir.

@@ -17,7 +17,7 @@ from tfdbg_arrow.schema.op_traits import ADDING, BORDERS, OPTIMIZERS, Trait, typ
 from tfdbg_arrow.storage.layout import PART_GLOB
 
 COMPUTED: Mapping[str, frozenset[str]] = {"tensor_input": frozenset(LINKED_TABLES)}
-"""The views that `link` computes, and the tables from which it computes them."""
+"""The views that `link` computes, each with the tables that it is computed from."""
 _ALERT = """\
 -- One row is one finding of one built-in alert rule, with the rule's default parameters.
 --   kind           the rule

@@ -1,8 +1,8 @@
 """A logdir at a URL: the live parts that a query needs are fetched into a cache directory and read from there.
 
-DuckDB's `register_filesystem` is not used. It would fetch a part again for each query in small pieces, would never
-check the part's SHA-256, and would fail in the middle of a query if a part is replaced. A fetched part is complete and
-matches the manifest, and everything else works as on a local logdir.
+DuckDB's `register_filesystem` is not used. DuckDB would then fetch a part again for each query, in small pieces. DuckDB
+would never check the part's SHA-256. A query would fail in the middle if a part is replaced. A fetched part is complete
+and matches the manifest, and everything else works as on a local logdir.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ from tfdbg_arrow.storage.marker import parse_marker
 
 CACHE_VARIABLE = "TFDBG_ARROW_CACHE_DIR"
 MAX_CACHE_BYTES = 8 << 30
-"""Maximum size of the cache. Above it, copies of other logdirs are removed, the least recently opened logdir first."""
+"""Maximum size of the cache. If the cache is larger, copies of other logdirs are removed, the least recently opened
+logdir first."""
 _NUM_CONNECTIONS = 8
 _ATTEMPTS = 10
 _RETRY_S = 0.3
@@ -259,8 +260,8 @@ class RemoteSource:
 def _map_in_threads(action: Callable[[Any], _T], items: Sequence[Any], *, num_threads: int) -> list[_T]:
     """Returns the result of an action for each item, and raises the first error.
 
-    It does not use a ThreadPoolExecutor, which cannot start tasks while the interpreter exits. `tfdbg-arrow run` reads
-    at that time.
+    The function does not use a ThreadPoolExecutor, which cannot start tasks while the interpreter exits. `tfdbg-arrow
+    run` reads at that time.
     """
     results: dict[int, _T] = {}
     errors: list[BaseException] = []

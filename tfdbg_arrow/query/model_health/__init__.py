@@ -49,7 +49,7 @@ _CURVES = {
 }
 """The title and the scale of each curve, by name."""
 _LAST_POSITIONS = 50
-"""The number of positions at the end of a run in which last_loss looks for a loss."""
+"""last_loss looks for a loss in this many positions at the end of a run."""
 _MAX_TITLE = 60
 """The maximum number of characters of a title that is the name of a label."""
 
@@ -73,9 +73,10 @@ def layer_health(
     * `norm`: the Euclidean norm of the finite elements. For each op output, the sums of squares of its tensors in the
       column are averaged, so the norm does not depend on the number of steps in a column. If several graphs were traced
       from one function, equal outputs of these graphs count as one output. On the gradient side, only the gradients of
-      variables count, without bad tensors; if the row has no such gradient, all tensors of the row count. The gradients
-      of variables are the outputs of gradient ops that an op of the optimizer takes. If no optimizer takes such an
-      output, they are the outputs that another op outside the gradient takes, or that a function returns to eager code;
+      variables count, and bad ones are left out; if the row has no such gradient, all tensors of the row count. The
+      gradients of variables are the outputs of gradient ops that an op of the optimizer takes. If no optimizer takes
+      such an output, they are the outputs that another op outside the gradient takes, or that a function returns to
+      eager code;
     * `update_ratio`: the greatest ratio of an update to its variable, by their root mean squares, as in the alert rule
       `weight_update_ratio`. The ratio belongs to the row of the op that reads the variable. If an op such as
       ResourceApplyAdam computes the update from a state of its own, the measure is the smallest ratio that the next
@@ -86,7 +87,7 @@ def layer_health(
     Args:
         logdir: An open logdir or its path.
         run_id: The run, or "all". None means the newest run and the runs of the other processes of its program. Of
-            several runs, the answer is about the first run that went bad, or about the last run if none did.
+            several runs, the answer is about the first run that went bad, or about the last run if no run did.
         positions: The range to show: the first position, and the position after the last. If the first is None, the
             range begins at the start. If the second is None, the range goes to the end.
         max_columns: Maximum number of columns. If there are more positions, each column is a range of equal length.
@@ -121,11 +122,11 @@ def training_curves(
     * `learning_rate`, `loss_scale`, `global_norm`: the values that the optimizers and the loss scale of Keras, and
       `clip_by_global_norm` of Keras or TensorFlow, use in graphs. If the program set labels with these names, the
       labels count instead;
-    * the means of other numbers that the program set as labels of marks, by name, and of the metrics in the logs of
-      Keras's fit, such as `logs/accuracy`. At most MAX_LABELS labels have a curve;
+    * the means of other numbers, by name: labels that the program set with marks, and metrics in the logs of Keras's
+      fit, such as `logs/accuracy`. At most MAX_LABELS labels have a curve;
     * `gradient_norm`: the norm of all gradients of variables, see `layer_health`; NaN if any of these gradients is bad;
     * `weight_norm`: the norm of all variables that a graph trains and reads for a forward op or the loss; NaN if any of
-      them is bad. Only the first read of each variable in a graph counts;
+      these variables is bad. Only the first read of each variable in a graph counts;
     * `update_ratio`: the greatest ratio of an update to one of these variables;
     * `max_activation`, `zero_share`: the largest magnitude, and the share of zeros, in the outputs of forward ops.
       Constants and reads of variables do not count;
@@ -175,7 +176,7 @@ def layers_and_curves_on(
 def last_loss(logdir: Engine | str | Path, *, run_id: str) -> tuple[int, float] | None:
     """Returns the last known loss of a run, and its position on the axis of training_curves.
 
-    Reads only the last positions; returns None if none of them has a known loss.
+    Reads only the last positions; returns None if they have no known loss.
 
     Args:
         logdir: An open logdir or its path.

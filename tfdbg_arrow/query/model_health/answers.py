@@ -16,9 +16,13 @@ class Measure:
         name: The name, as in `LayerHealth.values`: `bad_share`, `max_abs`, `mean`, `stddev`, `zero_share`, `norm` or
             `update_ratio`.
         title: The title for people, such as "Largest magnitude".
-        scale: How to colour the numbers: `share` (0 to 1), `log` (0 and positive numbers over many powers of ten),
-            `signed` (numbers around 0), `relative` (relative differences), `share_difference` (differences of two
-            shares) or `difference` (the largest difference of all measures, without its sign).
+        scale: How to colour the numbers:
+            * `share`: numbers from 0 to 1.
+            * `log`: 0 and positive numbers over many powers of ten.
+            * `signed`: numbers around 0.
+            * `relative`: relative differences.
+            * `share_difference`: differences of two shares.
+            * `difference`: the largest difference of all measures, without its sign.
     """
 
     name: str
@@ -35,7 +39,7 @@ MEASURES = (
     Measure(name="norm", title="Norm", scale="log"),
     Measure(name="update_ratio", title="Update relative to weights", scale="log"),
 )
-"""The measures of a map of one run, in the order in which they are shown."""
+"""The measures of a map of one run, in display order."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +61,7 @@ class Column:
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnCalls:
-    """The calls of a function that began in each column. They name the columns of a program without steps.
+    """The calls of a function that began in each column. The calls name the columns of a program without steps.
 
     Attributes:
         function: The function in which the first bad value arose.
@@ -120,13 +124,13 @@ class LayerMap:
         axis: The kind of position: `step` (training steps that the program marked) or `execution` (`execution_index`).
             Tensors without a position are in no column.
         columns: The columns, in order. Columns without tensors are left out at the two ends, but not in between.
-        calls: The calls that began in the columns. They are given if the columns are executions of one run, and the
-            first bad value that did harm arose in a call whose number is known; otherwise None.
-        rows: The rows, in the order in which the program made the layers. A layer comes before the layers inside it,
-            and its forward side before its gradient side. There are at most about 2,000 rows.
+        calls: The calls that began in the columns. The calls are given if the columns are executions of one run, and
+            the first bad value that did harm arose in a call whose number is known; otherwise None.
+        rows: The rows, in the order in which the program made the layers. A layer comes before the layers inside it.
+            The forward side of a layer comes before its gradient side. There are at most about 2,000 rows.
         measures: The measures that are known.
-        values: For each measure, by name, one tuple for each row, with one number for each column; None where the
-            measure is not known.
+        values: The numbers of each measure, by name of the measure: one tuple for each row, with one number for each
+            column. A number is None where the measure is not known.
         bad: For each row and column, the number of bad tensors that mark the cell.
         origin: The outlined cell; None if no cell is outlined.
         path: The rows that a line connects with the outlined cell, in the order in which the bad value went through
@@ -152,8 +156,8 @@ class LayerHealth(LayerMap, Displayed):
 
     It also has the attributes of LayerMap. If the run has no steps, the columns are executions. See `layer_health` for
     the measures. `bad` counts the bad tensors in each cell. `origin` is the cell of the first bad tensor that did harm;
-    None if no bad tensor did harm. `path` has the rows through which the bad value went until it reached a variable,
-    result or metric, without repetitions. The first row is the row of the origin. `sentence` is the headline of that
+    None if no bad tensor did harm. `path` has the rows that the bad value went through until it reached a variable,
+    result or metric. No row is repeated. The first row is the row of the origin. `sentence` is the headline of that
     tensor, followed by a sentence about the tensor that had grown before. For a healthy run, `sentence` says that
     nothing is bad, and names the layer that changed most, if a layer changed much.
 
@@ -173,7 +177,7 @@ class LayerHealth(LayerMap, Displayed):
 
 @dataclass(frozen=True, kw_only=True)
 class Parting:
-    """The first place at which a row differs between two runs.
+    """The first place where a row differs between two runs.
 
     Attributes:
         row: Index of the row.
@@ -222,11 +226,11 @@ class LayerDifferences(LayerMap, Displayed):
         only_b: The rows that only B has.
         rtol: The tolerance.
         notes: Further sentences: where the runs are far apart, and which rows outside all layers differed before.
-        first_parting: The first place in a layer or line at which the runs are apart. If there is no such place, it is
-            the first place in another row; None if the runs are never apart.
-        large_parting: The first place at which the runs are far apart: a largest magnitude, a norm or an update ratio
-            differs by a factor of 10 or more, a share of zeros differs by a half or more, or only one run has bad
-            tensors.
+        first_parting: The first place in a layer or line where the runs are apart. If there is no such place, it is the
+            first place in another row; None if the runs are never apart.
+        large_parting: The first place where the runs are far apart. The runs are far apart if a largest magnitude, a
+            norm or an update ratio differs by a factor of 10 or more, if a share of zeros differs by a half or more, or
+            if only one run has bad tensors.
         outlined_parting: `first_parting`; or `large_parting`, if the runs are already apart at the first position.
         partings: The first place of each row that is apart, sorted by column, and then in the order in which the ops of
             a step run. A row is left out if a row inside it is apart equally early.
@@ -283,8 +287,8 @@ class TrainingCurves(Displayed):
         columns: As in LayerHealth.
         calls: As in LayerHealth.
         curves: The curves that the recording provides.
-        notes: Sentences: why there is no curve of the loss and how to get it, and how many labels have no curve because
-            there are too many labels.
+        notes: Sentences about missing curves: why there is no curve of the loss and how to get it, and how many labels
+            have no curve because there are too many.
         first_bad: Index of the column of the first bad tensor that did harm, as `first_nonfinite` returns it; None if
             no column contains that tensor.
     """

@@ -1,7 +1,7 @@
 """Cells: the tensors of a run, summed up for each layer or source line, side, role and column.
 
-One statement reads tensor_health. It first sums up the tensors of each op output in a column (`output`), without joins,
-and then joins the few results with the labels of their ops.
+One statement reads tensor_health. The statement first sums up the tensors of each op output in a column (`output`),
+without joins, and then joins the few results with the labels of their ops.
 
 A label consists of
 
@@ -66,7 +66,7 @@ class Group:
         key: The row.
         role: The role; None if unknown.
         num_outputs: Number of op outputs.
-        place: A sort key. It orders rows by the time at which the program made their first op.
+        place: A sort key. The key orders rows by the time at which the program made their first op.
         sums: The sums over the tensors, without the update ratios.
     """
 
@@ -79,7 +79,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Labels:
-    """The rows to which the ops of a run belong.
+    """The rows that the ops of a run belong to.
 
     Attributes:
         run_id: The run.
@@ -185,7 +185,7 @@ def _prefix(depth: int) -> str:
 
 
 def read_labels(logdir: Engine, *, run_id: str) -> Labels:
-    """Returns the rows to which the ops of a run belong."""
+    """Returns the rows that the ops of a run belong to."""
     layers = (
         "(SELECT layer FROM graph_op WHERE run_id = ? AND layer IS NOT NULL "
         "UNION SELECT layer FROM execution WHERE run_id = ? AND layer IS NOT NULL) AS named"

@@ -64,7 +64,8 @@ def layer_differences(
     * for other measures, the difference as a share of the larger magnitude, from -1 to 1;
     * for `difference`, the largest of these differences, without its sign.
 
-    A cell is apart if one of its differences is greater than `rtol`, or if only one run has a bad tensor in it.
+    In a cell, the runs are apart if one of the differences is greater than `rtol`, or if only one run has a bad tensor
+    in the cell.
 
     Args:
         a: An open logdir or its path.
@@ -104,7 +105,7 @@ def layer_differences(
 
 @dataclass(frozen=True)
 class _Side:
-    """One run: its engine, and the rows to which its ops belong."""
+    """One run: its engine, and the rows of its ops."""
 
     logdir: Engine
     labels: Labels
@@ -290,10 +291,10 @@ def _compare(sides: Sequence[_Side], axes: tuple[Axis, Axis], max_columns: int, 
 
 
 class _Finder:
-    """Finds the places at which two runs parted.
+    """Finds the places where two runs parted.
 
-    A column can contain several steps. The search is then repeated within the column of the first place, because the
-    order of the layers shows which layer parted first only within a single step.
+    A column can contain several steps. The search is then repeated within the column of the first place. The order of
+    the layers shows which layer parted first, but only within a single step.
     """
 
     def __init__(self, sides: Sequence[_Side], axis: Axis, rows: Sequence[_Row], rtol: float) -> None:
@@ -308,7 +309,7 @@ class _Finder:
         row."""
 
     def first(self, *, is_far: bool) -> Parting | None:
-        """Returns the first place at which the runs are apart, or far apart. Prefers places in a layer or line."""
+        """Returns the first place where the runs are apart, or far apart. Prefers places in a layer or line."""
         places = self._places(self._axis, self._rows, is_far=is_far)
         place = _first(places)
         if place is None:
@@ -325,7 +326,7 @@ class _Finder:
         return place.parting(self._index_of[place.row.key], column)
 
     def _at_origin(self, place: _Place, places: Sequence[_Place]) -> _Place:
-        """Returns the place where the bad value of a place began, or the place itself.
+        """Returns the place where the bad value in a given place began; without a bad value, the given place.
 
         Rows are in the order in which the program made them. The line that calls a function comes before the lines of
         the ops in the function, but gets its bad result from these ops.
@@ -400,7 +401,7 @@ def _aligned(a: Sequence[Node], b: Sequence[Node]) -> list[_Row]:
 def _read_axes(
     scopes: Sequence[Engine], runs: Sequence[str], positions: tuple[int | None, int | None]
 ) -> tuple[Axis, Axis] | None:
-    """Returns the positions of both runs, of the same kind; None if one of the runs has no tensors."""
+    """Returns the positions of both runs on the same kind of axis; None if one of the runs has no tensors."""
 
     def read(name: str | None) -> Iterator[Axis | None]:
         for scope, run in zip(scopes, runs, strict=True):

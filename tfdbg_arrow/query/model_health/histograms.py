@@ -1,7 +1,7 @@
 """distributions: the distribution of the elements of tensors over magnitudes, for each column of the training.
 
-One statement adds up the histograms of the selected tensors for each column. It returns one row for each power of two
-and column, so the result does not grow with the number of tensors.
+One statement adds up the histograms of the selected tensors for each column. The statement returns one row for each
+power of two and column, so the result does not grow with the number of tensors.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Distributions(Displayed):
         axis: As in LayerHealth, or `event` (`event_index`).
         columns: The columns, in order, as in LayerHealth; only the selected tensors count. A column has no counts if
             none of its tensors has a histogram.
-        exponents: The first power of two of each bucket, ascending; empty if no element is finite and not zero.
+        exponents: The first power of two of each bucket, ascending; empty if all elements are zero, infinite or NaN.
         bucket_width: The number of powers of two that a bucket covers.
         negative: For each column, the number of negative elements in each bucket.
         positive: For each column, the number of positive elements in each bucket.
@@ -84,7 +84,7 @@ class Distributions(Displayed):
         return any(self.num_tensors)
 
     def bounds(self, bucket: int) -> tuple[float, float]:
-        """Returns the least magnitude of a bucket, and the magnitude at which the next bucket begins."""
+        """Returns the least magnitude of a bucket, and the magnitude where the next bucket begins."""
         low, high = self.exponents[bucket], self.exponents[bucket] + self.bucket_width
         return math.ldexp(1.0, low), math.ldexp(1.0, high) if high <= _GREATEST else math.inf
 
@@ -125,8 +125,8 @@ def distributions(
 
     Raises:
         LogdirError: The path is not a readable logdir.
-        QueryError: There is no such run or no such tensor, the pattern is not valid, `side` is unknown or without
-            `layer`, or a number is below 1.
+        QueryError: There is no such run or no such tensor, the pattern is not valid, `side` is unknown or is given
+            without `layer`, or a number is below 1.
         BrokenPartError: A part cannot be read.
     """
     if side not in (None, "forward", "gradient") or (side is not None and layer is None):

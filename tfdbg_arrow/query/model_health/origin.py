@@ -17,7 +17,7 @@ from tfdbg_arrow.query.nonfinite_tensor import NonFinite
 from tfdbg_arrow.query.recorded import EFFECTS, KINDS, TensorEvent
 
 _MAX_BATCHES = 4
-"""The maximum number of batches of harmful tensors from which the search starts."""
+"""The search starts from at most this many batches of harmful tensors."""
 _MAX_FOLLOWED = 2000
 """The maximum number of bad tensors that the search follows back from the harmful tensors."""
 

@@ -31,7 +31,7 @@ class Recorded:
         run_id: The run.
         axis: The axis, of steps or executions.
         columns: The columns.
-        labels: The rows to which ops belong.
+        labels: The rows that ops belong to.
         groups: The tensors by row and role.
         ratios: The update ratios.
         bad_tensor: The first bad tensor that did harm.

@@ -85,7 +85,7 @@ def parting_sentence(
 
     Args:
         nodes: The rows that both runs have.
-        first: The first place at which the runs are apart.
+        first: The first place where the runs are apart.
         axis: The axis of the columns.
         range_: The first and the last position that both runs have; None if they have no position in common.
         rtol: The tolerance.
@@ -119,9 +119,9 @@ def parting_notes(
 
     Args:
         nodes: The rows that both runs have.
-        first: The first place at which the runs are apart.
-        large: The first place at which the runs are far apart.
-        earlier: Places outside all layers and lines at which the runs were apart before.
+        first: The first place where the runs are apart.
+        large: The first place where the runs are far apart.
+        earlier: Places outside all layers and lines where the runs were apart before.
         axis: The axis of the columns.
         origin: The origin of the bad value that made the runs differ: the run (A or B) and the row. None if both runs
             have the row.

@@ -40,7 +40,7 @@ class Sums:
     * `num_bad_gradients`: number of bad gradients of variables;
     * `weight_square`: like `norm_square`, for reads of trained variables that are not bad;
     * `num_bad_weights`: number of bad reads of trained variables;
-    * `activation_max_abs`, `num_activation_sized`, `num_activation_zero`: as above, for the activations;
+    * `activation_max_abs`, `num_activation_sized`, `num_activation_zero`: the same quantities for the activations;
     * `update_ratio`: the greatest ratio of an update to its variable;
     * `weight_update_ratio`: like `update_ratio`, for variables that forward ops or the loss read.
     """

@@ -82,7 +82,7 @@ class Drawing:
 
     Attributes:
         module: The viewer's module that draws it.
-        function: The function of the module. It takes the answer and returns SVG.
+        function: The function of the module. The function takes the answer and returns SVG.
         answer: The answer to draw.
         otherwise: The block to show where nothing can be drawn.
     """

@@ -30,7 +30,7 @@ _STYLES: dict[Style, str] = {
 _CELL = "text-align:left;vertical-align:top;padding:.1em .8em .1em 0"
 _TABLE = '<table style="border-collapse:collapse">'
 _Shown = Line | Facts | Code | Table | str
-"""A block, where a drawing is replaced by its SVG text."""
+"""A block. A drawing is represented by its SVG text."""
 
 
 def html_of(blocks: Iterable[Block]) -> str:

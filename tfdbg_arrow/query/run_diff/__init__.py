@@ -1,8 +1,8 @@
-"""diff: aligns two runs of a program and finds the first tensor at which they diverge.
+"""diff: aligns two runs of a program and finds the first tensor where they diverge.
 
-The modules, in order of use: `workspace` holds the data of both runs. `alignment` aligns their executions,
-`aligned_graphs` the ops and call sites of their graphs, and `pairing` the tensors. `comparing` measures how far the
-tensors are apart. `roots` finds the first divergence, and `describing` describes it in the `answer`.
+The modules, in order of use: `workspace` holds the data of both runs. `alignment` aligns the executions of the runs.
+`aligned_graphs` aligns the ops and call sites of their graphs. `pairing` aligns the tensors. `comparing` measures how
+far the tensors are apart. `roots` finds the first divergence, and `describing` describes it in the `answer`.
 """
 
 from __future__ import annotations
@@ -66,12 +66,12 @@ def diff(
     Args:
         a: A logdir or its path.
         b: The other logdir or its path; None means the same logdir, with two runs.
-        run_a: The run of A. None selects the newest run; if a logdir with two runs is compared with itself, the older
-            run.
+        run_a: The run of A. None selects the newest run; if a logdir with two runs is compared with itself, None
+            selects the older run.
         run_b: The run of B. None works as for run_a, but selects the newer run.
         rtol: Relative tolerance. None means 16 units in the last place of the coarsest dtype with a difference so far.
         atol: Absolute tolerance. None means the value at which the coarser dtype loses its relative precision.
-        growth: The factor by which the relative difference of an op's output may exceed the relative difference of its
+        growth: The relative difference of an op's output may be at most this many times the relative difference of its
             inputs.
         known: A regular expression that matches the whole name or type of ops that are known to diverge, for example an
             op that scales the loss. The search skips these ops and continues after them.

@@ -1,8 +1,8 @@
 """Aligns the ops of two graphs that were traced from the same function, and the call sites in two runs.
 
-Ops are created in the order of the Python program, so two traces of a program are two sequences that differ by edits,
-such as ops that mixed precision inserts or a changed line. Names do not identify ops: an inserted op renumbers the ops
-after it, and a layer that is created earlier changes the scopes.
+Ops are created in the order of the Python program, so two traces of a program are two sequences that differ by edits.
+Examples of edits are a changed line, and ops that mixed precision inserts. Names do not identify ops: an inserted op
+renumbers the ops after it, and a layer that is created earlier changes the scopes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PRECISION_OPS = types_with(Trait.STANDS_FOR_CALL) | {"Cast"}
 tensors on unchanged, but have a meaning."""
 _NUMBER = re.compile(r"_\d+")
 _LOOSEST = 2
-"""The index of the level at which ops are aligned only by their type."""
+"""The index of the level that aligns ops only by their type."""
 _MAX_SOURCES = 256
 UNKNOWN_SITE = "?"
 """The call site of rows with an unknown context."""
@@ -51,8 +51,8 @@ class GraphPair:
         graph_b: The graph of B.
         ops: For each aligned op of A, the op of B.
         sources: For each aligned op of A, the tensors from which the inputs of the op or of its counterpart were
-            computed. These are tensors of other aligned ops of A. An input from an op that only one of the graphs has,
-            or that was not recorded, is replaced by the inputs of that op.
+            computed. The tensors are outputs of other aligned ops of A. An input from an op that only one of the graphs
+            has, or that was not recorded, is replaced by the inputs of that op.
         jumps: For each aligned op of A, the sources that reach the op through an unrecorded integer or bool.
         num_ops_a: Number of ops in the graph of A.
         num_ops_b: Number of ops in the graph of B.
@@ -151,8 +151,8 @@ class _Sources:
     def of(self, op_name: str) -> tuple[dict[Tensor, bool], str | None]:
         """Returns the source tensors of an op, and the first op without a counterpart on the way to them, or None.
 
-        The value of each tensor is whether the tensor comes through an unrecorded integer or bool. The second result is
-        the first op without a counterpart that does more than pass a tensor on.
+        The value for each tensor says whether the tensor comes through an unrecorded integer or bool. The second result
+        is the first op without a counterpart that does more than pass a tensor on.
         """
         sources: dict[Tensor, bool] = {}
         through: str | None = None
@@ -223,7 +223,7 @@ class AlignedSite:
 def align_sites(
     roots: Iterable[tuple[int, int]], sites: tuple[list[FoundSite], list[FoundSite]], sides: Sides, aligner: OpAligner
 ) -> list[AlignedSite]:
-    """Aligns the call sites for which two runs recorded rows.
+    """Aligns the call sites that two runs recorded rows for.
 
     Args:
         roots: The graphs of A and B that aligned executions call; (-1, -1) for rows without an execution.

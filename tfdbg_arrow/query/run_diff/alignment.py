@@ -1,7 +1,7 @@
 """Aligns the executions of two runs by stack, op and order, like a text diff.
 
-`align` aligns any two sequences of tokens. It aligns common ends and unique tokens first. `StackKeys` turns stacks into
-tokens.
+`align` aligns any two sequences of tokens. `align` begins with common ends and unique tokens. `StackKeys` turns stacks
+into tokens.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def align(a: Sequence[Tokens], b: Sequence[Tokens]) -> list[tuple[int, int, int]
 
 
 def align_all(a: Sequence[Tokens], b: Sequence[Tokens]) -> list[tuple[int, int, int]]:
-    """Returns the pairs of `align`, and then pairs of the other tokens that are equal on the first level, in any order.
+    """Returns the pairs of `align`, followed by pairs of other tokens that are equal on the first level, in any order.
 
     The n-th occurrence in A is paired with the n-th occurrence in B.
     """
@@ -129,7 +129,7 @@ def _by_occurrence(a: Tokens, b: Tokens) -> list[tuple[int, int]]:
 
 
 def _rising(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Returns a longest selection of pairs in which the second number rises, from pairs in which the first rises."""
+    """Returns a longest selection of pairs whose second numbers rise. The first numbers of the pairs already rise."""
     ends: list[int] = []
     last: list[int] = []
     before: list[int] = []
@@ -152,7 +152,7 @@ def _rising(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
 def _fewest_edits(a: list[int], b: list[int]) -> list[tuple[int, int]] | None:
     """Returns the pairs of equal tokens in a shortest edit, or None if the search takes too long.
 
-    This is the greedy algorithm from Myers, An O(ND) Difference Algorithm and Its Variations (1986).
+    The function is the greedy algorithm from Myers, An O(ND) Difference Algorithm and Its Variations (1986).
     """
     n, m = len(a), len(b)
     reach = {1: 0}
@@ -196,8 +196,8 @@ def _walk_back(history: list[dict[int, int]], x: int, y: int) -> list[tuple[int,
 class StackKeys:
     """Assigns numbers to the stacks of two runs. Equal stacks get equal numbers.
 
-    A frame is identified by its function and the text of its line. Its line number does not count, because an edit
-    above the line changes the number.
+    A frame is identified by its function and the text of its line. The line number of a frame does not count, because
+    an edit above the line changes the number.
     """
 
     def __init__(self, sides: Sides) -> None:

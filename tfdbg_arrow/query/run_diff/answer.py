@@ -77,9 +77,13 @@ class Divergence:
     """Two aligned tensors that differ by more than rounding explains, although their inputs agree.
 
     Attributes:
-        kind: `shape`; `dtype` (of different classes, such as float32 and int64); `nonfinite` (different NaN or
-            infinities); `values` (the elements); `magnitudes` (minimum, maximum, mean, standard deviation or largest
-            magnitude); `counts` (how many elements are negative, zero, positive).
+        kind: What differs:
+            * `shape`: the shapes.
+            * `dtype`: the dtypes, which are of different classes, such as float32 and int64.
+            * `nonfinite`: NaN or infinities.
+            * `values`: the elements.
+            * `magnitudes`: the minimum, maximum, mean, standard deviation or largest magnitude.
+            * `counts`: how many elements are negative, zero or positive.
         excess: The difference in units of the tolerance; None for the first three kinds, which have no measure.
         difference: The greatest absolute difference for `magnitudes`, and for `values` of floating dtypes; the number
             of differing elements for `counts`, and for `values` of other dtypes; None for the first three kinds.
@@ -185,7 +189,7 @@ class Diff(Displayed):
         incomparable: Sentences about data that could not be compared.
         rtol: The relative tolerance; None means that it depends on the dtype.
         atol: The absolute tolerance; None means that it depends on the dtype.
-        growth: The factor by which the relative difference of an op's output may exceed the relative difference of its
+        growth: The relative difference of an op's output may be at most this many times the relative difference of its
             inputs.
     """
 

@@ -8,8 +8,8 @@ in either run.
 The default `rtol` is 16 units in the last place (16 * eps) of the coarsest dtype with a difference so far. Accumulating
 n numbers loses about sqrt(n) units in practice, and the scale leaves some extra room. "So far" matters because a
 float32 tensor that is computed from a float16 tensor is only as exact as the float16 tensor. The default `atol` is the
-magnitude at which the coarser dtype loses its relative precision: for float16 the least subnormal number, and for other
-dtypes the least normal number, because TensorFlow flushes their subnormal numbers to zero.
+magnitude where the coarser dtype loses its relative precision. For float16, this is the least subnormal number. For
+other dtypes, it is the least normal number, because TensorFlow flushes their subnormal numbers to zero.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ UNITS = 16
 MAX_RTOL = 0.5
 """The maximum of the default tolerance: 16 units of an eight-bit dtype would exceed the number itself."""
 DEFAULT_GROWTH = 10.0
-"""The default factor by which the relative difference of an op's output may exceed that of its inputs."""
+"""The default of `growth`, the limit on how many times a relative difference may grow in one op."""
 HARD = 1e300
 """Marks a difference without a measure: of shapes, classes of dtypes, NaN or infinities."""
 PRECISIONS = {dtype.name: dtype for dtype in DTYPES if dtype.kind is not None}
@@ -58,7 +58,7 @@ class Tolerance:
     Attributes:
         rtol: The tolerance relative to a tensor's largest magnitude; None means that it depends on the dtype.
         atol: The absolute tolerance; None means that it depends on the dtype.
-        growth: The factor by which the relative difference of an op's output may exceed the relative difference of its
+        growth: The relative difference of an op's output may be at most this many times the relative difference of its
             inputs.
     """
 
@@ -77,10 +77,15 @@ class Tolerance:
 def compare(work: Workspace, tolerance: Tolerance) -> None:
     """Creates the table `compared` from the tables `pair` and `element_difference`.
 
-    It has the columns of `pair`, and these columns: `dtype_a`, `dtype_b`, `class` and `size`; `kind` (NULL if nothing
-    could be compared); `difference`, and the `scale` that the difference is relative to; `rtol` and `slack` (the
-    tolerance is `slack + rtol * scale`); `relative` (difference / scale); `excess` (difference / tolerance);
-    `num_apart` (the number of elements that exceed the tolerance or differ in sign).
+    The table has the columns of `pair`, and these columns:
+
+    * `dtype_a`, `dtype_b`, `class` and `size`;
+    * `kind`: NULL if nothing could be compared;
+    * `difference`, and the `scale` that the difference is relative to;
+    * `rtol` and `slack`: the tolerance is `slack + rtol * scale`;
+    * `relative`: difference / scale;
+    * `excess`: difference / tolerance;
+    * `num_apart`: the number of elements that exceed the tolerance or differ in sign.
     """
     work.execute(_MEASURED)
     work.execute(_PRECISION_SO_FAR)
@@ -185,18 +190,22 @@ FROM (
     ) AS m
 ) AS c
 """
-"""For counts, the tolerance is the share `rtol` of the elements. If the runs compute in different precision, it is 1
-plus a quarter of the elements, because values that nearly cancel can have any sign, and small values underflow to
-zero."""
+"""For counts, the tolerance is the share `rtol` of the elements. If the runs compute in different precision, the
+tolerance is 1 plus a quarter of the elements, because values that nearly cancel can have any sign, and small values
+underflow to zero."""
 
 
 def compare_elements(work: Workspace, sides: Sides, tolerance: Tolerance) -> None:
     """Creates the table `element_difference` from the table `pair`.
 
-    Its columns are `event_a`, `difference` (the greatest absolute difference; for dtypes that are not floating, the
-    number of elements that differ), `scale_a` and `scale_b` (the largest magnitudes of finite elements), `num_apart`
-    (the number of elements beyond the tolerance) and `num_nonfinite` (the number of elements that are infinite or NaN
-    in one run and different in the other).
+    The columns are:
+
+    * `event_a`;
+    * `difference`: the greatest absolute difference; for dtypes that are not floating, the number of elements that
+      differ;
+    * `scale_a` and `scale_b`: the largest magnitudes of finite elements;
+    * `num_apart`: the number of elements beyond the tolerance;
+    * `num_nonfinite`: the number of elements that are infinite or NaN in one run and different in the other.
     """
     names = ("event_a", "difference", "scale_a", "scale_b", "num_apart", "num_nonfinite")
     work.load("element_difference", names, [], (int, float, float, float, int, int))
@@ -224,7 +233,7 @@ def read_element_pair(sides: Sides, event_a: int, event_b: int, dtypes: tuple[st
 
 
 def element_distance(a: Array, b: Array) -> npt.NDArray[np.float64]:
-    """Returns the distance of each pair of elements. It is infinite for different elements if one is not finite."""
+    """Returns the distance of each pair of elements; infinite for different elements if one of them is not finite."""
     if not (np.issubdtype(a.dtype, np.inexact) and np.issubdtype(b.dtype, np.inexact)):
         return np.asarray(a != b, np.float64)
     finite = np.isfinite(a) & np.isfinite(b)

@@ -54,7 +54,7 @@ def find_candidates(work: Workspace, tolerance: Tolerance, *, known: str | None)
     """Creates the table `candidate` (event_a, position) from `compared`. The position orders candidates by execution.
 
     Args:
-        work: The workspace in which both runs were staged.
+        work: The workspace with the data of both runs.
         tolerance: The differences that count as rounding.
         known: A regular expression for the names or types of ops that are not candidates; None excludes no ops.
     """
@@ -133,7 +133,7 @@ _CONDITION = f"""
         WHEN h.op_type IN {_in(_EXPONENTIAL)} THEN p.scale * greatest(i.scale, 1)
         ELSE 0 END
 """
-"""The magnitude to which an op's own rounding error is proportional. For a sum of n numbers, it has the factor sqrt(n).
+"""The magnitude that an op's own rounding error is proportional to. For a sum of n numbers, it has the factor sqrt(n).
 For a product of matrices, n follows from the three sizes."""
 
 _CANDIDATE = """

@@ -45,7 +45,7 @@ _TABLES = {
 
 
 class Side:
-    """One of the two runs. It describes the tensors of the run.
+    """One of the two runs. A Side describes the tensors of its run.
 
     Attributes:
         logdir: The logdir.

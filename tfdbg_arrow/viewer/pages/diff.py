@@ -25,7 +25,7 @@ from tfdbg_arrow.viewer.reading import state_of
 from tfdbg_arrow.viewer.source_text import Excerpt
 
 TIMEOUT_S = 18.0
-"""Time limit of the comparisons in seconds. It is below the time limit of a page, so that the page can name the
+"""Time limit of the comparisons in seconds. This limit is below the time limit of a page, so that the page can name the
 command."""
 WAIT_S = 0.5
 """How long the page waits for a comparison that runs in the background, in seconds."""
@@ -65,7 +65,7 @@ class DiffView:
         run_a: Run A; None if none was chosen.
         other: Run B, or the key of another logdir and a run in it; None if none was chosen.
         known: Ops that are known to diverge: a regular expression that matches a whole name or type.
-        last_step: The last training step up to which ops are compared; None means all.
+        last_step: The last training step whose ops are compared; None means all.
         first: The first position of the map; None means from the start.
         last: The last position of the map; None means to the end.
     """

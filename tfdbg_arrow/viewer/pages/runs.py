@@ -64,7 +64,7 @@ class RunsPage:
     Attributes:
         headline: One sentence that says which run went bad first.
         is_newest_clean: Whether the newest run, with the other processes of its program, has no bad tensor, but another
-            run has one. This can happen after a repair.
+            run has one. A repair can lead to this.
         order: One of ORDERS.
         first: Number of runs before the window.
         limit: Maximum number of runs in a window.
@@ -141,7 +141,7 @@ def read_runs(logdir: Logdir, parameters: Parameters) -> RunsPage:
 
 
 def _by_first_bad(summaries: tuple[RunSummary, ...]) -> tuple[RunSummary, ...]:
-    """Returns the runs with a bad tensor. They are ordered by step if all of them have a step, then by time."""
+    """Returns the runs with a bad tensor. The runs are ordered by step if all of them have a step, then by time."""
     bad = [one for one in summaries if one.num_bad]
     has_steps = all(one.first_bad_step is not None for one in bad)
     return tuple(sorted(bad, key=lambda one: ((one.first_bad_step or 0) if has_steps else 0, _bad_time(one))))

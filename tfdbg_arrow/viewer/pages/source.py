@@ -23,7 +23,7 @@ class SourceTextLine:
 
 @dataclass(frozen=True, kw_only=True)
 class SourceOrigin:
-    """The line that created the op in which the first bad value began.
+    """The line that created the op where the first bad value began.
 
     Attributes:
         file_path: The file.

@@ -20,7 +20,7 @@ from tfdbg_arrow.viewer.saved_queries import NAME_PATTERN, SavedQueries, SavedQu
 SAVE, DELETE = "sql.save", "sql.delete"
 """The addresses that the buttons of the page send the form to."""
 _EDITOR = ("codemirror.css", "show-hint.css", "codemirror.js", "sql.js", "show-hint.js", "sql-hint.js")
-"""The files of CodeMirror in the order in which a page must load them."""
+"""The files of CodeMirror in loading order."""
 _COLUMNS = """
 SELECT table_name, list(column_name ORDER BY column_index) FROM (
     SELECT table_name, column_name, min(column_index) AS column_index FROM duckdb_columns()
@@ -84,7 +84,7 @@ class SqlPage:
         sources: The tables and views that can be queried.
         columns: The columns of each table or view. The editor completes their names.
         examples: Example queries.
-        name: The name under which the query was saved, or is to be saved; None if it has none.
+        name: The name of the saved query, or the name to save the query under; None if it has none.
         saved: The queries that the user saved.
         directory: The directory of the saved queries.
     """

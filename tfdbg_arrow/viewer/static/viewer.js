@@ -23,8 +23,8 @@
   const isShown = (element) => element.getClientRects().length > 0;
   const all = (selector) => [...document.querySelectorAll(selector)].filter(isShown);
 
-  // Moves the focus to the next or previous item. The start is the focused item, or else the position of the focus, or else
-  // the visible items.
+  // Moves the focus to the next or previous item. The start is the focused item. If no item has the focus, it
+  // is the position of the focus or, without a focus, the first visible item.
   const move = (selector, by) => {
     const items = all(selector);
     if (!items.length) return false;

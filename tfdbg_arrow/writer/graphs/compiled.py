@@ -64,11 +64,11 @@ def is_around_compiled(function_name: bytes) -> bool:
 
 
 class CompiledFunctions:
-    """Makes the copies, for one recording.
+    """Makes the copies of functions, for one recording.
 
     Args:
-        library: Stores functions, and makes rows in functions in which XLA knows all shapes.
-        library_of_any: The same for functions in which a shape can depend on values.
+        library: Stores functions, and makes rows in functions whose shapes are all known to XLA.
+        library_of_any: The same for functions with a shape that can depend on values.
         generation: The number of the recording in this process.
         on_failure: `(function_name, error)`: called if a function could not be copied.
         on_left_out: `(function_name, reason)`: called for a function that is not recorded.
@@ -135,7 +135,7 @@ class CompiledFunctions:
         self._is_needed = True
 
     def name_of(self, function_name: bytes) -> bytes:
-        """Returns the name of the copy of a function; the function's own name if it compiles nothing."""
+        """Returns the name of the copy of a function; the function's own name if nothing in it is compiled."""
         if not self._is_needed:
             return function_name
         copy_name = self._to_run.get(function_name)
@@ -212,7 +212,7 @@ class CompiledFunctions:
         return edit.store(self._library, function_name + SUFFIX + _AROUND)
 
     def _copy_inside(self, function_name: str) -> Copy | None:
-        """Returns the copy of a compiled function that returns rows; None if nothing in it is recorded."""
+        """Returns the copy of a compiled function, which returns rows; None if nothing in the function is recorded."""
         has_any_shapes = has_dynamic_shapes(function_name, read=self._definition)
         return (self._copies_of_any if has_any_shapes else self._copies).copy(function_name)
 
@@ -273,8 +273,8 @@ class CompiledFunctions:
             edit: The function.
             rows: Descriptions of the rows of the matrix.
             matrix: How nodes refer to the matrix.
-            arguments: The covered arguments. They identify a call of the function. None if another function calls this
-                function.
+            arguments: The covered arguments. The arguments identify a call of the function. None if another function
+                calls this function.
         """
         call_sites = list(dict.fromkeys(row.call_site for row in rows))
         loops = list(dict.fromkeys(row.loops for row in rows if row.loops))

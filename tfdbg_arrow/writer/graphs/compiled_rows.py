@@ -88,10 +88,10 @@ class Row:
     key: Key
     call_site: str = ""
     loops: tuple[str, ...] = ()
-    """The loops in which the tensor is computed, given as call sites, the outermost loop first."""
+    """The loops that compute the tensor, given as call sites, the outermost loop first."""
 
     def called_at(self, node_name: str, suffix: str = "") -> Row:
-        """Returns the row for a caller, in which the given node calls this function."""
+        """Returns the row for a caller; the given node of the caller calls this function."""
         call_name = node_name + suffix
         return replace(
             self,
@@ -170,7 +170,7 @@ class RowCopies:
         rows: list[Row] = []
         parts: list[Matrix] = []
         row_of_tensor: dict[str, str] = {}
-        """The node input that refers to the row of a tensor, by the node input that refers to the tensor."""
+        """A map from the node input that refers to a tensor to the node input that refers to the tensor's row."""
 
         def add(tensor: str, key: Key, row: str | None) -> None:
             if row is not None:
@@ -204,8 +204,8 @@ class RowCopies:
             node: The node that makes the tensor.
             tensor: How nodes refer to the tensor.
             key: The tensor.
-            row_of_tensor: The node inputs that refer to the rows of earlier tensors, by the node inputs that refer to
-                the tensors.
+            row_of_tensor: A map from the node inputs that refer to earlier tensors to the node inputs that refer to the
+                rows of these tensors.
 
         Returns:
             How nodes refer to the row; None if the tensor has to be measured.

@@ -91,8 +91,8 @@ class GraphDescriber:
         current_scope: Returns the scope of the calling thread's ops.
         on_unknown_callee: `(graph, function_name)`: called for each called function that was created before the
             recording, or in a way that is not recorded.
-        on_names: `(graph, state, function_name, names)`: called with the names that the ops of a graph, except for its
-            arguments, have in a runtime function.
+        on_names: `(graph, state, function_name, names)`: called with the names of the ops of a graph in a runtime
+            function. The arguments of the graph are left out.
 
     Attributes:
         lock: Guards the states of the graphs; hold it to describe a graph.
@@ -125,7 +125,7 @@ class GraphDescriber:
         self._on_names = on_names
         self._states: weakref.WeakKeyDictionary[Any, GraphState] = weakref.WeakKeyDictionary()
         self._undescribed: dict[int, Row] = {}
-        """Rows of outer graphs from which TensorFlow has made no function so far."""
+        """Rows of outer graphs that TensorFlow has not yet made into functions."""
         this = weakref.proxy(self)  # no reference cycle
         self._rows = core.GraphRows(
             lambda graph: this.state(graph),
@@ -159,7 +159,7 @@ class GraphDescriber:
         return None
 
     def forward_op(self, op: Any) -> ForwardOp | None:
-        """Returns the ForwardOp of an op whose gradient is computed; None if its graph is not recorded."""
+        """Returns the ForwardOp of an op whose gradient is computed; None if the op's graph is not recorded."""
         state = self._states.get(op.graph)
         if state is None or is_own(op.type, op.name):
             return None
@@ -198,7 +198,7 @@ class GraphDescriber:
         )
 
     def close(self) -> None:
-        """Describes the outer graphs from which TensorFlow never made a function."""
+        """Describes the outer graphs that TensorFlow never made into functions."""
         with self.lock:
             rows, self._undescribed = list(self._undescribed.values()), {}
             if rows:

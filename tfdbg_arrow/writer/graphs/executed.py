@@ -5,7 +5,7 @@ keeps the marks while it inlines and optimizes. The native core then finds the o
 record ops after the nodes. The nodes become rows of `executed_op` and `executed_op_input`.
 
 An op that fails ends its whole graph, and tensors that are not recorded yet are lost. So an op that can fail because of
-values waits for the record ops of the floating tensors that it depends on. This adds no order between ops of the
+values waits for the record ops of the floating tensors that it depends on. Waiting adds no order between ops of the
 program, because those tensors are computed before the op anyway.
 """
 
@@ -42,9 +42,14 @@ NamedOp = tuple[str, str, str, tuple[int, ...], bool]
 """Node name, op name, op type, key of each output or -1, and whether the elements are kept."""
 
 ExecutedNode = tuple[str, str, str, int, str, str | None, list[tuple[str, int, bool]], list[int] | None, int | None]
-"""Node name, op type, device, graph ID or -1, op name or "", path of calls or None, inputs (node, slot, whether it is a
-control edge), dtype numbers of the outputs or None, and the index of the graph's argument or result that the node
-stands for, or None."""
+"""A node of an optimized graph:
+
+* node name, op type and device;
+* ID of the graph of the program or -1, op name or "", and path of calls or None;
+* inputs: the node, the slot, and whether the input is a control edge;
+* dtype numbers of the outputs, or None;
+* index of the graph's argument or result that the node stands for, or None.
+"""
 
 
 ExecutedGraph = tuple[int, list[ExecutedNode]]
@@ -241,7 +246,7 @@ class ExecutedGraphs:
         """Gives the optimizer the names of the ops of a graph that a session runs, and notes the tensors to record.
 
         Args:
-            graph: The graph. Its ops keep their names and get no marks.
+            graph: The graph. The ops of the graph keep their names and get no marks.
             state: The state of the graph.
             batches: The new tensors to record.
         """
@@ -256,7 +261,7 @@ class ExecutedGraphs:
         self._optimizer.add_program_graph(state.graph_id, ops, [], _inlined_calls(state, names), False, {}, [])
 
     def is_left_alone(self, graph_id: int) -> bool:
-        """Returns True if a graph was marked, but write() has not seen it, so it was not optimized and recorded."""
+        """Returns True if a marked graph was not optimized and recorded: write() has not seen the graph."""
         return graph_id in self._marked and graph_id not in self._graphs_seen
 
     def has_run(self, run_op: str) -> bool:

@@ -14,8 +14,8 @@ class GraphState:
         graph_id: Identifies the graph within the run.
         num_described: How many ops have rows, in order of creation.
         is_described: Whether the graph itself has its row.
-        creations: The native core's Creations: where, when and in which scope ops without rows were created.
-        layers: The layer of each op that was created in a layer while recording.
+        creations: The native core's Creations: the place, time and scope in which each op without a row was created.
+        layers: The layer of each op that was created in a layer during the recording.
         taped: Attributes and name of each op that a gradient tape keeps, by the `id()` of the attributes.
         callees: The called graph of each call that has a row, by op name, attribute and branch index.
         edges: How many inputs and outputs have rows, for each op with callees. A gradient may add more later.

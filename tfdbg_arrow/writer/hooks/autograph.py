@@ -184,5 +184,5 @@ def _find_map(file_path: str) -> dict[int, Location]:
 
 
 def _lineno(place: origin_info.Location) -> int:
-    # AutoGraph counts two lines that a backslash joins as one line.
+    # If a backslash joins two lines, AutoGraph counts them as one line.
     return place.span.lineno if isinstance(place, _Place) else int(place.lineno)

@@ -23,7 +23,8 @@ from tfdbg_arrow.writer.scopes import Scope
 from tfdbg_arrow.writer.stacks import FrameOwners
 
 _RUNNERS = ("__call__", "fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch")
-"""Functions of Keras that run parts. They make some parts late, such as the metric for a name given to compile."""
+"""Functions of Keras that run parts. These functions make some parts late, such as the metric for a name given to
+compile."""
 
 
 class PartStacks:

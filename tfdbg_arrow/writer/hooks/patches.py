@@ -69,7 +69,7 @@ class AfterImport(importlib.abc.MetaPathFinder):
 
     Args:
         names: The names of the modules.
-        tell: The function. It is not called any more after remove().
+        tell: The function. The function is not called any more after remove().
     """
 
     _loaders: ClassVar[weakref.WeakSet[importlib.abc.Loader]] = weakref.WeakSet()

@@ -42,7 +42,7 @@ _LOWER = "_lower_using_switch_merge"
 
 
 def hook_tracing(observation: Observation, patches: Patches) -> None:
-    """Installs the hooks that trace functions again and make them record."""
+    """Installs the hooks that trace functions again, so that the functions are recorded."""
     patches.put(atomic_function, "from_func_graph", partial(_make_from_func_graph, observation))
     patches.put(function_context, "make_function_context", partial(_make_make_function_context, observation))
     patches.put(tracing_compilation, "_create_concrete_function", partial(_make_create_concrete_function, observation))
@@ -140,9 +140,9 @@ def _with_room(function: Any, *args: Any) -> Any:
     """Calls a function, with stack space for the frames of all nested calls.
 
     CPython keeps the frames of a thread in chunks of 16 KiB. A call at the end of a chunk maps another chunk, and
-    unmaps it when the call returns. Tracing is so deep that this happens for most ops, and each time costs more than
-    creating an op. A frame that is larger than a chunk gets a chunk of twice the frame's size, and the rest of this
-    chunk is for the frames of nested calls.
+    unmaps it when the call returns. Tracing is so deep that this happens for most ops, and each such call costs more
+    than creating an op. A frame that is larger than a chunk gets a chunk of twice the frame's size, and the rest of
+    this chunk is for the frames of nested calls.
     """
     if _thread.has_room:
         return function(*args)
@@ -181,8 +181,8 @@ class _TraceKey(NamedTuple):
 def _drop_older_traces(cache: Any, function_type: Any, context: Any) -> None:
     """Drops traces of earlier recordings from the cache of a function, if a new trace replaces them.
 
-    No call can find these traces any more, and each of them keeps its graph. The newest trace stays for exports after
-    the recording.
+    No call can find these traces any more, and each trace keeps its graph. The newest trace stays for exports after the
+    recording.
 
     Args:
         cache: The FunctionCache, locked by the caller.

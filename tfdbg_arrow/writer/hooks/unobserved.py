@@ -56,7 +56,8 @@ def is_defun(graph: Any, function_name: str) -> bool:
     A hook could describe such a function, but recording its ops would change numbers. TensorFlow does not lower a While
     op that calls such functions. The kernel of that op runs the functions without Grappler and without a frame. So our
     optimizer would not be called, and a record would have no iteration. If the op were marked to be lowered, Grappler
-    would rewrite the ops in the loop, for example log(1 + x) as log1p(x). It does not rewrite them otherwise.
+    would rewrite the ops in the loop, for example log(1 + x) as log1p(x). Otherwise, Grappler does not rewrite these
+    ops.
     """
     return isinstance(graph._functions.get(function_name), framework_function._DefinedFunction)
 

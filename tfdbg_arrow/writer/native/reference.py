@@ -7,8 +7,8 @@ not at bits:
 * -0.0 is a zero. A subnormal number is finite, not zero, and has a sign.
 * An integer is negative, zero or positive. False is a zero and True is a positive number.
 * A complex element is one element. The first of these rules that applies decides its kind: NaN if either part is NaN,
-  -infinity if either part is -infinity, +infinity if either part is infinite, zero if both parts are zero. Otherwise it
-  has the sign of its real part, or of its imaginary part if the real part is zero.
+  -infinity if either part is -infinity, +infinity if either part is infinite, zero if both parts are zero. Otherwise,
+  the element has the sign of its real part, or of its imaginary part if the real part is zero.
 
 The processor must not flush subnormal numbers to zero while this code runs. Python threads do not do so by default.
 """

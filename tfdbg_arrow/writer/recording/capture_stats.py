@@ -90,7 +90,8 @@ class FunctionNotes:
 
         Args:
             function_name: The function.
-            is_defun: Whether the function was made with Defun. Otherwise, it was created before the recording.
+            is_defun: Whether the function was made with Defun. Otherwise, the function was created before the
+                recording.
         """
         if function_name.encode() in self.settled:
             return

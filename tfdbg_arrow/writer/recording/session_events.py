@@ -1,7 +1,7 @@
-"""Records runs of sessions as `native/eager.cc` records eager ops. The feeds and fetches of a run are arrays.
+"""Records runs of sessions, like `native/eager.cc` for eager ops. The feeds and fetches of a run are arrays.
 
-A run becomes an EXECUTION record. Its fetches become EXECUTION_TENSOR records, and its feeds EXTERNAL_TENSOR records.
-Errors go to the handlers and never to the program.
+A run becomes an EXECUTION record. The fetches of the run become EXECUTION_TENSOR records. The feeds become
+EXTERNAL_TENSOR records. Errors go to the handlers and never to the program.
 """
 
 from __future__ import annotations
@@ -365,7 +365,7 @@ def _elements(tensor: Any) -> npt.NDArray[Any]:
 
 
 def keep_values(records: Records, arrays: Mapping[int, npt.NDArray[Any]], backend: Backend) -> None:
-    """Writes the elements of tensors, keyed by position, and stores their offsets in the records."""
+    """Writes the elements of tensors, keyed by the index of the record, and stores their offsets in the records."""
     for index, array in arrays.items():
         data = encode_strings(array.ravel()) if array.dtype == np.object_ else array.tobytes()
         offset = backend.append_value(data)

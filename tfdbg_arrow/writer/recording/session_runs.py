@@ -338,7 +338,7 @@ def computed_tensors(graph: Any, request: RunRequest) -> set[TensorName]:
         request: The feeds, fetches and targets of the run.
 
     Source: tensorflow/core/graph/subgraph.cc, RewriteGraphForExecution: a fed tensor replaces the output of its op for
-    data edges. If the op is a Placeholder, it does so for control edges too.
+    data edges. If the op is a Placeholder, the tensor also replaces the op for control edges.
     """
     fed = set(request.feeds)
     fed_ops = {name for name, _ in request.feeds}

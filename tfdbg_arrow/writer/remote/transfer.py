@@ -69,7 +69,7 @@ class Transfer:
     def step(self) -> bool:
         """Makes the next request; returns False if there was nothing to do.
 
-        A manifest is written after its parts, and replaced parts are removed after the manifest.
+        A manifest is written after its parts, and replaced parts are removed after the manifest is written.
 
         Raises:
             BrokenPartError: The local file of a live part is missing.

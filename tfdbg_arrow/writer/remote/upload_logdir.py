@@ -193,7 +193,7 @@ def _remove_run(local: Path, *, run_id: str) -> None:
 
 
 def _remove_logdir(local: Path) -> None:
-    """Removes the logdir if nothing but its own empty directories and its marker is left."""
+    """Removes the logdir if only its own empty directories and its marker are left."""
     with contextlib.suppress(OSError):  # the directory is not empty
         for directory in [path for path in local.iterdir() if path.is_dir()]:
             directory.rmdir()

@@ -49,8 +49,8 @@ _TELL_AGAIN_S = 60.0
 LOCAL_DIR_VARIABLE = "TFDBG_ARROW_LOCAL_DIR"
 LOCAL_FLUSH_INTERVAL_S = 1.0
 REMOTE_FLUSH_INTERVAL_S = 5.0
-"""This is longer than the local interval, because stores charge for each request, and each part takes at least one
-request."""
+"""This interval is longer than the local interval, because stores charge for each request, and each part takes at least
+one request."""
 DEFAULT_UPLOAD_TIMEOUT_S = 60.0
 DEFAULT_MAX_LOCAL_BYTES = 1 << 30
 
@@ -80,7 +80,7 @@ def check_remote(
 ) -> RemoteSettings | None:
     """Returns the settings of a recording to a URL; None if the logdir is a path.
 
-    This does not contact the store. The arguments have the same meaning as those of enable().
+    check_remote() does not contact the store. The arguments have the same meaning as those of enable().
 
     Raises:
         SettingError: A value is not valid.
@@ -347,7 +347,7 @@ class Uploader:
 
 
 def _is_refusal(error: Exception) -> bool:
-    """Returns whether an error is an answer of the store that a retry cannot change."""
+    """Returns whether an error is a final answer of the store, so that a retry would not help."""
     return is_final(error) or isinstance(error, TfdbgArrowError)
 
 

@@ -25,8 +25,8 @@ from tfdbg_arrow.writer.rows import Columns
 from tfdbg_arrow.writer.sink.parts import PartWriter
 
 _COLUMN_BYTES = 2048
-"""Memory that a column takes in addition to its values. It matters because a long backlog consists of many small
-tables."""
+"""Memory that a column takes in addition to its values. This memory matters because a long backlog consists of many
+small tables."""
 Redact = Callable[[str, Sequence[Mapping[str, object]]], Sequence[Mapping[str, object]]]
 """A function of (table, rows) that returns the rows after redaction."""
 OnWritten = Callable[[ManifestEntry], None]
@@ -60,7 +60,8 @@ class Backlog:
     Args:
         parts: The run's parts.
         failures: Collects the failures.
-        max_bytes: Maximum bytes of waiting events, and of other waiting rows. Beyond this, the oldest rows are dropped.
+        max_bytes: Maximum bytes of waiting events, and of other waiting rows. Beyond this limit, the oldest rows are
+            dropped.
     """
 
     def __init__(self, parts: PartWriter, *, failures: Failures, max_bytes: int) -> None:
@@ -145,7 +146,7 @@ class MetadataQueue:
         redact: Changes the rows before anything is written; None means no change.
 
     Attributes:
-        taken_upto: Offset of the journal up to which the rows have been taken.
+        taken_upto: The rows before this offset of the journal have been taken.
     """
 
     def __init__(self, run_id: str, *, failures: Failures, journal: Journal, redact: Redact | None = None) -> None:
@@ -233,10 +234,11 @@ class SpoolUse:
 
     Args:
         recorder: The recorder that owns the slots.
-        rows: The journal of rows, which also stores the state that later events need from events that were freed.
+        rows: The journal of rows. The journal also stores the state of freed events that later events need.
         values: Frees the elements of tensors.
         is_lazy: Whether events may stay in memory for a long time before they are in parts, as with a circular buffer.
-            Then as many slots as possible are kept, so that the last events are in the spool if the process dies.
+            With `is_lazy`, as many slots as possible are kept, so that the last events are in the spool if the process
+            dies.
     """
 
     def __init__(self, recorder: Backend, rows: Journal, *, values: ValueReader, is_lazy: bool) -> None:
@@ -259,9 +261,9 @@ class SpoolUse:
         """Frees slots and space that are no longer needed.
 
         Args:
-            rows_upto: Offset in the journal up to which the rows have been taken.
-            is_all_written: Whether everything taken is in sealed parts. If not, a write failed: the data stays in
-                memory, and slots are freed only if few are free, so that the program does not have to wait.
+            rows_upto: The rows before this offset of the journal have been taken.
+            is_all_written: Whether everything that was taken is in sealed parts. If not, a write failed: the data stays
+                in memory, and slots are freed only if few are free, so that the program does not have to wait.
 
         Raises:
             OSError: The size of the journal cannot be determined; nothing was freed.
@@ -289,7 +291,7 @@ class SpoolUse:
         return self._recorder.num_free() < self._capacity // 4
 
     def _limit(self, *, is_all_written: bool) -> int:
-        """Returns the event index up to which slots are freed."""
+        """Returns the event index before which all slots are freed."""
         if self._is_short():
             return self._newest
         if not is_all_written:

@@ -18,7 +18,7 @@ from tfdbg_arrow.writer.sink.backlog import OnWritten
 from tfdbg_arrow.writer.sink.parts import PartWriter
 
 NUM_GRAINS = 16
-"""Number of pieces into which a budget is divided; segments are merged up to the size of one piece."""
+"""A budget is divided into this many pieces; segments are merged up to the size of one piece."""
 _MAX_SMALL = 32
 """If there are more small segments than this, neighbouring ones are merged."""
 
@@ -40,8 +40,8 @@ class Budget:
     """Keeps the parts of events of one run within a number of bytes.
 
     A segment consists of the parts of one batch of events. The first segments, up to half of the budget, and the last
-    segments are kept. If the sum grows too large, the oldest segment in the middle is dropped: its parts of all tables,
-    at once. Segments that hold a first bad value are also kept. Neighbouring small segments are merged.
+    segments are kept. If the sum grows too large, the oldest segment in the middle is dropped, with its parts of all
+    tables. Segments that hold a first bad value are also kept. Neighbouring small segments are merged.
 
     A budget and a circular buffer cannot replace each other. The buffer counts events before they are written, and
     holds them in memory. The compressed size of events is known only once their parts are on disk, and the parts may be
@@ -102,7 +102,7 @@ class Budget:
                 return
 
     def _least_wanted_first(self) -> list[_Segment]:
-        """Returns the segments in the order in which they are dropped: the oldest after the first half comes first."""
+        """Returns the segments in the order of dropping: the oldest segment after the first half comes first."""
         head, num_head = 0, 0
         for segment in self._segments:
             head += segment.size_bytes

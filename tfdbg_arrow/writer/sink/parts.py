@@ -61,10 +61,10 @@ class PartWriter:
     Args:
         logdir: The logdir.
         run_id: The run; it must not have a manifest yet, unless `resume` continues it.
-        target_rows: Number of rows at which a merged part is closed.
-        target_bytes: Number of bytes at which a merged part is closed.
+        target_rows: A merged part is closed when it has this many rows.
+        target_bytes: A merged part is closed when it has this many bytes.
         merge_parts: `merge_small` merges the small parts of a table if there are more than this.
-        row_group_bytes: Number of Arrow bytes at which a row group of a merged part is closed early.
+        row_group_bytes: A row group of a merged part is closed early when it has this many Arrow bytes.
         on_change: Called with (removed paths, added parts) for each line of the manifest once the line is on disk.
     """
 
@@ -143,7 +143,7 @@ class PartWriter:
         Args:
             table: Name of the table.
             data: The rows.
-            spool_upto: The position up to which the spool is then in the table's parts; None if the rows do not come
+            spool_upto: The table's parts then hold the spool's data before this position; None if the rows do not come
                 from the spool.
 
         Raises:
@@ -169,7 +169,7 @@ class PartWriter:
         Args:
             removed: Paths of live parts.
             tables: The new rows by table name. They are read once.
-            spool_upto: The event index up to which the spool is then in parts; None means that it does not change.
+            spool_upto: The parts then hold the events before this event index; None means that nothing changes.
             is_recovery: Whether this completes the recovery of a killed process's spool.
 
         Raises:
@@ -257,7 +257,7 @@ class PartWriter:
 
         Args:
             table: The table.
-            on_rows: Called with a number of rows after they were read to be merged.
+            on_rows: Called after rows were read for merging, with the number of these rows.
 
         Raises:
             OSError: Some parts cannot be merged; these remain live.

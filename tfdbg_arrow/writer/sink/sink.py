@@ -46,7 +46,7 @@ _PAUSE_S = 0.05
 _MAX_FLUSH_INTERVAL_S = 5.0
 """How many seconds a reader of a running recording may wait for healthy events. Bad values are written at once."""
 _INTERVAL_GROWTH = 1.5
-"""With this growth, a program of ten seconds is written four times, not ten times."""
+"""With this growth of the interval, a program that runs for ten seconds is written four times, not ten times."""
 _WAIT_SLICE_S = 0.2
 
 
@@ -59,9 +59,9 @@ class Sink:
     Args:
         logdir: The logdir; it is created if missing.
         run_id: The run.
-        recorder: The source of the events. It reuses slots once their events are in sealed parts.
+        recorder: The source of the events. The recorder reuses slots once their events are in sealed parts.
         files: The journals, which keep the data that events refer to if the process dies.
-        links: The keys of graph tensors, the functions, and which graphs run inline in which.
+        links: The keys of graph tensors, the functions, and which graphs run inline in other graphs.
         retention: Which events a circular buffer keeps; None means that all events are kept.
         max_bytes: Maximum disk space of the parts of events; None means no limit.
         flush_interval_s: Seconds after which waiting events are written.
@@ -73,8 +73,8 @@ class Sink:
         redact: Returns the rows of a metadata table after redaction; None means no redaction.
 
     Attributes:
-        append: `(table, rows, *notes)`: adds rows of a metadata table (see MetadataQueue). They are written no later
-            than events recorded after this call.
+        append: `(table, rows, *notes)`: adds rows of a metadata table (see MetadataQueue). The rows are written no
+            later than events recorded after this call.
         append_columns: Does the same for many rows, given as columns of equal length.
     """
 
@@ -167,7 +167,7 @@ class Sink:
         """Writes everything, replaces the run's row with `run_row`, merges the parts and stops. Idempotent.
 
         Args:
-            run_row: The final row of the run. Its `is_clean_end` becomes False if events were lost.
+            run_row: The final row of the run. `is_clean_end` becomes False in this row if events were lost.
             on_progress: Called with the share of the work that is done, from 0 to 1.
         """
         self._stop.set()

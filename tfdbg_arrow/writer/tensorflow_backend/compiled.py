@@ -50,7 +50,7 @@ class CompiledSummaries(RuntimeFunctions):
         mode: The mode to measure in.
         host_calls: The names of the native core's calls, for functions that are compiled for the CPU: the call that
             summarizes a tensor, and the call that concatenates matrices. None means that XLA's own ops do this work.
-            They take longer to compile, but run on all devices.
+            These ops take longer to compile, but run on all devices.
     """
 
     def __init__(self, mode: TensorDebugMode, *, host_calls: tuple[str, str] | None) -> None:
@@ -182,7 +182,7 @@ def _row(tensor: Any, *, mode: TensorDebugMode) -> Any:
 
 
 class _Kinds:
-    """Masks of the kinds of elements of a flat tensor of real numbers."""
+    """Masks of the kinds of elements, for a flat tensor of real numbers."""
 
     def __init__(self, flat: Any) -> None:
         if flat.dtype.is_floating:

@@ -1,9 +1,9 @@
 """Counts and measures the elements of tensors with TensorFlow's ops.
 
-`classes` counts how often each combination of sign, exponent and first bit of the mantissa occurs. It reads bits, so
-the result does not depend on whether a device computes with subnormal numbers. But zeros and subnormal numbers share a
-class. TensorFlow's own op for this, `DebugNumericSummaryV2`, takes 2.5 ms for each tensor on an H100, because each of
-270,000 threads adds to the same six numbers.
+`classes` counts how often each combination of sign, exponent and first bit of the mantissa occurs. `classes` reads
+bits, so the result does not depend on whether a device computes with subnormal numbers. But zeros and subnormal numbers
+share a class. TensorFlow's own op for this, `DebugNumericSummaryV2`, takes 2.5 ms for each tensor on an H100, because
+each of 270,000 threads adds to the same six numbers.
 
 * Unsigned integers are shifted, because on GPUs the kernels for int32 run on the host.
 * Other dtypes are converted to float32 exactly, except that integers only keep their sign.
@@ -323,8 +323,8 @@ def classes(tensor: Any, *, is_exact: bool = False, name: str | None = None) -> 
     NaN counts as an infinity if the first bit of its mantissa is not set; no computation makes such a NaN.
 
     Args:
-        tensor: A tensor of shape [1, n]. TensorFlow counts a matrix in the shared memory of a GPU's processors. It
-            counts a vector in the memory of the whole GPU, where all processors wait for each other.
+        tensor: A tensor of shape [1, n]. TensorFlow counts a matrix in the shared memory of a GPU's processors.
+            TensorFlow counts a vector in the memory of the whole GPU, where all processors wait for each other.
         is_exact: Whether to count subnormal numbers as the smallest normal number, and not as zeros.
         name: The name of the op that counts; None for any name.
     """

@@ -171,8 +171,8 @@ def device_graphs(
     Returns:
         For each dtype, the number of classes, and a serialized GraphDef that computes the node `part` from the node
         `tensor`. If the mode only needs shapes, the number is 0, and the GraphDef has no such node. In CURT_HEALTH, the
-        classes of dtypes in CHECKED_DTYPES are those of bad_kinds(). The shape of `tensor` is [1, n]. Its dtype is the
-        dtype of the elements, or the unsigned integer dtype of their bits.
+        classes of dtypes in CHECKED_DTYPES are those of bad_kinds(). The shape of `tensor` is [1, n]. The dtype of
+        `tensor` is the dtype of the elements, or the unsigned integer dtype of their bits.
     """
     graphs = {}
     for dtype in _DTYPES:
@@ -200,7 +200,7 @@ def count_on_device(tensor: Any, *, mode: TensorDebugMode, is_exact: bool) -> by
     Args:
         tensor: An eager tensor of a dtype for which device_graphs() has a graph.
         mode: The mode to count for, which is not FULL_NUMERICS.
-        is_exact: Whether subnormal numbers do not count as zeros.
+        is_exact: Whether to count subnormal numbers exactly, not as zeros.
     """
     with unobserved(), tf.device(tensor.device):
         counted: bytes = _counting_function(mode, tensor.dtype, is_exact)(tensor).numpy().tobytes()
