@@ -15,6 +15,7 @@ _EAGER = (Kind.EXECUTION, Kind.EXECUTION_ERROR, Kind.EXECUTION_TENSOR, Kind.EXTE
 MAX_DUMPS = 16
 """How often one kind of bad value can empty the buffer."""
 _MAX_SIZE = 2**24
+"""The largest size that is read from a file. A larger buffer would take too much memory."""
 Dump = tuple[Batch, dict[int, bytes]]
 """The records in order of event_index, and the elements of tensors by event_index."""
 

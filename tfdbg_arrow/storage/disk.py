@@ -19,6 +19,7 @@ from tfdbg_arrow.errors import LogdirError
 MIN_HOLE_BYTES = 1 << 20
 """Minimum size of a hole; smaller ranges are collected first."""
 _PUNCH_HOLE_KEEPING_SIZE = 0x02 | 0x01
+"""Linux's FALLOC_FL_PUNCH_HOLE and FALLOC_FL_KEEP_SIZE, which Python does not define."""
 
 
 @contextlib.contextmanager
