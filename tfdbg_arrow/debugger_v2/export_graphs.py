@@ -17,12 +17,13 @@ from functools import lru_cache
 from tfdbg_arrow.debugger_v2.export_tables import RunTables, read_stacks, to_rows
 from tfdbg_arrow.debugger_v2.file_sets import DumpFiles
 from tfdbg_arrow.debugger_v2.protos.debug_event_pb2 import CodeLocation, DebugEvent
+from tfdbg_arrow.schema.declaration import MAX_INT64
 from tfdbg_arrow.schema.op_traits import Trait, types_with
 
 LeaveOut = Callable[[str, str], None]
 """A callback for a row that was left out; it receives the table and the reason."""
 _GRAPH_WINDOW = 16
-_LAST_INDEX = 2**63 - 1
+"""Number of graphs whose rows are read together and whose inputs stay in memory. Fewer graphs need more reads."""
 UNKNOWN = "<unknown>"
 """File path, function and id of the frame that replaces an unrecorded stack."""
 _HANDING_ON = types_with(Trait.STANDS_FOR_CALL | Trait.ENTERS | Trait.EXITS | Trait.NEXT | Trait.SWITCHES)
@@ -361,7 +362,7 @@ def _read_made_nodes(
                 made_for = ops.get((graph.graph_id, node.made_for or ""))
                 made_nodes[key] = _OpRow(
                     graph_id=graph.graph_id,
-                    op_index=_LAST_INDEX if made_for is None else made_for.op_index,
+                    op_index=MAX_INT64 if made_for is None else made_for.op_index,
                     op_name=name,
                     op_type=node.op_type,
                     num_outputs=max(_num_dtypes(node.output_dtypes), num_slots[key]),

@@ -19,11 +19,11 @@ import pyarrow.parquet as pq
 
 from tfdbg_arrow.errors import BrokenPartError
 from tfdbg_arrow.schema import arrow_schema
+from tfdbg_arrow.schema.declaration import MAX_INT64
 from tfdbg_arrow.storage.manifest import read_live_parts, resolve_part
 
 HELD_BYTES = 128 * 2**20
 """Maximum bytes of row groups, read by key, that stay in memory; the row group read last always stays."""
-_INT64_MAX = 2**63 - 1
 
 Row = tuple[Any, ...]
 
@@ -92,7 +92,7 @@ class _RowGroup:
                     return int(statistics.min), int(statistics.max)
                 if statistics is not None and statistics.null_count == group.num_rows:
                     return None
-                return -_INT64_MAX - 1, _INT64_MAX
+                return -MAX_INT64 - 1, MAX_INT64
         return None
 
 
@@ -214,7 +214,7 @@ class KeyedRows:
         Args:
             width: Number of key values that a window spans.
         """
-        first = self._next_key(-_INT64_MAX - 1)
+        first = self._next_key(-MAX_INT64 - 1)
         while first is not None:
             end = first + width
             yield first, end, self.between(first, end)
@@ -222,7 +222,7 @@ class KeyedRows:
 
     def between(self, first: int, end: int) -> pa.Table:
         """Returns the requested columns of the rows with first <= key < end, by ascending key."""
-        last = min(end - 1, _INT64_MAX)
+        last = min(end - 1, MAX_INT64)
         pieces, keys = [], []
         for number in np.flatnonzero((self._firsts <= last) & (self._lasts >= first)):
             table, values = self._load(int(number))
@@ -244,7 +244,7 @@ class KeyedRows:
 
     def _next_key(self, at_least: int) -> int | None:
         """Returns the smallest key that is at least a given value; None if there is no such key."""
-        if at_least > _INT64_MAX:
+        if at_least > MAX_INT64:
             return None
         least: int | None = None
         for number in np.flatnonzero(self._lasts >= at_least):
