@@ -8,10 +8,10 @@ from typing import Generic, TypedDict, TypeVar
 
 from tfdbg_arrow.errors import QueryError
 from tfdbg_arrow.query.engine import Engine
+from tfdbg_arrow.schema.declaration import MAX_INT64
 
 BLOCK_SIZE = 8192
 """Number of index values in a block."""
-MAX_INDEX = 2**63 - 1
 _WIDER = 64
 """The factor by which each searched range is wider than the previous range."""
 
@@ -97,7 +97,7 @@ def find_window(
     """
     if limit < 1:
         raise QueryError(f"limit is {limit}, expected 1 or more.")
-    source, parameters = matching(0, MAX_INDEX)
+    source, parameters = matching(0, MAX_INT64)
     blocks: list[tuple[int, int]] = logdir.kept_rows(
         f"SELECT {index} - {index} % {BLOCK_SIZE} AS block, count(*) FROM {source} GROUP BY 1 ORDER BY 1",
         parameters,
@@ -138,12 +138,12 @@ def first_matching(logdir: Engine, matching: Matching, *, index: str, first: int
     """Returns the least matching index that is at least `first`, or None. It searches near ranges before far ranges."""
     width = BLOCK_SIZE
     while True:
-        end = min(first + width, MAX_INDEX)
+        end = min(first + width, MAX_INT64)
         source, parameters = matching(first, end)
         ((least,),) = logdir.rows(f"SELECT min({index}) FROM {source}", parameters)
         if least is not None:
             return int(least)
-        if end == MAX_INDEX:
+        if end == MAX_INT64:
             return None
         first, width = end, width * _WIDER
 
