@@ -31,6 +31,7 @@ from tfdbg_arrow.schema.op_traits import (
 _SINGULAR = types_with(Trait.IS_SINGULAR)
 _HARMS = frozenset({"variable", "result"})
 _MAX_PIPELINE_ROWS = 256
+"""Default maximum number of bad tensors that `_read` returns. Only the first bad tensors matter."""
 _MAX_SITES = 1000
 """Maximum number of bad op outputs that are examined for a harmless origin."""
 _NUM_LATER = 1000

@@ -28,11 +28,13 @@ that were already read, or right after them."""
 _MIN_GAP = 10_000
 """Neighbouring tensor ids with a smaller difference are in one range. A row group of Parquet has more ids than that."""
 _MAX_RANGES = 100
+"""Number of ranges from which on wider gaps are closed too. Bounds the length of the query."""
 _USES_BLOCK = 1024
 """Number of executions whose tensors' uses are read at a time."""
 _LABEL_BLOCK = 256
 """Number of executions whose labels are read at a time."""
 _MAX_BLOCKS_AT_ONCE = 32
+"""Maximum number of blocks in one read, where the doubling ends. Bounds the memory."""
 _MAX_KEPT = 100_000
 """Maximum number of executions and tensors in the cache. Beyond that, the cache is cleared."""
 _MAX_USES = 20_000

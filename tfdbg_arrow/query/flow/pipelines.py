@@ -21,6 +21,7 @@ from tfdbg_arrow.schema.op_traits import PIPELINE_ENDS, Trait, types_with
 _MAX_BAD_ROWS = 256
 """Maximum number of bad tensors of a function whose calls are examined. Only the first bad tensors matter."""
 _MAX_CACHED = 64
+"""Number of functions whose bad results are remembered, so that a function is read once for all its elements."""
 _SAME_ELEMENTS = types_with(Trait.EQUAL | Trait.RESHAPED)
 _MAX_RESHAPED = 8
 """Maximum length of a chain of ops that hand on or reshape a result. A hostile graph may have a cycle."""
