@@ -16,6 +16,7 @@ _LOG = logging.getLogger(__name__)
 _MAX_KEPT = 500
 """Maximum number of answers that are kept."""
 _CLOSE_S = 1.0
+"""Seconds that the end of the server waits for the thread."""
 _Result = TypeVar("_Result")
 
 

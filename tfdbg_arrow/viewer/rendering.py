@@ -45,6 +45,7 @@ from tfdbg_arrow.viewer.pages import PAGES
 from tfdbg_arrow.viewer.source_text import highlighted
 
 _MAX_TEXT = 400
+"""Maximum number of characters of a text on a page. A longer text shows how many characters are left out."""
 _CONTENT_TYPES = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 
 

@@ -31,18 +31,28 @@ from tfdbg_arrow.viewer.pages.tensor import TensorPage, read_tensor_page
 from tfdbg_arrow.viewer.rendering import json_text, render, static_files
 
 DEFAULT_MAX_BYTES = 10_000_000
+"""Default maximum size of a report, in bytes. The report lists what it leaves out."""
 _NUM_ALERTS = 20
+"""Maximum number of findings, and of alerts, for each rule. The report says how many findings it leaves out."""
 _MAX_TENSORS = 40
+"""Maximum number of tensors that have a section. The report says how many it leaves out."""
 _NUM_ROWS = 8
+"""Number of rows of elements in the section of a tensor. They show what the elements are like."""
 _MAP_COLUMNS = 100
+"""Maximum number of columns of the map. The report contains the numbers of all its cells."""
 _RULES_BUDGET_S = 120.0
+"""Time limit for all rules together, in seconds. It is long, because a report has no background in which rules go
+on."""
 _GLANCE_ALERTS = 3
+"""Maximum number of findings for each rule in a notebook, where an answer takes a part of the screen."""
 _NOT_IN_GLANCE = (
     f"findings after the first {_GLANCE_ALERTS} of each rule, the map of the layers, the tensors, and the source "
     "files: logdir.show() shows them"
 )
 _GLANCE_RULES_S = 2.0
+"""Time limit for all rules together in a notebook, in seconds. The cell shows nothing before."""
 _SHOWN_BYTES = 1_000_000
+"""Maximum size of a report in a notebook, in bytes. The notebook stores it in its file."""
 
 
 _Page = TypeVar("_Page", SourcePage, TensorPage)

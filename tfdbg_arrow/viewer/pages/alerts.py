@@ -14,7 +14,9 @@ from tfdbg_arrow.viewer.page import Gradual, PageKind, Parameters, TookTooLongEr
 from tfdbg_arrow.viewer.reading import bounded
 
 DEFAULT_LIMIT = 50
+"""Default maximum number of findings, and of alerts, for each rule."""
 MAX_LIMIT = 1000
+"""Maximum number that an address can ask for. Browsers are slow with longer tables."""
 BUDGET_S = 15.0
 """Time limit for all rules together, in seconds."""
 WAIT_S = 0.5
@@ -22,6 +24,7 @@ WAIT_S = 0.5
 _FIRST = ("nonfinite_origin", "nonfinite")
 """The rules that run first. Readers look for their alerts first, and these rules work in every mode."""
 _LEAST_S = 0.05
+"""Seconds of remaining time below which no rule is started, because it could not end."""
 
 
 @dataclass(frozen=True, kw_only=True)

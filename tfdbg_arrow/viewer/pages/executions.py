@@ -19,6 +19,8 @@ from tfdbg_arrow.query.display.execution_window import (
 from tfdbg_arrow.query.keras_graphs import user_names
 from tfdbg_arrow.query.stacks import StackReader
 from tfdbg_arrow.viewer.page import (
+    DEFAULT_LIMIT,
+    MAX_LIMIT,
     NUM_ABOVE,
     NoSuchPageError,
     PageKind,
@@ -30,9 +32,6 @@ from tfdbg_arrow.viewer.page import (
 )
 from tfdbg_arrow.viewer.source_text import Excerpt, read_excerpt
 from tfdbg_arrow.viewer.strips import ExecutionStrip, read_execution_strip
-
-DEFAULT_LIMIT = 100
-MAX_LIMIT = 1000
 
 
 @dataclass(frozen=True, kw_only=True)

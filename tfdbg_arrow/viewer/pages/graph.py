@@ -25,11 +25,11 @@ from tfdbg_arrow.query.keras_graphs import user_names
 from tfdbg_arrow.query.nonfinite_search import tensor_context
 from tfdbg_arrow.query.recorded import Context
 from tfdbg_arrow.query.stacks import StackReader
-from tfdbg_arrow.viewer.page import NoSuchPageError, PageKind, Parameters, one_run
+from tfdbg_arrow.viewer.page import DEFAULT_LIMIT, NoSuchPageError, PageKind, Parameters, one_run
 from tfdbg_arrow.viewer.source_text import Excerpt, read_excerpt
 
 DEFAULT_DEPTH = 2
-OPS_LIMIT = 100
+"""Default distance from the op, in ops, so that the picture fits on a screen."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,7 +138,7 @@ def read_graph(
     run_id: str | None,
     first: int = 0,
     before: int | None = None,
-    limit: int = OPS_LIMIT,
+    limit: int = DEFAULT_LIMIT,
 ) -> GraphPage:
     """Returns the structure of a graph.
 

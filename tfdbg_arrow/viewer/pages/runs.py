@@ -22,6 +22,7 @@ from tfdbg_arrow.viewer.strips import AlignedStrips, read_aligned_strips
 ORDERS = ("time", "bad")
 """Orders of the runs: by start time, or by the time at which they went bad."""
 LIMIT = 100
+"""Maximum number of runs on one page. Links lead to the others."""
 _BUDGET_S = 10.0
 """Time limit, in seconds, for a page that does not read the facts of the runs in the background."""
 _WAIT_S = 0.5

@@ -15,10 +15,17 @@ from tfdbg_arrow.query.display.tensor_window import (
     tensor_window,
 )
 from tfdbg_arrow.query.wording import similar_text
-from tfdbg_arrow.viewer.page import NUM_ABOVE, PageKind, Parameters, RowsPage, one_run, read_graph_choices, read_texts
-
-DEFAULT_LIMIT = 100
-MAX_LIMIT = 1000
+from tfdbg_arrow.viewer.page import (
+    DEFAULT_LIMIT,
+    MAX_LIMIT,
+    NUM_ABOVE,
+    PageKind,
+    Parameters,
+    RowsPage,
+    one_run,
+    read_graph_choices,
+    read_texts,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
