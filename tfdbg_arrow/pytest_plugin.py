@@ -35,6 +35,7 @@ _MARKER_DOC = (
     "names or a mapping of name to parameters. Other settings are those of tfdbg_arrow.enable()."
 )
 _MAX_ALERTS = 5
+"""Maximum number of alerts that the message of a failed test describes. The message counts the others."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,9 +16,13 @@ if TYPE_CHECKING:
     from tfdbg_arrow.query.logdirs import LogdirSummary
 
 EXIT_ERROR = 2
+"""Exit code if a command could not do its work, as for a wrong option in Click. 1 means that something was found."""
 EXIT_BUG = 3
+"""Exit code after a bug of this package, so that scripts can distinguish it from the errors of users."""
 _MAX_NAMED = 10
+"""Maximum number of logdirs that the error lists, so that it fits on a screen. Its last line counts the others."""
 _MAX_READ_S = 1.0
+"""Seconds after which no more of these logdirs are opened, so that the error appears soon."""
 NO_BUGS = (ClickException, Exit, Abort, BrokenPipeError)
 """The exceptions that Click handles. The last of them means that nobody reads stdout."""
 

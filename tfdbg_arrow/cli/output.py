@@ -46,7 +46,9 @@ _skip_broken_option = click.option(
     "time.",
 )
 _WIDTH_OF_A_FILE = 100_000
+"""Width, in columns, of output to a file or a pipe. It exceeds usual lines, so that Rich does not wrap them."""
 _MAX_SHOWN = 3
+"""Maximum number of parts that the warning names, because it is one line. It counts the others."""
 
 
 @dataclass(frozen=True)

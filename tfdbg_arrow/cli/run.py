@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.exceptions import Exit
 
-from tfdbg_arrow.cli.command import EXIT_BUG, NO_BUGS, Command, error_object, tell_bug
+from tfdbg_arrow.cli.command import EXIT_BUG, EXIT_ERROR, NO_BUGS, Command, error_object, tell_bug
 from tfdbg_arrow.cli.output import print_blocks, print_json, progress
 from tfdbg_arrow.errors import SettingError, TfdbgArrowError, TimeLimitError
 from tfdbg_arrow.safe_text import number_of, printable
@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from tfdbg_arrow.writer.program import Program
 
 _EXIT_FINDINGS = 1
-_EXIT_ERROR = 2
+"""Exit code if a bad value did harm, as in other commands."""
 _EXIT_INTERRUPTED = 130
+"""Exit code after Ctrl-C: 128 plus the number of SIGINT, as in shells."""
 _SUMMARY_S = 10.0
 """Time limit of the queries for the closing summary. The program's process waits for these queries. The first bad value
 is searched for only in a run with bad values. On a busy machine, the search takes seconds even for a small run. Without
@@ -296,7 +297,7 @@ def _finish(summary: Summary, *, shown_logdir: str, json: bool) -> int:
         _say(str(error))
         if json:
             print_json(error_object(type(error).__name__, str(error)), indent=None, err=True)
-        return summary.program_exit_code or _EXIT_ERROR
+        return summary.program_exit_code or EXIT_ERROR
     if json:
         print_json(summary, indent=None, err=True)
     else:

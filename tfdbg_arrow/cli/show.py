@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tfdbg_arrow.query import Logdir
 
 _POLL_S = 0.5
+"""Seconds between two readings with --follow. A recording to a disk writes healthy tensors about once a second."""
 
 
 @click.command("show", cls=Command)

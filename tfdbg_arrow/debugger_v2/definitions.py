@@ -13,15 +13,17 @@ from tfdbg_arrow.debugger_v2.protos.debug_event_pb2 import DebugEvent
 from tfdbg_arrow.spool.failures import Failures
 from tfdbg_arrow.writer.stacks import FrameOwners
 
-_MAX_TIME_S = 2**63 / 1e9 - 1
+MAX_TIME_S = 2**63 / 1e9 - 1
+"""The greatest time whose nanoseconds fit into int64, in seconds, less one second for rounding errors."""
 _FRAMEWORK = re.compile(r"[/\\](site|dist)-packages[/\\](tensorflow|keras|tf_keras|tensorflow_core)[/\\]")
 _LIBRARY = re.compile(r"[/\\](site|dist)-packages[/\\]|[/\\]lib(64)?[/\\]python\d[\d.]*[/\\]|^<frozen ")
 _MAX_STACKS = 200_000
+"""Maximum number of stacks that are remembered, which bounds the memory. A forgotten stack gets a new id."""
 
 
 def wall_time_ns(wall_time_s: float) -> int:
     """Converts a dump's time to nanoseconds, with microsecond precision; returns 0 for an invalid time."""
-    return round(wall_time_s * 1e6) * 1000 if -_MAX_TIME_S < wall_time_s < _MAX_TIME_S else 0
+    return round(wall_time_s * 1e6) * 1000 if -MAX_TIME_S < wall_time_s < MAX_TIME_S else 0
 
 
 class Definitions:

@@ -16,14 +16,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tfdbg_arrow.debugger_v2.definitions import Definitions
+from tfdbg_arrow.debugger_v2.definitions import MAX_TIME_S, Definitions
 from tfdbg_arrow.debugger_v2.health import Health, Mask, Tensors
 from tfdbg_arrow.debugger_v2.import_tables import RowBuffer
 from tfdbg_arrow.debugger_v2.interning import EXECUTION, NONE, TRACE, P, T, Templates
 from tfdbg_arrow.debugger_v2.scan import UNREADABLE, EventScanner, Ints, Scan
 from tfdbg_arrow.spool.failures import Failures
-
-_MAX_TIME_US = 2**63 // 1000 - 1
 
 
 class EventImporter:
@@ -253,7 +251,7 @@ class EventImporter:
     def _time_ns(self, wall_time_s: npt.NDArray[np.float64]) -> Ints:
         with np.errstate(invalid="ignore", over="ignore"):
             micros = np.rint(wall_time_s * 1e6)
-            is_time = np.isfinite(micros) & (np.abs(micros) < _MAX_TIME_US)
+            is_time = np.abs(wall_time_s) < MAX_TIME_S
         return np.where(is_time, micros, 0).astype(np.int64) * 1000
 
     def _texts(self, numbers: Ints) -> pa.Array:

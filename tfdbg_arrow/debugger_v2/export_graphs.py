@@ -17,6 +17,7 @@ from operator import itemgetter
 from tfdbg_arrow.debugger_v2.export_rows import Groups, RunRows
 from tfdbg_arrow.debugger_v2.file_sets import DumpFiles
 from tfdbg_arrow.debugger_v2.protos.debug_event_pb2 import CodeLocation, DebugEvent
+from tfdbg_arrow.schema.declaration import MAX_INT64
 from tfdbg_arrow.schema.op_traits import Trait, types_with
 
 LeaveOut = Callable[[str, str], None]
@@ -354,7 +355,7 @@ def _read_made_nodes(
                 made_for = ops.get((graph.graph_id, node.made_for or ""))
                 made_nodes[key] = _OpRow(
                     graph_id=graph.graph_id,
-                    op_index=_LAST_INDEX if made_for is None else made_for.op_index,
+                    op_index=MAX_INT64 if made_for is None else made_for.op_index,
                     op_name=name,
                     op_type=node.op_type,
                     num_outputs=max(_num_dtypes(node.output_dtypes), num_slots[key]),

@@ -32,11 +32,15 @@ FILES = ("metadata", "source_files", "stack_frames", "graphs", "execution", "gra
 _NAME = re.compile(rf"(?P<prefix>.+)\.(?P<suffix>{'|'.join(FILES)})", re.DOTALL)
 _PREFIX = re.compile(r".*?\.(?P<seconds>\d{1,12})\.(?P<host>.+)", re.DOTALL)
 HEADER_BYTES = 12
+"""Size of a frame's header: the length of the record (8 bytes) and the checksum of the length (4 bytes)."""
 FOOTER_BYTES = 4
+"""Size of the checksum behind the record."""
 MAX_RECORD_BYTES = 2**31 - 1
 """Maximum size of a protobuf message."""
 READ_BYTES = 4 * 2**20
+"""Number of bytes that are read at a time: many records, but little memory if a damaged length claims gigabytes."""
 _MASK_DELTA = 0xA282EAD8
+"""The constant that TensorFlow adds to the checksums of records (`kMaskDelta`)."""
 _LENGTH = struct.Struct("<Q")
 _CRC = struct.Struct("<I")
 _HEADER = struct.Struct("<QI")

@@ -32,7 +32,9 @@ Mask = npt.NDArray[np.bool_]
 _COUNTS = ("num_neg_inf", "num_pos_inf", "num_nan", "num_neg_finite", "num_zero", "num_pos_finite")
 _COLUMNS = ("rank", "size", "has_inf_or_nan", *_COUNTS, "first_bad_index", "num_bad_slices")
 _LARGEST = 2.0**53
+"""The largest number in a summary. TensorFlow computes a summary as float64, which is exact up to this integer."""
 _MAX_RANK = 255
+"""The largest rank in a summary. TensorFlow stores the rank of a shape in one byte."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,9 @@ MAX_ROWS = 262_144
 MAX_BYTES = 32 * 2**20
 """Maximum number of buffered Arrow bytes of one table."""
 _MAX_LOOSE = 4096
+"""Maximum number of rows of one table that are Python objects, which take more memory than Arrow rows."""
 _MAX_LOOSE_BYTES = 4 * 2**20
+"""Maximum bytes of the large texts and contents in these rows."""
 
 
 class RowBuffer:

@@ -32,6 +32,7 @@ UNREADABLE = -1
 Intern = Callable[[DebugEvent], int]
 """A function that returns the id of a message without holes. The function is called at least once for each message."""
 _WHOLE = 0
+"""The status of a scan that found no damage (`ScanStatus::kWhole` in the native core)."""
 _MAX_TEMPLATES = 100_000
 """When there are this many distinct messages, all are forgotten, so that memory is bounded."""
 

@@ -35,6 +35,7 @@ FROM linked_node AS n
 LEFT JOIN graph_op_output AS g ON g.graph_id = n.graph_id AND g.op_name = n.op_name
 GROUP BY n.graph_id, n.call_site"""
 _MAX_IDENTITIES = 10_000
+"""Maximum length of a chain of Identity ops. It ends the search if a damaged table contains a cycle."""
 
 Result = tuple[str, int]
 """An op and its output."""

@@ -10,7 +10,9 @@ from __future__ import annotations
 from tfdbg_arrow.link.arrays import Bools, Ints
 
 EAGER = 1 << 60
+"""The first key of an eager tensor. The keys of graphs are far below it, because they are passes times tensors."""
 CONTENT = 1 << 61
+"""The first key of a variable's content. The keys of eager tensors are below it."""
 
 
 def is_graph(keys: Ints) -> Bools:

@@ -19,6 +19,7 @@ from tfdbg_arrow.link.tables import Tables
 _MAX_PATH = 10_000
 """A handle is followed over at most this many borders."""
 _UNKNOWN = -1
+"""Stands for an unknown resource. A known resource is at least 0, or at most -2."""
 _OF_SESSIONS = """
 SELECT o.base, min(o.base) OVER (PARTITION BY s.session_index, o.graph_id, o.op_name) AS first
 FROM linked_op AS o JOIN linked_session AS s ON s.root = o.root AND o.text = ''

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Protocol, SupportsIndex, TypeVar, overload
 
 _Row = TypeVar("_Row")
 _MAX_SHOWN = 10
+"""Maximum number of rows in a `repr`, so that it fits on a screen. The last line counts the others."""
 
 
 class Texts(Protocol):

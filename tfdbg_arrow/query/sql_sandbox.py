@@ -32,12 +32,14 @@ from tfdbg_arrow.safe_text import to_json
 from tfdbg_arrow.schema import TABLES
 
 _ATTEMPTS = 3
+"""How often a query is run if a recording replaces its parts meanwhile. Then the user gets the error."""
 _GRACE_S = 10.0
 """Seconds that the process may take to start and to open the logdir, in addition to the time limit of the query."""
 _ADDRESS_SPACE = 2 << 30
 """Number of bytes of address space for code, stacks, allocators and the answer, in addition to DuckDB's memory."""
 _MAX_SPILL = "1GB"
 _BATCH_ROWS = 256
+"""Number of rows that are read at a time. With more, a query would read far more rows than it may return."""
 _MAX_TEXT = 8 << 20
 """Maximum number of bytes of an answer as text."""
 _MAX_BUFFERS = 64 << 20

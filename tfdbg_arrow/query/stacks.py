@@ -12,6 +12,7 @@ from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.safe_text import parsed_python
 
 _MAX_AT_ONCE = 1000
+"""Maximum number of stacks that one statement reads. Each is a parameter of the statement."""
 _MAX_KEPT = 10_000
 """Maximum number of stacks that are kept in memory."""
 GRADIENT_FUNCS = ("imperative_grad", "_GradientsHelper")

@@ -29,6 +29,7 @@ from tfdbg_arrow.query.user_places import UserPlaces
 from tfdbg_arrow.schema.op_traits import OPTIMIZERS
 
 DEFAULT_LIMIT = 1000
+"""Default maximum number of tensors of an answer. Bounds the time; `is_cut` says if there are more."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

@@ -18,6 +18,7 @@ from tfdbg_arrow.query.recorded import KINDS, EagerValue, Execution, Place, Tens
 from tfdbg_arrow.query.trace_back import DEFAULT_LIMIT, HopReader, HopRows, TensorHop, bad_start
 
 _BATCH = 1024
+"""Number of bad tensors that are read at a time. Bounds the memory, and the rows that are read in vain."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

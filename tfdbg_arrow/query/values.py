@@ -36,6 +36,7 @@ _DECODERS: dict[str, Callable[[npt.NDArray[np.uint8]], Array]] = {
     "float8_e5m2": lambda raw: (raw.astype(np.uint16) << 8).view(np.float16),
 }
 NUM_BINS = 40
+"""Default maximum number of bins of a histogram, which is drawn in one row of a page."""
 
 
 @dataclass(frozen=True, kw_only=True)

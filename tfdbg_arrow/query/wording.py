@@ -34,6 +34,7 @@ _COUNTS = (
     ("num_pos_finite", "positive"),
 )
 _NUM_SIMILAR = 3
+"""Maximum number of names that a message suggests. More names would hide the right one."""
 _MAX_TEXT = 40
 """Maximum number of characters that are shown of a string element in a sample."""
 HOW: Mapping[str, str] = {

@@ -24,6 +24,7 @@ from tfdbg_arrow.safe_text import parse_json, printable
 MAX_UNRECORDED = 16
 """Maximum length of the chain of ops that a script runs to compute an input without recorded elements."""
 _MAX_OPS = 500
+"""Maximum number of ops in a script. Bounds the time and the length of the script."""
 _MAX_SEARCHED = 40
 """To find the gradient of the forward op's output, at most this many gradient ops are searched."""
 _HINT = (

@@ -27,6 +27,7 @@ from tfdbg_arrow.reproduction.script_parts import (
 from tfdbg_arrow.safe_text import printable, printable_line
 
 _MAX_COMMENT = 400
+"""Maximum number of characters of a comment. Names of ops can be very long."""
 _NAMED_DTYPES = frozenset({
     "bfloat16", "bool", "complex128", "complex64", "float16", "float32", "float64", "int16", "int32", "int64", "int8",
     "string", "uint16", "uint32", "uint64", "uint8",

@@ -19,6 +19,7 @@ from tfdbg_arrow.query.asked_runs import ALL_RUNS
 from tfdbg_arrow.safe_text import parse_json
 
 _POLL_S = 1.0
+"""Seconds between two queries of the growing logdir, which take time from the program."""
 _QUERY_S = 20.0
 """Time limit for a query of the growing logdir."""
 _END_S = 10.0

@@ -22,6 +22,7 @@ from tfdbg_arrow.schema.dtypes import encode_strings
 
 Array = npt.NDArray[Any]
 _MAX_ERROR = 500
+"""Maximum number of characters of an error that is passed on. Errors of TensorFlow can be very long."""
 
 
 def run_job(job: dict[str, Any]) -> dict[str, Any]:

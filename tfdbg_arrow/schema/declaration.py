@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass
 from enum import StrEnum
 
+MAX_INT64 = 2**63 - 1
+"""The greatest number in a column of type BIGINT. As a bound of such numbers, it means that there is no bound."""
+
 
 class Type(StrEnum):
     """A column type, named as in DuckDB's SQL."""

@@ -158,7 +158,9 @@ def _json_value(value: object) -> object:
 
 _RUN_ID = "20261120T163000.123456-trainer-4242"
 _START_NS = 1_795_192_200_123_456_789
+"""The start of the example run, the time in _RUN_ID, in nanoseconds. All digits are used, to show the precision."""
 _STEP = 12
+"""The training step of all examples, which describe one run."""
 
 
 def _time(after_ns: int) -> dict[str, object]:

@@ -18,10 +18,12 @@ from typing import Any
 
 import numpy as np
 
+from tfdbg_arrow.schema.declaration import MAX_INT64
 from tfdbg_arrow.spool.names import GraphLinks
 from tfdbg_arrow.spool.records import Batch, Flag, Ints, Kind
 
 NO_CALL = -1
+"""Stands for no call, or for no certain call. The index of a call is at least 0."""
 _MAX_STEPS = 8_192
 """Maximum number of steps to remember. The oldest steps are forgotten first."""
 _MAX_CALLS = 4_096
@@ -173,7 +175,7 @@ class CallJoin:
                 self._end(self._in_flight[execution_index], event, ends)
         while len(self._in_flight) > _MAX_CALLS:
             self._forget(next(iter(self._in_flight.values())))
-        return calls, [ends.get(call.execution_index, _NEVER) for call in calls]
+        return calls, [ends.get(call.execution_index, MAX_INT64) for call in calls]  # a call without an end never ends
 
     def _end(self, call: _Call, event: int, ends: dict[int, int]) -> None:
         """Ends a call, and all calls within this call whose ends were not recorded."""

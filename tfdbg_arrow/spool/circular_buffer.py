@@ -16,6 +16,7 @@ _EAGER = (Kind.EXECUTION, Kind.EXECUTION_ERROR, Kind.EXECUTION_TENSOR, Kind.EXTE
 MAX_DUMPS = 16
 """Maximum number of times that one kind of bad value empties the buffer."""
 _MAX_SIZE = 2**24
+"""The largest size that is read from a file. A larger buffer would take too much memory."""
 Dump = tuple[Batch, dict[int, bytes]]
 """The records in the order of event_index, and the elements of tensors by event_index."""
 

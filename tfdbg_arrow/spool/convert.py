@@ -44,6 +44,7 @@ EVENT_TABLES = (
 )
 """The tables that contain events. They grow with each op that runs. The other tables describe the program."""
 _MAX_DTYPE = 256
+"""The numbers of TensorFlow's dtypes are below this, also those of references."""
 
 _SCOPES = ("graph", "execution", "external")
 

@@ -43,17 +43,24 @@ MAX_ENTRY_BYTES = 16 * 2**20
 MAX_JOURNAL_BYTES = 512 * 2**20
 """Maximum number of bytes that are read from a journal."""
 _MAX_KEPT_BYTES = 64 * 2**20
+"""Maximum bytes of entries that are kept in memory until the disk accepts them. Further entries are lost, and
+counted."""
 _ATTEMPTS = 2
+"""How often the write of an entry is tried. A reader skips an entry that was partly written."""
 _HEAD = struct.Struct("<4sII")
 _STRING_ID = struct.Struct("<I")
 _READ_BYTES = 1 << 16
+"""Size of the read buffer, and of the pieces in which the next entry is searched."""
 _MIN_BUDGET = 1 << 24
+"""Bytes that may be read in vain in any journal: the size of the largest entry."""
 _PAGE_BYTES = 4096
+"""Size of a page of memory. The kernel cuts an interrupted write at such a boundary."""
 MAX_SILENCE_S = 600.0
 """Time for which a process on another machine counts as alive after it last touched its journal."""
 _LOCK_PATIENCE_S = 30.0
 """Maximum time to wait for readers. They hold the lock of a dead run while they read its spool."""
 _LOCK_POLL_S = 0.02
+"""Seconds between two attempts to get the lock. A short pause delays a recovery little."""
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 

@@ -55,8 +55,11 @@ from tfdbg_arrow.spool.failures import Failures
 from tfdbg_arrow.storage.retries import repeated
 
 RECORD_SIZE = 256
+"""Bytes of a record. A power of two, so that no record crosses a page of memory."""
 NUM_INLINE_DIMS = 4
+"""Number of dimensions in a tensor's record. DIMS records hold the others, which few tensors have."""
 PAYLOAD_LENGTH = 19
+"""Number of integers of a payload. They take the bytes of a record behind the fields that all kinds share."""
 PAYLOAD_BYTES = 8 * PAYLOAD_LENGTH
 BUCKETS_SHIFT = 16
 """The number of buckets begins at this bit of `flags`."""

@@ -46,12 +46,15 @@ from tfdbg_arrow.storage.manifest import ManifestEntry, SpoolProgress, resolve_p
 _MAX_BATCH_VALUE_BYTES = 32 << 20
 """Maximum number of bytes of elements that are read at a time."""
 _MAX_LOOKS = 20_000_000
+"""Maximum number of examinations in the search for calls. Bounds the time for a spool that no recorder wrote."""
 _MAX_ROWS = 5_000_000
 """Maximum number of rows that are read from the journal. A journal usually has a few thousand rows."""
 _ROW_TABLES = frozenset(table.name for table in TABLES) - frozenset(EVENT_TABLES)
 _REASON = "The process ended before its recording was closed; the data that it had not written was read from its spool."
 _MAX_GRAPH_ID = 2**31 - 1
+"""The largest id of a graph. A recorder counts graphs from 0, so a larger id is damage."""
 _MAX_GRAPH_LOOKS = 5_000_000
+"""Maximum number of examinations in the search for call sites. Bounds the time, as _MAX_LOOKS does."""
 _UNKNOWN_NODE: TensorNode = (-1, "", "", -1)
 
 

@@ -18,7 +18,9 @@ from tfdbg_arrow.spool.records import RECORD_DTYPE, RECORD_SIZE, Kind, Records, 
 
 MAGIC = b"TFDBGSPL"
 VERSION = 3
+"""Version of the spool's layout (`kSpoolVersion` in the native core). Only this version can be read."""
 HEADER_SIZE = 4096
+"""Bytes before the first record (`kSpoolHeaderSize`): a page of memory."""
 HEADER = struct.Struct("<8sIIQq")
 """(magic, version, record size, capacity in records, process ID)."""
 HEAD_WORD, TAIL_WORD, VALUES_TAIL_WORD, ROWS_TAIL_WORD = 64 // 8, 128 // 8, 192 // 8, 200 // 8
@@ -32,6 +34,7 @@ MAX_CAPACITY = 2**24
 CHUNK_RECORDS = 65_536
 """Number of records that are read at a time."""
 _MAX_EVENT_INDEX = 2**62
+"""The largest counter. A larger one is damage, and sums with it could exceed int64."""
 
 
 @dataclass(frozen=True, kw_only=True)

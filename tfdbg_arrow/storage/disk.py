@@ -19,6 +19,7 @@ from tfdbg_arrow.errors import LogdirError
 MIN_HOLE_BYTES = 1 << 20
 """Minimum number of bytes that are freed at a time. Smaller ranges are freed later, together with the next range."""
 _PUNCH_HOLE_KEEPING_SIZE = 0x02 | 0x01
+"""Linux's FALLOC_FL_PUNCH_HOLE and FALLOC_FL_KEEP_SIZE, which Python does not define."""
 
 
 @contextlib.contextmanager

@@ -22,6 +22,7 @@ from pathlib import Path, PurePath
 
 from tfdbg_arrow.errors import LogdirError
 from tfdbg_arrow.safe_text import is_stack_used_up, parse_json
+from tfdbg_arrow.schema.declaration import MAX_INT64
 from tfdbg_arrow.storage.disk import sync, write_whole
 from tfdbg_arrow.storage.layout import (
     MANIFEST_DIRECTORY,
@@ -36,7 +37,6 @@ from tfdbg_arrow.storage.layout import (
     stems_in,
 )
 
-_INT64_LIMIT = 2**63
 _TABLE_NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _EMPTY_BLOCK = "\0" * 512
@@ -467,7 +467,7 @@ def _text(fields: dict[str, object], key: str, *, where: str) -> str:
 
 def _count(fields: dict[str, object], key: str, *, where: str) -> int:
     value = fields.get(key)
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < _INT64_LIMIT:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_INT64:
         raise _damaged(where, f"has {key} = {shown(value)}, expected a whole number from 0 to 2**63 - 1")
     return value
 

@@ -17,9 +17,13 @@ from tfdbg_arrow.storage.manifest import run_ids
 MAX_DEPTH = 5
 """Maximum depth of the directories that are searched: `PARENT/1/2/3/4/5` has depth 5."""
 MAX_DIRECTORIES = 5_000
+"""Maximum number of directories that are listed. `is_cut` says if there are more."""
 MAX_ENTRIES = 200_000
+"""Maximum number of entries of these directories together. A directory with data may have millions."""
 MAX_S = 5.0
+"""Seconds after which no further directory is listed, because somebody waits for the result."""
 _MAX_NAMED = 5
+"""Maximum number of logdirs that a sentence names. The sentence counts the others."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,6 +27,7 @@ NAME = "tfdbg_arrow"
 _TAB = "Tensor Health"
 _MODULE = "/index.js"
 _PATIENCE_S = 0.5
+"""Seconds that TensorBoard waits for the search. It shows no tab before every plugin has answered."""
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9.+-]*://")
 
 

@@ -47,6 +47,7 @@ _LABELS, _CELLS, _FOOT = 54, 560, 30
 _LABEL_DISTANCE = 11
 """Minimum vertical distance between two labels, in pixels."""
 _MAX_DECADES = 5
+"""Maximum number of powers of ten with a label, so that the labels are easy to read."""
 
 Counts = npt.NDArray[np.int64]
 

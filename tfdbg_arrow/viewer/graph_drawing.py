@@ -32,8 +32,11 @@ STATE_MARKS = {
 }
 _PARTS = {"f": "calls", "cond": "condition", "body": "body", "then_branch": "then", "else_branch": "else"}
 _MAX_LABEL = 30
+"""Maximum number of characters of a line in a box, which makes the box wider. The title has the whole text."""
 _MAX_TITLE = 300
+"""Maximum number of characters of a title, which a browser shows beside the pointer."""
 _MAX_BORDERS = 12
+"""Maximum number of borders that are drawn, so that room remains for the ops."""
 _MAX_LABELLED_EDGES = 60
 """A picture with more lines than this shows the texts of lines only as titles, not as labels."""
 _MAX_LINKED = 4000

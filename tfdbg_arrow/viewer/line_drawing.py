@@ -25,6 +25,7 @@ from tfdbg_arrow.viewer.svg import (
 )
 
 _MAX_DECADES = 5
+"""Number of decades from which on not every power of ten has a label. A plot is 84 pixels high."""
 _NOTES = {
     "loss": "of one batch: {}",
     "logs/loss": "as Keras prints it: the mean since the start of the epoch",

@@ -14,6 +14,7 @@ from tfdbg_arrow.storage.search import LogdirsBelow, find_logdirs
 
 _LOG = logging.getLogger(__name__)
 _EVERY_S = 10.0
+"""Seconds for which a result is valid. One search of a directory may take 5 seconds (`MAX_S`)."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -42,7 +42,9 @@ _LABEL = 74
 """Width in pixels of the words beside the outlined cell."""
 _ROW, _NAME, _PANEL, _GAP, _HEAD, _FOOT = 14, 210, 360, 26, 34, 32
 _MAX_NAME = 32
+"""Maximum number of characters of a name, which has a column of 210 pixels."""
 _DIGITS = 4
+"""Number of significant digits of a value in the box with the numbers."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,6 +11,7 @@ from tfdbg_arrow.viewer.svg import number_text
 _MEASURES = ("difference", "max_abs", "norm", "bad_share")
 """The preferred measures, in order. A recording may not have all of them."""
 _LINEAR_SHARE = 1e-3
+"""The share of the largest value below which a scale with both signs is linear, because 0 has no logarithm."""
 _LINEAR = {"relative": 1e-6, "share_difference": 1e-3}
 """Below this difference, the scale of differences is linear; by `Measure.scale`. Rounding errors are smaller."""
 _SAME = 1e-7

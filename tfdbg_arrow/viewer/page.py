@@ -19,8 +19,12 @@ from tfdbg_arrow.viewer.naming import run_labels
 
 MAX_TEXT = 10_000
 """Maximum number of characters of a text."""
-_MAX_INTEGER = 2**63 - 1
 MAX_CHOICES = 500
+"""Maximum number of choices of a field. A longer list is no help."""
+DEFAULT_LIMIT = 100
+"""Default maximum number of rows of a window. A page loads further windows when the reader scrolls."""
+MAX_LIMIT = 1000
+"""Maximum number of rows of a window that an address can ask for. Browsers are slow with longer tables."""
 NUM_ABOVE = 8
 """If a page opens at a row of a window, it shows this many rows above that row."""
 
@@ -65,7 +69,7 @@ class Parameters:
         if text is None:
             return None
         text = text.strip().replace(",", "")
-        if not text.isascii() or not text.isdecimal() or len(text) > 19 or int(text) > _MAX_INTEGER:
+        if not text.isascii() or not text.isdecimal() or len(text) > 19 or int(text) > MAX_INT64:
             raise QueryError(f"{name} is {text[:100]!r}, expected a whole number from 0 on.")
         return int(text)
 

@@ -21,8 +21,11 @@ from tfdbg_arrow.viewer.page import TookTooLongError
 
 _Result = TypeVar("_Result")
 _NUM_CONNECTIONS = 2
+"""Maximum number of requests that read the logdir at the same time. They share the memory limit."""
 _MAX_CACHED = 64
+"""Maximum number of answers that are kept until the logdir changes. Bounds the memory."""
 _REMOTE_REFRESH_S = 30.0
+"""Seconds for which answers about a logdir at a URL are kept, because each reading costs requests."""
 
 
 class Reader:

@@ -41,6 +41,7 @@ _MODULES = (
 )  # fmt: skip
 """The modules whose public functions are filters of the templates, under the names of the functions."""
 _MAX_TEXT = 400
+"""Maximum number of characters of a text on a page. A longer text shows how many characters are left out."""
 _CONTENT_TYPES = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 
 

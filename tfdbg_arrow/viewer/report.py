@@ -32,18 +32,24 @@ from tfdbg_arrow.viewer.pages.tensor import TensorPage, read_tensor_page
 from tfdbg_arrow.viewer.rendering import json_text, render, static_files
 
 DEFAULT_MAX_BYTES = 10_000_000
+"""Default maximum size of a report, in bytes. The report lists what it leaves out."""
 _NUM_ALERTS = 20
+"""Maximum number of findings, and of alerts, for each rule. The report says how many findings it leaves out."""
 _MAX_TENSORS = 40
+"""Maximum number of tensors that have a section. The report says how many it leaves out."""
 _NUM_ROWS = 8
+"""Number of rows of elements in the section of a tensor. They show what the elements are like."""
 _MAP_COLUMNS = 100
 _BUDGET_S = 240.0
 _GLANCE_ALERTS = 3
+"""Maximum number of findings for each rule in a notebook, where an answer takes a part of the screen."""
 _NOT_IN_GLANCE = (
     f"findings after the first {_GLANCE_ALERTS} of each rule, the map of the layers, the tensors, and the source "
     "files: logdir.show() shows them"
 )
 _GLANCE_S = 4.0
 _SHOWN_BYTES = 1_000_000
+"""Maximum size of a report in a notebook, in bytes. The notebook stores it in its file."""
 
 
 _Page = TypeVar("_Page", SourcePage, TensorPage)

@@ -56,6 +56,7 @@ _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 _ANY = ("0.0.0.0", "::")
 _OWN_SITES = (None, "same-origin", "none")
 _MAX_TARGET = 32_768
+"""Maximum length of an address. It has room for MAX_TEXT characters that are escaped as three characters each."""
 _METHODS = ("GET", "HEAD")
 _METHODS_OF_CHANGES = ("POST",)
 

@@ -33,10 +33,12 @@ from tfdbg_arrow.viewer.site import Site, failed, json_answer, moved_to, static_
 
 _LIST = "logdirs"
 _MAX_OPEN = 4
+"""Maximum number of logdirs that stay open. Each has connections of its own, with memory of their own."""
 _MAX_OTHERS = 100
 """Maximum number of logdirs below each directory whose runs are offered for a comparison. These are the logdirs that
 were changed last."""
 _PATIENCE_S = 20.0
+"""Seconds that a request waits for the first search, which takes up to 5 seconds for each directory."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,9 @@ from tfdbg_arrow.query.stacks import executed_span
 from tfdbg_arrow.safe_text import printable
 
 _MAX_CHARACTERS = 1_000_000
+"""Maximum size of a source that is highlighted. Highlighting a longer one takes too long."""
 _MAX_LINE = 2000
+"""Maximum number of characters of a line that are shown. A note counts the others."""
 _CONTEXT = 7
 """Number of lines before and after the highlighted line of an excerpt."""
 _CLASSES: tuple[tuple[_TokenType, str], ...] = (

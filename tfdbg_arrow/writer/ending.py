@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 PATIENCE_S = 10.0
 """How many seconds the program waits before a line on stderr says what is being written."""
 _LINE_EVERY_S = 0.5
+"""Seconds between two updates of the line on a terminal, so that it can be read."""
 _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.0005, 0.02
 
 

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable
 
 _PAUSE_S = 0.0005
+"""Seconds between two checks whether the action is over. The calling thread waits at most this much too long."""
 
 
 def at_once(*actions: Callable[[], object]) -> None:

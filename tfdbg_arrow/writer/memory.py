@@ -12,7 +12,9 @@ from tfdbg_arrow.spool.records import RECORD_SIZE
 from tfdbg_arrow.spool.spool_file import MAX_CAPACITY
 
 DEFAULT_MAX_MEMORY_BYTES = 256 << 20
+"""The default limit. Its spool has room for 262,144 records."""
 MIN_MEMORY_BYTES = 192 << 20
+"""The smallest limit. It leaves 16 MiB for each of the three other shares."""
 MAX_MEMORY_BYTES = 4 * MAX_CAPACITY * RECORD_SIZE
 _FIXED_BYTES = 112 << 20
 """Memory of the libraries that recording loads, and of Parquet's writer for a table with many columns."""

@@ -38,9 +38,12 @@ _CHOICES = {
 }
 
 MIN_BUDGET_BYTES = 1 << 20
+"""The smallest max_bytes. A budget is divided into 16 pieces (`NUM_GRAINS`), and smaller pieces would hold few
+events."""
 MAX_NAME = 200
 """Maximum number of characters of the name of a run, and of a tag."""
 MAX_TAGS = 100
+"""Maximum number of tags of a run. They are in one row, and lists of runs show them."""
 MAX_NOTES = 10_000
 """Maximum number of characters of the notes."""
 

@@ -20,6 +20,7 @@ from tfdbg_arrow.query.nonfinite_tensor import NonFinite
 from tfdbg_arrow.query.stacks import Frame
 
 DEFAULT_LIMIT = 100
+"""Default maximum number of alerts of each rule. `num_found` counts all of them."""
 MAX_ROLLED_UP = 5_000
 """Findings are made from at most this many alerts of each rule. This bounds the memory."""
 ORIGIN_RULE = "nonfinite_origin"

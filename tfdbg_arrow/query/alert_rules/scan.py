@@ -229,11 +229,9 @@ JOIN derived.op_extremes AS r ON r.run_id = t.run_id AND r.graph_id = t.graph_id
 variable."""
 _DERIVED = ("op_extremes", "weight_update")
 _BATCH = 100
+"""Maximum number of runs whose tensors are read at a time."""
 _BATCH_BYTES = 64_000_000
-"""Maximum number of runs whose tensors are read at a time, and of bytes of their parts.
-
-The limits bound the memory, which grows with the number of outputs.
-"""
+"""Maximum bytes of their parts. Both limits bound the memory, which grows with the number of outputs."""
 _LARGE_BATCH = 1000
 """Maximum number of runs whose digests are read at a time."""
 _Parts = tuple[str, ...]

@@ -12,9 +12,11 @@ from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.data_flow import DataFlow
 
 _MAX_ROWS = 2000
+"""Maximum number of rows of one query, which bounds the time. Only ops with very many branches or callers exceed it."""
 _MAX_CALLERS = 3
 """Maximum number of callers that are returned for each argument and result."""
 _MAX_LISTED_CALLERS = 50
+"""Maximum number of callers of a graph. A page shows 20 of them, and says that there are more."""
 _SHIFTED = "c.attribute IN ('then_branch', 'else_branch', 'branches')"
 """The SQL condition for calls by If and Case. The first input of these ops is the predicate."""
 

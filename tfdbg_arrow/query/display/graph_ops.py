@@ -295,7 +295,9 @@ def op_facts(
 
 
 _MAX_BAD = 2_000
+"""Maximum number of bad ops that are marked or selected. Each is a parameter of the query."""
 _MAX_TYPES = 500
+"""Maximum number of op types that a page suggests. A user can also type another one."""
 
 
 @dataclass(frozen=True, kw_only=True)

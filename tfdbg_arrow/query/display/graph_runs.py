@@ -137,6 +137,7 @@ def _some_event(
 
 
 _MAX_DEPTH = 64
+"""Maximum length of a path. It bounds the queries: each graph of a path needs one."""
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,13 @@ from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.recorded import Context
 
 MAX_DEPTH = 8
+"""Maximum distance from the op, in ops. A picture with more levels is too wide for a screen."""
 MAX_OPS = 150
 """Maximum number of ops in a neighbourhood."""
 MAX_FAN = 24
 """Maximum number of inputs per op. It also limits the consumers."""
 _MAX_EDGES = 4000
+"""Maximum number of inputs that are read. Bounds the page if the ops have very many inputs."""
 STATES = ("bad", "healthy", "unmeasured", "absorbed", "not computed", "not recorded", "no output", "unknown")
 """The health of an op is the health of its worst output.
 

@@ -8,10 +8,10 @@ from typing import Generic, TypeVar
 
 from tfdbg_arrow.errors import QueryError
 from tfdbg_arrow.query.engine import Engine
+from tfdbg_arrow.schema.declaration import MAX_INT64
 
 BLOCK_SIZE = 8192
 """Number of index values in a block."""
-MAX_INDEX = 2**63 - 1
 _WIDER = 64
 """Each searched range is wider than the previous range by this factor."""
 

@@ -31,7 +31,9 @@ _MIN_LAST = 1000.0
 """The minimum last value. A variable that starts at 0 also grows many times over at first, but its values stay
 small."""
 _MAX_ANCESTORS = 300
+"""Maximum number of tensors in the search for reads of variables. Bounds the time of one answer."""
 _MAX_TENSORS = 40
+"""Number of inputs and variables at which no more variables are added. Bounds the length of the query."""
 
 _Key = tuple[int, str, int]
 

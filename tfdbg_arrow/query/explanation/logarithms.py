@@ -97,9 +97,11 @@ _FROM_LOGITS = {
 MOVES = {**dict.fromkeys(("ExpandDims", "Identity", "Reshape", "SplitV", "Squeeze", "StridedSlice"), 0), "Split": 1}
 """Types of ops that return elements of an input, and the index of the input."""
 _MAX_MOVES = 5
+"""Maximum number of such ops in a chain. Bounds the search for the op that computed the elements."""
 _SUMS = ("Mean", "Sum")
 _PRODUCTS = ("Mul", "RealDiv")
 _MAX_FACTORS = 20
+"""Maximum number of tensors in the search for factors. A longer product gets another fix."""
 _LOG_OF_0 = Pole(value="the logarithm of 0 is -Inf", kind="neg_inf", repair=_ABOVE_0)
 _LOG_OF_NEGATIVE = Domain(of="a negative number", where="below 0", repair=POSITIVE)
 

@@ -15,6 +15,7 @@ _NORM_STEPS = frozenset({
 })  # fmt: skip
 """Types of ops between the squares of a norm and its root."""
 _MAX_NORM_OPS = 200
+"""Maximum number of ops in the search for the root. Bounds the time if a tensor has very many users."""
 
 
 class Uses(BadTensorFacts):

@@ -50,7 +50,9 @@ Python takes twice as long to read converted columns as to read numbers.
 _SQLITE_TYPES = {"BIGINT": "INTEGER", "HUGEINT": "INTEGER", "VARCHAR": "TEXT", "BIGINT[]": "TEXT"}
 """The types that have a different name in SQLite."""
 _BATCH_ROWS = 16_384
+"""Number of rows that are in memory at a time, as Python objects."""
 _BATCH_ROWS_WITH_BLOBS = 256
+"""The same for rows with elements of tensors, each of which may have many MiB."""
 
 
 class DuckDBExport(TableWriter):

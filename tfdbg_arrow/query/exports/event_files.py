@@ -34,6 +34,7 @@ _FILE_NAME = re.compile(rf"events\.out\.tfevents\.\d{{10,}}\.[A-Za-z0-9.-]{{1,64
 _LARGEST = float(np.finfo(np.float32).max)
 _LARGEST_EDGE = float(np.finfo(np.float64).max)
 _MAX_TAG = 200
+"""Maximum number of characters of a tag. TensorBoard shows it as the title of a chart."""
 
 
 class EventFile:

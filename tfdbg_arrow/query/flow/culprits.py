@@ -31,6 +31,7 @@ from tfdbg_arrow.schema.op_traits import (
 _SINGULAR = types_with(Trait.IS_SINGULAR)
 _HARMS = frozenset({"variable", "result"})
 _MAX_PIPELINE_ROWS = 256
+"""Default maximum number of bad tensors that `_read` returns. Only the first bad tensors matter."""
 _MAX_SITES = 1000
 """In the search for a harmless origin, at most this many bad op outputs are examined."""
 _NUM_LATER = 1000

@@ -29,11 +29,13 @@ _MIN_GAP = 10_000
 """Neighbouring tensor IDs are in one range if their difference is smaller than this. A Parquet row group has more
 IDs."""
 _MAX_RANGES = 100
+"""Number of ranges from which on wider gaps are closed too. Bounds the length of the query."""
 _USES_BLOCK = 1024
 """The uses of the tensors of this many executions are read at a time."""
 _LABEL_BLOCK = 256
 """Number of executions whose labels are read at a time."""
 _MAX_BLOCKS_AT_ONCE = 32
+"""Maximum number of blocks in one read, where the doubling ends. Bounds the memory."""
 _MAX_KEPT = 100_000
 """Maximum number of executions and tensors in the cache. A larger cache is cleared."""
 _MAX_USES = 20_000

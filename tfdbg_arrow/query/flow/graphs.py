@@ -27,6 +27,7 @@ LOOPS = frozenset({"body", "cond"})
 BRANCHES = frozenset({"then_branch", "else_branch", "branches"})
 """Attributes of a calling op that hold a branch."""
 _MAX_GRAPHS_AT_ONCE = 256
+"""Maximum number of graphs that are read together. Bounds the parameters of a statement and the memory."""
 _OPS_AT_ONCE = 2_000
 """Other graphs are read together with the graph that is needed, up to this total number of ops. Most runs have fewer
 ops, so that one statement for each table reads all graphs."""

@@ -21,6 +21,7 @@ from tfdbg_arrow.schema.op_traits import PIPELINE_ENDS, Trait, types_with
 _MAX_BAD_ROWS = 256
 """For each function, the calls of at most this many bad tensors are examined. Only the first bad tensors matter."""
 _MAX_CACHED = 64
+"""Number of functions whose bad results are remembered, so that a function is read once for all its elements."""
 _SAME_ELEMENTS = types_with(Trait.EQUAL | Trait.RESHAPED)
 _MAX_RESHAPED = 8
 """A result is followed through at most this many ops that hand it on or reshape it. A hostile graph can have cycles."""

@@ -27,13 +27,14 @@ from tfdbg_arrow.query.flow.moved import MovedTensors
 from tfdbg_arrow.query.flow.results import Results
 from tfdbg_arrow.query.flow.skipped import SkippedUses
 from tfdbg_arrow.query.recorded import EFFECTS, GraphTensor, Op, TensorEvent, bad_condition, read_events
+from tfdbg_arrow.schema.declaration import MAX_INT64
 from tfdbg_arrow.schema.op_traits import (
     UPDATER,
 )
 
 _MAX_UNITS = 256
 """Maximum number of executions or steps whose sinks are read at once."""
-LAST_EXECUTION = 2**63 - 1
+LAST_EXECUTION = MAX_INT64
 """An index after all executions."""
 _MAX_FAILED = 100
 """Maximum number of executions with an error that are examined."""

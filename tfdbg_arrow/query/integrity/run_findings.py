@@ -21,6 +21,7 @@ from tfdbg_arrow.storage.layout import SPOOL_DIRECTORY
 _FILTERS = frozenset({"op_regex", "tensor_dtypes"})
 _IMPORTED = "debugger_v2"
 _MAX_NAMED = 3
+"""Maximum number of names in a finding, which is one sentence. The sentence counts the others."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -66,6 +66,7 @@ DEFAULT_MEMORY_LIMIT = 2 << 30
 """The default memory limit, in bytes."""
 MEMORY_LIMIT_VARIABLE = "TFDBG_ARROW_MEMORY_LIMIT"
 _LEAST_MEMORY_LIMIT = 32_000_000
+"""The smallest memory limit, in bytes. A smaller number is probably a size without its unit, such as 500 for 500MB."""
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) ?(B|KB|MB|GB|TB|KIB|MIB|GIB|TIB)?", re.IGNORECASE)
 _UNITS = {
     "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.model_health.answers import Column
+from tfdbg_arrow.schema.declaration import MAX_INT64
 
 _POSITION_OF = {"step": "step", "execution": "execution_index", "event": "event_index"}
 """The column of tensor_health that holds the position, by axis."""
-_MAX_BIGINT = 2**63 - 1
 
 Selection = tuple[str, Sequence[object]]
 """Selects tensors of one run: an SQL condition on tensor_health AS h, and its parameters. The condition names the
@@ -66,7 +66,7 @@ class Axis:
     def place(self) -> str:
         """The SQL expression for the column index of a row h that meets the condition."""
         position = self.position
-        if self.last - self.first > _MAX_BIGINT:  # a difference of two positions can overflow
+        if self.last - self.first > MAX_INT64:  # a difference of two positions can overflow
             starts = (self.first + index * self.width for index in range(1, self.num_columns))
             branches = " ".join(f"WHEN {position} < {start} THEN {index}" for index, start in enumerate(starts))
             return f"CASE {branches} ELSE {self.num_columns - 1} END" if branches else "CAST(0 AS INTEGER)"

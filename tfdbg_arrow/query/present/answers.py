@@ -11,6 +11,7 @@ from tfdbg_arrow.query.present.blocks import Block, Line, Table
 from tfdbg_arrow.query.present.text import line_text
 
 _MAX_TEXT = 200
+"""Maximum number of characters of an answer in one line."""
 
 
 def blocks_of(answer: object) -> Iterable[Block]:

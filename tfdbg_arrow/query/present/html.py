@@ -15,10 +15,13 @@ from tfdbg_arrow.query.present.blocks import Block, Code, Drawing, Facts, Headin
 from tfdbg_arrow.safe_text import printable_line
 
 MAX_BYTES = 20_000
+"""Maximum size of an answer, in bytes. A notebook stores the output of every cell in its file."""
 MAX_DRAWING_BYTES = 250_000
+"""Maximum size of a drawing, in bytes. For a larger drawing, the notebook shows a table or text."""
 MAX_ROWS = 50
 """Maximum number of rows of a table that are shown."""
 _MAX_TEXT = 300
+"""Maximum number of characters of one text. A longer one would make a column of a table too wide."""
 _NUM_OTHER_BYTES = 300
 """Number of bytes around the parts, including the note about parts that are left out."""
 _STYLES: dict[Style, str] = {

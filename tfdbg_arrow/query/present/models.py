@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from tfdbg_arrow.query.model_health.histograms import Distributions
 
 _MAX_PARTINGS = 10
+"""Maximum number of layers in the table, so that it fits on a screen. A line below it counts the others."""
 _MAX_ONLY = 5
+"""Maximum number of layers that the sentence names. It counts the others."""
 
 
 def layer_health(answer: LayerHealth) -> Blocks:

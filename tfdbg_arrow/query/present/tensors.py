@@ -22,10 +22,15 @@ if TYPE_CHECKING:
 
 _AnyHop = TypeVar("_AnyHop", bound="TensorHop")
 _NUM_FIRST = 3
+"""Number of tensors at the start of a long path, next to the given tensor, that are shown without --full."""
 _NUM_LAST = 7
+"""The same for the end of the path. The end is longer, because the origin and its inputs are there."""
 _MAX_INDENT = 40
+"""Maximum indentation in characters. It leaves half of a terminal with 80 columns for the text."""
 _NUM_SPREAD = 20
+"""Number of spoilt tensors that are shown without --full. A line counts the others."""
 _NUM_NAMES = 5
+"""Maximum number of names in a line. The line counts the others."""
 ROLES: Mapping[str, str] = {
     "origin": "it went bad here",
     "candidate": "bad here; an input was not recorded",

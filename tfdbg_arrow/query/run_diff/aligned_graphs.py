@@ -29,6 +29,7 @@ _NUMBER = re.compile(r"_\d+")
 _LOOSEST = 2
 """The index of the level that aligns ops only by their type."""
 _MAX_SOURCES = 256
+"""Number of sources of an op at which the search ends. Bounds the time behind many unrecorded ops."""
 UNKNOWN_SITE = "?"
 """The call site of rows with an unknown context."""
 

@@ -22,7 +22,9 @@ _Gap = tuple[int, int, int, int]
 
 _RUNTIME_NAME = re.compile(r"^__(inference|forward|backward)_|(_\d+)+$")
 _NO_STEP = -(2**62)
+"""Stands for an unknown step in arrays, which have no NULL. A program does not mark such a step."""
 _MAX_EDITS = 400
+"""Maximum number of edits of a search. The time grows with the square of this number."""
 _MAX_STEPS = 4_000_000
 """The maximum number of comparisons in a search for the fewest edits. Longer searches stop and pair by occurrence."""
 

@@ -39,7 +39,9 @@ HARD = 1e300
 PRECISIONS = {dtype.name: dtype for dtype in DTYPES if dtype.kind is not None}
 """The dtypes that are compared, by name."""
 _BATCH_BYTES = 32 * 2**20
+"""Bytes of elements of one run, as float64, that are compared at a time. Bounds the memory."""
 _BATCH_PAIRS = 50_000
+"""Number of pairs that are compared at a time. Bounds the memory if the tensors are small."""
 
 
 def precision_sql(fact: str, column: str) -> str:

@@ -160,7 +160,9 @@ WHERE CASE WHEN difference >= {hard} THEN input_relative < {hard} AND before_rel
 
 
 _MAX_CANDIDATES = 1000
+"""Maximum number of differences that are followed back. Bounds the time; `is_cut` says if there were more."""
 _MAX_VISITED = 5000
+"""Maximum number of tensors that are visited behind one difference. `is_cut` says if there were more."""
 _MAX_THROUGH = 200
 """To find the sources of an op that have a counterpart, at most this many tensors are examined."""
 _READS = types_with(Trait.READS | Trait.READS_PART | Trait.HOLDS_REFERENCE)

@@ -13,6 +13,7 @@ from tfdbg_arrow.viewer.background import Answers, Known
 from tfdbg_arrow.viewer.page import PageKind, Parameters, chosen_run
 
 DEFAULT_LIMIT = 50
+"""Default maximum number of findings, and of alerts, for each rule."""
 MAX_LIMIT = 1000
 WAIT_S = 0.5
 """How long the page waits for rules that run in the background, in seconds."""

@@ -30,6 +30,7 @@ command."""
 WAIT_S = 0.5
 """How long the page waits for a comparison that runs in the background, in seconds."""
 _NUM_PARTINGS = 12
+"""Maximum number of rows of the table of layers, so that it fits on a screen. A line counts the others."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,9 +30,6 @@ from tfdbg_arrow.viewer.page import (
 from tfdbg_arrow.viewer.source_text import Excerpt, read_excerpt
 from tfdbg_arrow.viewer.strips import ExecutionStrip, read_execution_strip
 
-DEFAULT_LIMIT = 100
-MAX_LIMIT = 1000
-
 
 @dataclass(frozen=True, kw_only=True)
 class ExecutionDetail:

@@ -25,6 +25,7 @@ from tfdbg_arrow.viewer.page import NoSuchPageError, PageKind, Parameters, neede
 from tfdbg_arrow.viewer.svg import Columns, number_text
 
 MAX_BAD = 50
+"""Maximum number of bad tensors in the list. A link leads to the list of all of them."""
 MAX_COLUMNS = 160
 """Maximum number of columns of the picture of distributions."""
 SHARES = {"nan": "NaN", "neg_inf": "-Inf", "pos_inf": "+Inf", "zero": "zero"}

@@ -14,6 +14,7 @@ from tfdbg_arrow.viewer.map_scale import shown_measure
 from tfdbg_arrow.viewer.page import PageKind, Parameters, chosen_run
 
 _NUM_WORST = 12
+"""Maximum number of rows in the list of the worst rows. A line counts the others, which are in the map."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,7 +21,9 @@ from tfdbg_arrow.viewer.strips import Strip, read_strip
 _MAX_FINDINGS = 3
 """Maximum number of findings per rule on the first screen."""
 _MAX_HOPS = 2000
+"""Maximum number of tensors that are followed back. Bounds the time of the first screen."""
 _MAX_BROKEN = 5
+"""Maximum number of broken files that one line names. The line counts all of them."""
 WAIT_S = 1.0
 """How long the page waits for rules and curves that are computed in the background, in seconds."""
 _MAX_TENSORS_BEFORE = 2_000_000

@@ -9,6 +9,7 @@ from tfdbg_arrow.query.display.tensor_window import TensorRow
 from tfdbg_arrow.viewer.page import PageKind, Parameters, needed_run, needed_tensor
 
 DEFAULT_LIMIT = 10_000
+"""Default maximum number of tensors that are followed back. The page says if there are more."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,6 +10,7 @@ from tfdbg_arrow.query.stacks import LineUse, SourceFile, line_uses, source_file
 from tfdbg_arrow.viewer.page import NoSuchPageError, PageKind, Parameters, needed_run
 
 MAX_LINES = 20_000
+"""Maximum number of lines on a page. Browsers are slow with longer pages; the page says how many lines there are."""
 
 
 @dataclass(frozen=True, kw_only=True)

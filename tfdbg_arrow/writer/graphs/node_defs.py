@@ -131,7 +131,9 @@ def _attribute_value(value: Any) -> object:
 
 
 _BFLOAT16 = 14
+"""The number of bfloat16 in TensorFlow's enum DataType. NumPy has no such type."""
 _BFLOAT16_EXPONENT = 0x7F80
+"""The bits of the exponent of a bfloat16. All of them are 1 in infinities and NaN."""
 _NUMPY_TYPES: dict[int, Any] = {1: np.float32, 2: np.float64, 8: np.complex64, 18: np.complex128, 19: np.float16}
 """NumPy types, keyed by the number of the dtype in TensorFlow's enum DataType."""
 

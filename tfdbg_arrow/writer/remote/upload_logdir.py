@@ -25,6 +25,7 @@ _T = TypeVar("_T")
 _ATTEMPTS = 6
 """How often a request is tried before the store counts as unreachable."""
 _BACKOFF_S = 0.3
+"""Seconds before the second attempt. Each further pause is twice as long."""
 _WHY_NOT = {"recording": "may still be recording", "failed": "cannot be recovered"}
 
 

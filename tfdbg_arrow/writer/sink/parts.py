@@ -36,13 +36,16 @@ from tfdbg_arrow.storage.part_files import RowGroups, read_rows, seal_part
 from tfdbg_arrow.writer.memory import DEFAULT_SHARES
 
 TARGET_ROWS = 5_000_000
+"""Number of rows at which a merged part is closed. Bounds the parts of tables whose rows take few bytes."""
 
 TARGET_BYTES = 128 * 2**20
+"""Number of bytes at which a merged part is closed. Larger parts are fewer files, but take longer to write again."""
 
 MERGE_PARTS = 64
 """If a table has more small parts than this, they are merged while the run continues."""
 
 _LARGE = -1
+"""The level of a part that is not merged again."""
 _LARGE_AS_WRITTEN = 32
 """A new part is not merged if it has at least this many bytes: the target bytes of a merged part, divided by this
 number."""

@@ -41,13 +41,17 @@ from tfdbg_arrow.writer.sink.budget import Budget, split_in_two
 from tfdbg_arrow.writer.sink.parts import PartWriter
 
 _END_ATTEMPTS = 3
+"""How often a last write is tried, because a disk can fail for a moment."""
 _END_PAUSE_S = 0.1
+"""Seconds between these attempts. The program waits for them."""
 _PAUSE_S = 0.05
+"""Seconds between two checks during a pause whether the spool fills up."""
 _MAX_FLUSH_INTERVAL_S = 5.0
 """How many seconds a reader of a running recording may wait for healthy events. Bad values are written at once."""
 _INTERVAL_GROWTH = 1.5
 """With this growth of the interval, a program that runs for ten seconds is written four times, not ten times."""
 _WAIT_SLICE_S = 0.2
+"""Maximum number of seconds of one wait in the native core, which `close` does not wake."""
 
 
 class Sink:

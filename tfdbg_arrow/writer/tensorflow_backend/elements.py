@@ -22,9 +22,12 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.protobuf.debug_event_pb2 import TensorDebugMode
 
-_MAX_KEY = 2**63 - 1
+from tfdbg_arrow.schema.declaration import MAX_INT64
+
 _MANTISSA_BITS = 52
+"""Number of bits of a float64 below its exponent."""
 _EXPONENT_OF_SMALLEST = -1074
+"""The exponent of the smallest positive float64, which is 2**-1074."""
 
 
 @dataclass(frozen=True)
@@ -212,8 +215,8 @@ def _float64_magnitudes(tensor: Any) -> list[Any]:
     key = bits.signed(magnitude)  # has the same order as the values
     any_finite = tf.reduce_any(finite)
     # Do not use reduce_min(): GPUs have no kernel for it with int64.
-    least = tf.where(any_finite, -tf.reduce_max(tf.where(finite, -key, tf.constant(-_MAX_KEY, tf.int64))), zero)
-    most = tf.where(any_finite, tf.reduce_max(tf.where(finite, key, tf.constant(-_MAX_KEY, tf.int64))), zero)
+    least = tf.where(any_finite, -tf.reduce_max(tf.where(finite, -key, tf.constant(-MAX_INT64, tf.int64))), zero)
+    most = tf.where(any_finite, tf.reduce_max(tf.where(finite, key, tf.constant(-MAX_INT64, tf.int64))), zero)
     max_magnitude = tf.maximum(tf.abs(least), tf.abs(most))
     exponent = _exponent(max_magnitude)
     mean, stddev = (_unscaled(number, exponent) for number in _moments(_scaled(bits, tensor, exponent), finite))
@@ -292,6 +295,7 @@ def _from_key(key: Any) -> Any:
 
 
 NUM_BAD_KINDS = 3
+"""Number of kinds of bad elements: negative and positive infinities, and NaN. Their counts come first."""
 
 
 def bad_kinds(tensor: Any, *, name: str | None = None) -> Any:

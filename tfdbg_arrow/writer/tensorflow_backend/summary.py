@@ -52,6 +52,7 @@ from tfdbg_arrow.writer.tensorflow_backend.elements import (
 _COMPLEX_NUMBERS = (8, 18)
 _FLOAT_NUMBERS = tuple(reference.TENSORFLOW_DTYPES[name] for name in reference.HISTOGRAM_DTYPES)
 _STRING_NUMBER = 7
+"""The number of strings in TensorFlow's enum DataType."""
 _SHAPE_FLAG, _BAD_FLAG = int(Flag.SHAPE), int(Flag.BAD)
 _FLAGS = {
     TensorDebugMode.NO_TENSOR: int(Flag.COVERED),
