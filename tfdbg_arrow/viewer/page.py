@@ -11,10 +11,11 @@ from tfdbg_arrow.errors import BrokenPartError, QueryError, TfdbgArrowError
 from tfdbg_arrow.query import AboutRuns, Logdir, Run
 from tfdbg_arrow.query.asked_runs import ALL_RUNS, asked_runs, find_run, runs_by_first_bad
 from tfdbg_arrow.query.bad_runs import BadRuns
-from tfdbg_arrow.query.display.row_window import MAX_INDEX, Rows, Window, first_of_step
+from tfdbg_arrow.query.display.row_window import Rows, Window, first_of_step
 from tfdbg_arrow.query.display.tensor_window import TensorRow, read_tensor
 from tfdbg_arrow.query.recorded import KINDS
 from tfdbg_arrow.query.sql_sandbox import SandboxBusyError
+from tfdbg_arrow.schema.declaration import MAX_INT64
 from tfdbg_arrow.viewer.naming import run_labels
 
 MAX_TEXT = 10_000
@@ -315,7 +316,7 @@ def read_window(
     if step is not None:
         # If the step has no rows, the window starts after the last row and is empty.
         index = first_of_step(rows.logdir, rows.table, rows.index, step, run_id=run_id)
-        first, before = MAX_INDEX if index is None else index, None
+        first, before = MAX_INT64 if index is None else index, None
     elif first is None and before is None and place is None:
         shown = bad.next(-1) if focus is None else focus
         place = max(0, rows.window(first=shown or 0, limit=1).num_before - NUM_ABOVE)

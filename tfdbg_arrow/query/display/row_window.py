@@ -74,7 +74,7 @@ class Rows(Generic[Row]):
         """
         if limit < 1:
             raise QueryError(f"limit is {limit}, expected 1 or more.")
-        source, parameters = self._source(0, MAX_INDEX)
+        source, parameters = self._source(0, MAX_INT64)
         blocks: list[tuple[int, int]] = self.logdir.kept_rows(
             f"SELECT {self.index} - {self.index} % {BLOCK_SIZE} AS block, count(*) {source} GROUP BY 1 ORDER BY 1",
             parameters,
@@ -110,8 +110,8 @@ class Rows(Generic[Row]):
         """
         function, width = "max" if is_backwards else "min", BLOCK_SIZE
         low, end = (at - width, at) if is_backwards else (at + 1, at + 1 + width)
-        while end > 0 and low < MAX_INDEX:
-            source, parameters = self._source(max(low, 0), min(end, MAX_INDEX))
+        while end > 0 and low < MAX_INT64:
+            source, parameters = self._source(max(low, 0), min(end, MAX_INT64))
             ((index,),) = self.logdir.rows(f"SELECT {function}({self.index}) {source}", parameters)
             if index is not None:
                 return int(index)

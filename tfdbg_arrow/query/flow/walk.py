@@ -15,7 +15,6 @@ from tfdbg_arrow.query.flow.decisions import SELECTS, effect_of_decision, is_che
 from tfdbg_arrow.query.flow.graphs import BRANCHES, CHECKS, DISCRETE, LOOPS, NEVER_BAD, Call
 from tfdbg_arrow.query.flow.sinks import Sinks, effect_of_write
 from tfdbg_arrow.query.recorded import KINDS, Context, GraphTensor, Op, SiteVisit, TensorEvent
-from tfdbg_arrow.schema.declaration import MAX_INT64
 from tfdbg_arrow.schema.op_traits import CONTAINERS, DIVISIONS, PUTS_INTO_STORE
 
 SKIPPED_STEP = "a check found it, and the branch that would have used it did not run"

@@ -18,6 +18,8 @@ from tfdbg_arrow.query.display.row_window import Rows
 from tfdbg_arrow.query.keras_graphs import user_names
 from tfdbg_arrow.query.stacks import StackReader
 from tfdbg_arrow.viewer.page import (
+    DEFAULT_LIMIT,
+    MAX_LIMIT,
     NoSuchPageError,
     PageKind,
     Parameters,

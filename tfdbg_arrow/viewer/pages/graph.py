@@ -25,7 +25,7 @@ from tfdbg_arrow.query.keras_graphs import user_names
 from tfdbg_arrow.query.nonfinite_search import tensor_context
 from tfdbg_arrow.query.recorded import Context
 from tfdbg_arrow.query.stacks import StackReader
-from tfdbg_arrow.viewer.page import DEFAULT_LIMIT, NoSuchPageError, PageKind, Parameters, one_run
+from tfdbg_arrow.viewer.page import NoSuchPageError, PageKind, Parameters, one_run
 from tfdbg_arrow.viewer.source_text import Excerpt, read_excerpt
 
 DEFAULT_DEPTH = 2

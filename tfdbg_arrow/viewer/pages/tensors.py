@@ -7,10 +7,17 @@ from dataclasses import dataclass, replace
 from tfdbg_arrow.query import Logdir
 from tfdbg_arrow.query.display.tensor_window import SCOPES, SIDES, TensorFilter, TensorRow, tensors
 from tfdbg_arrow.query.wording import similar_text
-from tfdbg_arrow.viewer.page import PageKind, Parameters, RowsPage, one_run, read_graph_choices, read_texts, read_window
-
-DEFAULT_LIMIT = 100
-MAX_LIMIT = 1000
+from tfdbg_arrow.viewer.page import (
+    DEFAULT_LIMIT,
+    MAX_LIMIT,
+    PageKind,
+    Parameters,
+    RowsPage,
+    one_run,
+    read_graph_choices,
+    read_texts,
+    read_window,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
