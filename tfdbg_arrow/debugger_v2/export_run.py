@@ -256,7 +256,7 @@ class _ExecutionTensors:
         firsts: dict[int, int] = {}
         health = sorted(to_rows(self._health.between(first, end)), key=lambda row: row[2])
         for index, slot, event_index, device_id, *values in health:
-            # If a dump summarises only some outputs, it does not say which. The readers of a dump use the position as
-            # the slot.
+            # If a dump summarises only some outputs, it does not say which outputs. The readers of a dump use the
+            # position as the slot.
             output_slot = event_index - firsts.setdefault(index, event_index) if slot is None else slot
             self.measured[index, output_slot] = _Measured(event_index, device_id, values)

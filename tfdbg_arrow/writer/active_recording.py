@@ -456,7 +456,7 @@ def _end_at_exit() -> None:
     try:
         ending.outlived_program |= ending.active is not None or ending.is_running()
         disable()
-    except NonFiniteError as error:  # no code is left to catch it
+    except NonFiniteError as error:  # no code is left to catch the error
         sys.stderr.write(f"tfdbg_arrow: {error}\n")
     except KeyboardInterrupt:
         pass  # no code is left to interrupt; Python would print the error and ignore it

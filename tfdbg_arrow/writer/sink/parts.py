@@ -353,7 +353,7 @@ class PartWriter:
             if self._manifest.has_leftover:
                 self._leftovers.update(
                     entry.path for entry in entries
-                )  # readers may see a manifest line that names them
+                )  # a manifest line that names the parts may exist
             else:
                 self._discard(entries)
             raise
