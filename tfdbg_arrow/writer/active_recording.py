@@ -278,7 +278,7 @@ def _forget() -> None:
 def disable(*, wait: bool = True) -> None:
     """Ends the active recording and writes the remaining events.
 
-    If no recording is active, disable() waits until the previous recording is written, if there is one.
+    If no recording is active, disable() only waits until the previous recording has been written.
 
     Functions that were traced during the recording are traced again, without recording, at their next call. A thread of
     the recording writes the remaining events, and disable() waits for it. If a KeyboardInterrupt occurs meanwhile, it

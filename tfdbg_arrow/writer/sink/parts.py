@@ -168,7 +168,7 @@ class PartWriter:
 
         Args:
             removed: Paths of live parts.
-            tables: The new rows by table name. They are read once.
+            tables: The new rows by table name. The rows are read only once.
             spool_upto: The parts then hold the events before this event index; None means that nothing changes.
             is_recovery: Whether this completes the recovery of a killed process's spool.
 
