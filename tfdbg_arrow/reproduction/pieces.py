@@ -314,7 +314,7 @@ class PieceFinder:
         merged: dict[str, Value] = {}
         for at, op in ops:
             merged = {**(self._attributes(at.graph_id, op.op_name) or {}), **merged}
-        merged.pop("N", None)  # it belongs to the replaced ops
+        merged.pop("N", None)  # N belongs to the replaced ops
         if op_type == "_UnaryOpsComposition":
             merged["op_names"] = [op.op_type for _, op in ops]
         elif op_type.startswith("_Fused") and len(ops) > 1:

@@ -38,7 +38,7 @@ LIGHT = Colours(
     zero="#def5e5",
 )
 DARK = Colours(
-    sequential=LIGHT.sequential,  # the same, so that a colour has the same meaning on both backgrounds
+    sequential=LIGHT.sequential,  # a colour has the same meaning on both backgrounds
     diverging=("#8fc1ff", "#4d86cf", "#2c4f80", "#2a2f37", "#7d5216", "#c27f22", "#ffc66e"),
     bad="#e04060",
     zero="#27503f",

@@ -162,7 +162,7 @@ class _Sides:
     """The counts of negative and positive elements, in the same rows of magnitudes. Row 0 has the smallest magnitudes.
 
     Attributes:
-        first: The exponent of the power of two where row 0 begins. If `has_tail`, row 1 begins there.
+        first: The exponent of the power of two where row 0 begins or, with `has_tail`, where row 1 begins.
         width: Number of powers of two that a row covers. With `has_tail`, this number does not apply to row 0.
         has_tail: Whether row 0 has all magnitudes below `first`.
         negative: The counts of negative elements, with shape (columns, rows).

@@ -438,7 +438,7 @@ class GraphLinks:
         """Returns the link to the model graph with one scope and all scopes in it folded."""
         outer = {scope.scope_id: scope.outer_id for scope in model.open_scopes}
         closed = {scope_id}
-        for open_id in outer:  # a scope comes after the scope that contains it
+        for open_id in outer:  # an inner scope comes after its outer scope
             if outer[open_id] in closed:
                 closed.add(open_id)
         return self._scopes(tuple(open_id for open_id in model.open_ids if open_id not in closed))

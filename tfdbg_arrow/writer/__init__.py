@@ -16,4 +16,4 @@ settings. The other modules are, in the order of the data flow:
 
 from tfdbg_arrow.writer.address_space import load_pyarrow_sparingly
 
-load_pyarrow_sparingly()  # before a module of this package imports pyarrow
+load_pyarrow_sparingly()  # must run before a module of this package imports pyarrow

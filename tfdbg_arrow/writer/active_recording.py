@@ -278,7 +278,7 @@ def _forget() -> None:
 def disable(*, wait: bool = True) -> None:
     """Ends the active recording and writes the remaining events.
 
-    If no recording is active, disable() waits until the previous recording is written, if there is one.
+    If no recording is active, disable() only waits until the previous recording has been written.
 
     Functions that were traced during the recording are traced again, without recording, at their next call. A thread of
     the recording writes the remaining events, and disable() waits for it. If a KeyboardInterrupt occurs meanwhile, it
@@ -456,7 +456,7 @@ def _end_at_exit() -> None:
     try:
         ending.outlived_program |= ending.active is not None or ending.is_running()
         disable()
-    except NonFiniteError as error:  # no code is left to catch it
+    except NonFiniteError as error:  # no code is left to catch the error
         sys.stderr.write(f"tfdbg_arrow: {error}\n")
     except KeyboardInterrupt:
         pass  # no code is left to interrupt; Python would print the error and ignore it

@@ -44,7 +44,7 @@ def load_pyarrow_sparingly() -> None:
 
         pa.default_memory_pool()  # reads the variable
     finally:
-        del os.environ[_POOL_VARIABLE]  # the program and its children must not see it
+        del os.environ[_POOL_VARIABLE]  # the program and its children must not see the variable
 
 
 def check_room(*, spool_bytes: int) -> None:

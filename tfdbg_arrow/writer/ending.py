@@ -119,7 +119,7 @@ class Ending:
                 self.has_begun = True
                 self._write()
         except BaseException as error:
-            self._error = error  # wait() raises it
+            self._error = error  # wait() raises this error
         finally:
             self.recording = None
             self.outlived_program |= not threading.main_thread().is_alive()

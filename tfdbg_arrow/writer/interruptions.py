@@ -43,7 +43,7 @@ def finish(action: Callable[[], object]) -> None:
 
     while not is_over:
         try:
-            if not started:  # one call of C code starts the thread and notes it, so the thread never starts twice
+            if not started:  # one C call starts the thread and notes the start, so the thread never starts twice
                 started.extend(map(_thread.start_new_thread, [run], [()]))
             time.sleep(_PAUSE_S)
         except RuntimeError as error:

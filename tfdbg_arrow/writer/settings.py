@@ -477,7 +477,7 @@ def _check_logdir(path: Path) -> Path:
         marker = path / MARKER_NAME
         if marker.exists():
             parse_marker(marker.read_text("utf-8"), path=marker)
-        with tempfile.TemporaryFile(dir=path):  # its name is unique: several processes may do this at once
+        with tempfile.TemporaryFile(dir=path):  # a unique name, because several processes may do this at once
             pass
     except OSError as error:
         reason = error.strerror or error

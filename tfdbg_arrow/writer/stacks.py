@@ -234,7 +234,7 @@ class StackTable:
                 continue  # helper functions that AutoGraph made from one statement of the user
             last_line = frame.statement or location[:2]
             if frame.frame_id is None:
-                frame.frame_id = self._frame_ids.get((location, frame.columns))  # None if its row is new
+                frame.frame_id = self._frame_ids.get((location, frame.columns))  # None if the row of the frame is new
             frame_id = self._frame_id(location, frame.columns, new) if frame.frame_id is None else frame.frame_id
             frame_ids.append(frame_id)
         return frame_ids

@@ -199,7 +199,7 @@ class _Made:
     """The recorded tensors that some executions created."""
 
     def __init__(self, logdir: Engine, indexes: Sequence[int], *, run_id: str) -> None:
-        # With the range, DuckDB skips most of the table. With only the list, it does not.
+        # With the range, DuckDB skips most of the table. With only the list, DuckDB reads most of it.
         condition = (
             "run_id = ? AND execution_index >= ? AND execution_index <= ? "
             f"AND execution_index IN ({', '.join('?' * len(indexes))})"

@@ -126,8 +126,7 @@ def bad_ops(
 
 
 MAX_LISTED = 100
-"""Maximum number of inputs that are listed for an op. The same limit applies to the control inputs and the consumers.
-"""
+"""Maximum number of inputs that are listed for an op. The limit also applies to control inputs and consumers."""
 
 
 @dataclass(frozen=True)

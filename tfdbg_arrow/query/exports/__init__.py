@@ -213,7 +213,7 @@ def _choose_relations(
         what = f"table {unknown[0]!r} is unknown" if unknown else "no table is named"
         raise QueryError(f"{what}; there are {', '.join(relation_of)}.")
     if with_what_views_read:
-        for relation in reversed(relation_of.values()):  # a view comes after the views that read it
+        for relation in reversed(relation_of.values()):  # in reverse, a view comes after the views that read it
             if relation.view is not None and relation.name in complete:
                 complete.update(_read_by(relation.view))
     return tuple(

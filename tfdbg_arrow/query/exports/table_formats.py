@@ -46,7 +46,7 @@ ICEBERG_NAME = "tfdbg_arrow"
 _DATA_FILE = "part-000000.parquet"
 _CONVERSIONS = {"HUGEINT": FLAT["HUGEINT"]}
 _FINAL, _TEMPORARY = "tfdbg_arrow.final", "tfdbg_arrow.temporary"
-"""Properties for MovedFiles: the final location of the warehouse, and its temporary directory. They are not stored."""
+"""Properties for MovedFiles: the final location of the warehouse, and its temporary directory; not stored."""
 
 
 class DeltaExport(TableWriter):

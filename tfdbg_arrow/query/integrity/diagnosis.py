@@ -49,8 +49,8 @@ def doctor(
 ) -> Diagnosis:
     """Finds the problems of a logdir, or explains why a path is not a logdir.
 
-    doctor() compares every part of a local logdir with the SHA-256 in the manifest. For a URL, doctor() compares the
-    parts that it fetches.
+    Every part of a local logdir is compared with the SHA-256 in the manifest. For a URL, the fetched parts are
+    compared.
 
     Args:
         logdir: The path or URL. The path may be anything that exists.

@@ -99,14 +99,14 @@ class Verification(Displayed):
 def verify(logdir: str | Path, *, progress: Callable[[int, int], None] = lambda done, total: None) -> Verification:
     """Finds every changed, missing and extra byte of data in a local logdir, without changing the logdir.
 
-    verify() reads every live part, and compares the size, SHA-256, rows, event indexes and columns of the part with the
-    manifest and the format. verify() compares the manifests, the marker and the journals that wait for recovery with
-    their checksums. verify() also compares the existing files with the files that the manifests name. Files that a
-    killed process left are not damage.
+    The check reads every live part, and compares the size, SHA-256, rows, event indexes and columns of the part with
+    the manifest and the format. The check compares the manifests, the marker and the journals that wait for recovery
+    with their checksums. The check also compares the existing files with the files that the manifests name. Files that
+    a killed process left are not damage.
 
-    verify() cannot find deliberate changes that also adapt the manifest and the checksums. If a run was killed and is
-    not yet recovered, verify() cannot find lost lines at the end of the manifest. In the spool of such a run, verify()
-    cannot find changes of events and elements, because events and elements have no checksums.
+    The check cannot find deliberate changes that also adapt the manifest and the checksums. If a run was killed and is
+    not yet recovered, the check cannot find lost lines at the end of the manifest. In the spool of such a run, the
+    check cannot find changes of events and elements, because events and elements have no checksums.
 
     Args:
         logdir: The directory that a recording wrote. It may be in use.

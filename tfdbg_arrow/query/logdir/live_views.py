@@ -262,7 +262,7 @@ def mentioned(query: str) -> tuple[tuple[str, ...], tuple[View, ...]]:
         return tuple(_TABLES), public_views()
     words = set(_WORD.findall(text))
     views = set()
-    for view in reversed(public_views()):  # a view comes after the views that it reads
+    for view in reversed(public_views()):  # public_views() has a view after the views that it reads
         if view.name in words:
             views.add(view.name)
             words |= _words_of(view)

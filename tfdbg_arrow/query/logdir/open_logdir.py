@@ -136,7 +136,7 @@ class OpenLogdir(Statements, Engine):
 
     def interrupt(self) -> None:
         """Stops a query in another thread, which then gets a QueryError. Does nothing if no query runs."""
-        # Does not take the lock, because the running query holds it.
+        # interrupt() does not take the lock, because the running query holds the lock.
         with contextlib.suppress(duckdb.Error):
             self._connection.interrupt()
         for derived in list(self._derived):
@@ -211,7 +211,7 @@ class OpenLogdir(Statements, Engine):
             if scope is None:
                 scope = self._scopes[run_id] = self._restricted([run_id], loads=True)
                 if len(self._scopes) > _MAX_SCOPES:
-                    self._scopes.popitem(last=False)  # existing references to it stay usable
+                    self._scopes.popitem(last=False)  # existing references to the scope stay usable
             self._scopes.move_to_end(run_id)
             for other in list(self._scopes.values())[:-_MAX_LOADED_SCOPES]:
                 other._views.release()

@@ -210,7 +210,7 @@ class Statements(ABC):
             def batches() -> Iterator[pa.RecordBatch]:
                 try:
                     yield from source
-                except (OSError, pa.ArrowException) as error:  # Arrow raises DuckDB's errors as these types
+                except (OSError, pa.ArrowException) as error:  # the types in which Arrow raises DuckDB's errors
                     failures.append(error)
                     raise
 

@@ -99,7 +99,7 @@ def read_axis(
         logdir: The logdir.
         selection: The tensors.
         positions: The first position, and the position after the last. If the first is None, the range begins at the
-            start. If the second is None, it goes to the end.
+            start. If the second is None, the range goes to the end.
         name: The name of the axis; None means steps if any of the tensors has a step, otherwise executions.
     """
     condition, parameters = selection

@@ -233,7 +233,7 @@ class CompiledFunctions:
         if earlier_copy is not None:
             return earlier_copy
         edit = self._edit(function_name)
-        self._plain_copies[function_name] = function_name  # in case it calls itself
+        self._plain_copies[function_name] = function_name  # in case the function calls itself
         try:
             is_changed = self._copy_calls(edit)
             copy = edit.store(self._library, function_name + SUFFIX) if is_changed else function_name

@@ -208,7 +208,7 @@ class GraphDescriber:
         """Adds the rows of the new ops of a graph; returns the tensors of these ops that are to be recorded."""
         outputs = _Columns(_OUTPUT_COLUMNS)
         calls: list[Row] = []
-        # Lists of plain values: thousands of tuples would make Python's garbage collector run.
+        # Use lists of plain values, because thousands of tuples would make Python's garbage collector run.
         covered: list[Any] = []
         are_chosen: list[bool] = []
         tensors: list[list[Any]] = []

@@ -293,7 +293,7 @@ class ExecutedGraphs:
         with self._lock:
             # The taken graphs wait in this queue, so that an interruption loses nothing.
             self._graphs.extend(chain.from_iterable(map(operator.call, [self._optimizer.take_executed_graphs])))
-            if not self._is_writing:  # a signal handler or a finalizer can call this in _write_waiting()
+            if not self._is_writing:  # a signal handler or a finalizer can call write() in _write_waiting()
                 self._write_waiting()
 
     def _write_waiting(self) -> None:
@@ -318,7 +318,7 @@ class ExecutedGraphs:
     def _write_graph(self, executed_graph_id: int, nodes: Sequence[ExecutedNode]) -> None:
         """Adds the rows of the oldest waiting graph; `nodes` are its nodes without our own."""
         self._graphs_seen.update(node[3] for node in nodes)
-        if not nodes:  # all of its nodes are ours
+        if not nodes:  # all nodes of the graph are ours
             self._graphs.popleft()
             return
         inputs = _input_columns(nodes)

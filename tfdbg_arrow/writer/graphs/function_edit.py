@@ -248,7 +248,7 @@ class PlainFunctions:
         for function_def in definitions_within(function_name, read=self._library.function_def, inline=True):
             definitions[function_def.signature.name] = function_def
             has_own |= self._library.strip_function(function_def)
-            if "api_implements" in function_def.attr:  # TensorFlow may replace it by another function
+            if "api_implements" in function_def.attr:  # TensorFlow may call another function instead
                 return None
             if any(may_keep_state(node.op) and self._library.keeps_state(node.op) for node in function_def.node_def):
                 return None

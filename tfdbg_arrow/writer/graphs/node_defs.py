@@ -115,7 +115,7 @@ def _attribute_value(value: Any) -> object:
     """Converts an AttrValue to an object for JSON.
 
     A tensor becomes its dtype, its shape and whether it is bad. A small tensor of integers also keeps its elements,
-    because they are axes, sizes or positions.
+    because such elements are axes, sizes or positions.
     """
     kind = value.WhichOneof("value")
     if kind is None:

@@ -125,7 +125,7 @@ def hook_graph_ops(observation: Observation, patches: Patches) -> None:
 
         return create_op_helper
 
-    # TensorFlow has stored the op's stack by then, so that this function is not in it.
+    # TensorFlow has stored the op's stack by then, so that this function is not in the stack.
     patches.put(framework_ops.Graph, "_create_op_helper", make_create_op_helper)
 
 

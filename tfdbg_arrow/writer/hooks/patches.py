@@ -69,7 +69,7 @@ class AfterImport(importlib.abc.MetaPathFinder):
 
     Args:
         names: The names of the modules.
-        tell: The function. The function is not called any more after remove().
+        tell: The function to call. After remove(), it is not called any more.
     """
 
     _loaders: ClassVar[weakref.WeakSet[importlib.abc.Loader]] = weakref.WeakSet()

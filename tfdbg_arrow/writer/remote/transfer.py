@@ -214,7 +214,7 @@ class RemoteRun:
         if self.holds(entry):
             self._sent.add(entry.path)
             self._settle()
-        else:  # replaced while it was being sent
+        else:  # the part was replaced while it was being sent
             self._condemn(entry.path)
 
     def postpone(self, entry: ManifestEntry) -> None:

@@ -84,7 +84,7 @@ def check_remote(
 ) -> RemoteSettings | None:
     """Returns the settings of a recording to a URL; None if the logdir is a path.
 
-    check_remote() does not contact the store. The arguments have the same meaning as those of enable().
+    The function does not contact the store. The arguments have the same meaning as those of enable().
 
     Raises:
         SettingError: A value is not valid.
@@ -160,7 +160,7 @@ class Uploader:
             OSError: The local logdir cannot be created.
             LogdirError: The store refuses the recording.
         """
-        os.makedirs(self._local, mode=0o700, exist_ok=True)  # the spool may already be in it
+        os.makedirs(self._local, mode=0o700, exist_ok=True)  # the spool may already be in the directory
         self._local.chmod(0o700)
         self._lock_file = lock_directory(self._local)
         self._thread.start()
@@ -213,7 +213,7 @@ class Uploader:
                     return
                 removed = [entry.path for entry in drop.removed]
                 excess -= sum(self._local_bytes.get(path, 0) for path in removed)
-            # This calls `note_change`. The files of restored parts are not local.
+            # drop() calls `note_change`. The files of restored parts are not local.
             parts.drop(removed, drop.restored)
             with self._condition:
                 for entry in drop.restored:
@@ -305,7 +305,7 @@ class Uploader:
                     return
             except Exception as error:
                 num_failures += 1
-                is_refusal = not self._first_answer.is_set() and _is_refusal(error)  # `start` raises it
+                is_refusal = not self._first_answer.is_set() and _is_refusal(error)  # `start` raises the error
                 self._error = error
                 self._first_answer.set()
                 is_new = num_failures == 1 and time.monotonic() - told_s > _TELL_AGAIN_S

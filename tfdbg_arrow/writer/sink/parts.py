@@ -171,7 +171,7 @@ class PartWriter:
 
         Args:
             removed: Paths of live parts.
-            tables: The new rows by table name. They are read once.
+            tables: The new rows by table name. The rows are read only once.
             spool_upto: The parts then hold the events before this event index; None means that nothing changes.
             is_recovery: Whether this completes the recovery of a killed process's spool.
 
@@ -356,7 +356,7 @@ class PartWriter:
             if self._manifest.has_leftover:
                 self._leftovers.update(
                     entry.path for entry in entries
-                )  # readers may see a manifest line that names them
+                )  # a manifest line that names the parts may exist
             else:
                 self._discard(entries)
             raise

@@ -493,7 +493,7 @@ class Pace:
             begin, timeout_s = time.monotonic(), min(rest, _WAIT_SLICE_S)
             if self._recorder.wait(timeout_s, self._flush_rows):
                 return True
-            if time.monotonic() - begin < timeout_s / 2:  # it returned early because enough records wait
+            if time.monotonic() - begin < timeout_s / 2:  # the wait ended early because enough records wait
                 return False
         return False
 

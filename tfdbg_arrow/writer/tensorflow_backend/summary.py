@@ -83,7 +83,7 @@ def measure_array(array: npt.NDArray[Any], *, mode: TensorDebugMode) -> npt.NDAr
     """
     row = shape_row(array.shape)
     if mode.measures_health and array.dtype != np.object_:
-        core = importlib.import_module("tfdbg_arrow.writer.native._core")  # an installation may lack it
+        core = importlib.import_module("tfdbg_arrow.writer.native._core")  # an installation may lack the core
         number = reference.TENSORFLOW_DTYPES[array.dtype.name]
         elements = np.ascontiguousarray(array, array.dtype.newbyteorder("=")).reshape(-1).view(np.uint8)
         if mode is TensorDebugMode.FULL_NUMERICS or (array.size == 1 and number in _FLOAT_NUMBERS):
