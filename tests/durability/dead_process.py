@@ -88,7 +88,7 @@ class DeadProcess:
     def row(self, table: str, **columns: Any) -> int:
         """Appends a row of a table. Returns the offset where it begins."""
         offset = self.files.rows.size()
-        assert self.files.rows.append("rows", table, [columns])
+        assert self.files.rows.append("columns", table, {name: [value] for name, value in columns.items()})
         return offset
 
     def mark(self, event_index: int) -> int:

@@ -41,10 +41,12 @@ class TestDamage:
 
     def test_rows_that_do_not_match_a_table_are_left_out_and_counted(self, process: DeadProcess) -> None:
         append = process.files.rows.append
-        append("rows", "execution", [{"event_index": 1}])
-        append("rows", "nonsense", [{"event_index": 1}])
-        append("rows", "mark", "nonsense")
-        append("rows", "mark", ["nonsense", {"nonsense": 1}, {"event_index": "x"}])
+        append("columns", "execution", {"event_index": [1]})
+        append("columns", "nonsense", {"event_index": [1]})
+        append("columns", "mark", "nonsense")
+        append("columns", "mark", {"event_index": [1, 2], "label": ["a"]})
+        append("columns", "mark", {"nonsense": [1]})
+        append("columns", "mark", {"event_index": ["x"]})
         append("nonsense")
         append("tail", 0, "nonsense")
         process.mark(1)

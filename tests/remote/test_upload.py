@@ -394,5 +394,5 @@ class TestUploadOfLogdir:
         recording.uploader.close()
 
     def test_the_error_for_a_path_that_is_not_a_logdir(self, tmp_path: Path) -> None:
-        with pytest.raises(LogdirError, match="is not a logdir"):
+        with pytest.raises(LogdirError, match="is an empty directory"):
             upload_logdir(tmp_path, directory())

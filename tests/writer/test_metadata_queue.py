@@ -76,3 +76,14 @@ def test_unknown_columns_are_reported(tmp_path: Path) -> None:
 @pytest.mark.parametrize("columns", [{}, {"depth": 1}, {"depth": [1], "stack_trace_id": []}, {"depth": [], "x": "ab"}])
 def test_invalid_columns_have_no_rows(columns: Mapping[str, object]) -> None:
     assert rows_of_columns(columns) == []
+
+
+def test_rows_with_other_columns_become_one_table(tmp_path: Path) -> None:
+    given = Queue(tmp_path)
+    frame = {"source_file_id": 1, "file_path": "a", "lineno": 2, "func": "f", "owner": "user"}
+    given.queue.append("device", [])
+    given.queue.append("stack_frame", [{**frame, "stack_frame_id": 1}, {**frame, "stack_frame_id": 2, "code": "x"}])
+    given.queue.append_columns("stack_frame", {name: [value] for name, value in {**frame, "stack_frame_id": 3}.items()})
+    ((table, rows),) = given.taken()
+    assert table == "stack_frame"
+    assert [(row["stack_frame_id"], row["code"]) for row in rows] == [(1, None), (2, "x"), (3, None)]

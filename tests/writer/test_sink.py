@@ -477,7 +477,7 @@ class TestFailures:
 
     def test_a_callback_that_raises_does_no_harm(self, tmp_path: Path) -> None:
         recording = Recording(tmp_path, on_failure=_raise).start()
-        recording.sink.append("device", [{}])
+        recording.sink.append("device", [{"device_id": None}])
         recording.sink.flush()
         recording.close()
         assert recording.rows("capture_stat", "stat", "subject") == [("failed", "table device")]

@@ -357,34 +357,30 @@ def arrow_table(name: str, columns: Mapping[str, pa.Array], *, num_rows: int, ru
 
 
 def checked_tables(
-    name: str, rows: Sequence[Mapping[str, object]], *, run_id: str, failures: Failures
-) -> Iterator[pa.Table]:
-    """Yields tables of the valid rows, and counts the invalid rows as failures.
-
-    The other arguments are those of `metadata_table`.
-    """
-    if not rows:
-        return
-    try:
-        yield metadata_table(name, rows, run_id=run_id)
-    except Exception as error:
-        if len(rows) == 1:
-            failures.add(f"table {name}", error, num_events=1)
-            return
-        for row in rows:  # convert each row separately to find the valid rows
-            yield from checked_tables(name, [row], run_id=run_id, failures=failures)
-
-
-def checked_column_tables(
     name: str, columns: Mapping[str, Sequence[object]], *, run_id: str, failures: Failures
 ) -> Iterator[pa.Table]:
-    """Does the same as `checked_tables` for rows that are given as columns of equal length."""
+    """Yields tables of the valid rows, which are given as columns of equal length.
+
+    Invalid rows are counted as failures. The other arguments have the same meaning as in `metadata_table`.
+    """
     try:
         table = column_table(name, columns, run_id=run_id)
     except Exception:
-        yield from checked_tables(name, rows_of_columns(columns), run_id=run_id, failures=failures)
+        for row in rows_of_columns(columns):  # keep the valid rows
+            given = {key: value for key, value in row.items() if value is not None}
+            try:
+                yield metadata_table(name, [given], run_id=run_id)
+            except Exception as error:
+                failures.add(f"table {name}", error, num_events=1)
     else:
-        yield table
+        if table.num_rows:
+            yield table
+
+
+def columns_of_rows(rows: Sequence[Mapping[str, object]]) -> dict[str, list[object]]:
+    """Converts rows into columns of equal length; a value that a row lacks becomes None."""
+    names = dict.fromkeys(key for row in rows for key in row)
+    return {name: [row.get(name) for row in rows] for name in names}
 
 
 def rows_of_columns(columns: Mapping[str, object]) -> list[Mapping[str, object]]:
@@ -434,7 +430,6 @@ def metadata_table(name: str, rows: Sequence[Mapping[str, object]], *, run_id: s
         ValueError: A column does not exist, or a column that is not nullable is NULL.
         pa.ArrowException: A value does not have the type of its column.
     """
-    names = {key for row in rows for key in row}
-    if not names:
-        names = {"run_id"}  # the table needs one column that gives the number of rows
-    return column_table(name, {key: [row.get(key) for row in rows] for key in names}, run_id=run_id)
+    # The length of a column gives the number of rows.
+    columns = columns_of_rows(rows) or {"run_id": [None] * len(rows)}
+    return column_table(name, columns, run_id=run_id)

@@ -24,7 +24,7 @@ from tfdbg_arrow.errors import BrokenPartError, LogdirError
 from tfdbg_arrow.schema import TABLES
 from tfdbg_arrow.spool.call_join import CallJoin
 from tfdbg_arrow.spool.circular_buffer import CircularBuffer, Retention
-from tfdbg_arrow.spool.convert import EVENT_TABLES, Converter, checked_tables, rows_of_columns
+from tfdbg_arrow.spool.convert import EVENT_TABLES, Converter, checked_tables, columns_of_rows, rows_of_columns
 from tfdbg_arrow.spool.failures import Failures
 from tfdbg_arrow.spool.journal import JournalReader, recording_facts
 from tfdbg_arrow.spool.names import GraphLinks, Names, TensorNode
@@ -169,7 +169,8 @@ class _Recovery:
             self._last_wall_time_ns = self._paths.journal.stat().st_mtime_ns
         tables: dict[str, Iterable[pa.Table]] = {**pieces}
         for table, table_rows in rows.items():
-            if data := list(checked_tables(table, table_rows, run_id=self._run_id, failures=self._failures)):
+            columns = columns_of_rows(table_rows)
+            if data := list(checked_tables(table, columns, run_id=self._run_id, failures=self._failures)):
                 tables[table] = data
         for table, with_values in kept.items():
             tables[table] = self._values(table, header, converter, with_values)
@@ -181,7 +182,8 @@ class _Recovery:
         self._failures.note_repeats()
         stats = [self._stat(**note) for note in self._failures.take_notes()]
         stats.append(self._stat(stat="recovered", subject="events", reason=_REASON, num_events=num_events))
-        yield from checked_tables("capture_stat", stats, run_id=self._run_id, failures=self._failures)
+        columns = columns_of_rows(stats)
+        yield from checked_tables("capture_stat", columns, run_id=self._run_id, failures=self._failures)
 
     def _note(self, path: Path, what: str, count: int) -> None:
         self._failures.note("failed", f"spool/{path.name}", f"damaged entries in the journal of {what}: {count}", None)
@@ -203,10 +205,6 @@ class _Recovery:
                 self._failures.note("failed", f"spool/{self._paths.rows.name}", reason, None)
                 break
             match entry.data:
-                case ["rows", str(table), list(entry_rows)] if table in _ROW_TABLES:
-                    if entry.offset >= self._progress.by_table.get(table, 0):
-                        rows.setdefault(table, []).extend(row for row in entry_rows if isinstance(row, dict))
-                        num_rows += len(entry_rows)
                 case ["columns", str(table), dict(columns)] if table in _ROW_TABLES:
                     if entry.offset >= self._progress.by_table.get(table, 0):
                         entry_rows = rows_of_columns(columns)

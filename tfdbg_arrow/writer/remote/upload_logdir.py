@@ -15,7 +15,7 @@ from tfdbg_arrow.storage.disk import locked_directory
 from tfdbg_arrow.storage.layout import MARKER_NAME, is_part_name, manifest_path, part_directory, spool_paths
 from tfdbg_arrow.storage.location import RemoteDirectory, described, is_final
 from tfdbg_arrow.storage.manifest import ManifestEntry, live_parts, manifest_changes, run_ids
-from tfdbg_arrow.storage.marker import parse_marker
+from tfdbg_arrow.storage.marker import check_logdir
 from tfdbg_arrow.storage.part_files import check_part
 from tfdbg_arrow.storage.retries import repeated
 from tfdbg_arrow.writer.recover import recover
@@ -43,7 +43,6 @@ def upload_logdir(
     remote: RemoteDirectory,
     *,
     remove: bool = False,
-    on_part: Callable[[ManifestEntry], None] | None = None,
 ) -> tuple[UploadedRun, ...]:
     """Sends every run of a logdir; parts that are already at the URL are not sent again.
 
@@ -51,14 +50,13 @@ def upload_logdir(
         local: The local logdir.
         remote: The remote logdir; it is created if missing, and may hold other runs.
         remove: Whether to remove the local runs once they are at the URL, and also the logdir if nothing else is in it.
-        on_part: Called for each part that was sent.
 
     Raises:
         LogdirError: The path is not a logdir, is in use, or the URL cannot be written.
         FormatVersionError: One of the logdirs has another MAJOR version.
         BrokenPartError: A part does not match its manifest, or is missing both locally and at the URL.
     """
-    _check_local(local)
+    check_logdir(local)
     with locked_directory(local):
         for spooled in recover(local):
             if spooled.state != "recovered":
@@ -70,7 +68,7 @@ def upload_logdir(
         if not runs:
             raise LogdirError(f"{local} has no run to send; give the directory that a recording wrote.")
         _repeated(remote, lambda: mark_remote(remote))
-        sent = tuple(_upload_run(local, remote, run_id=run_id, on_part=on_part) for run_id in runs)
+        sent = tuple(_upload_run(local, remote, run_id=run_id) for run_id in runs)
         if remove:
             for run_id in runs:
                 _remove_run(local, run_id=run_id)
@@ -94,21 +92,7 @@ def remove_run_if_empty(remote: RemoteDirectory, *, run_id: str) -> bool:
     return True
 
 
-def _check_local(local: Path) -> None:
-    marker = local / MARKER_NAME
-    try:
-        text = marker.read_text(encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise LogdirError(
-            f"{local} is not a logdir of tfdbg_arrow: {MARKER_NAME} cannot be read ({error.strerror}); give the "
-            "directory that a recording wrote."
-        ) from error
-    parse_marker(text, path=marker)
-
-
-def _upload_run(
-    local: Path, remote: RemoteDirectory, *, run_id: str, on_part: Callable[[ManifestEntry], None] | None
-) -> UploadedRun:
+def _upload_run(local: Path, remote: RemoteDirectory, *, run_id: str) -> UploadedRun:
     there = _repeated(remote, lambda: _remote_parts(remote, run_id=run_id))
     manifest = local / manifest_path(run_id)
     text = manifest.read_text(encoding="utf-8", errors="replace")
@@ -123,16 +107,11 @@ def _upload_run(
     run = RemoteRun(there)
     for change in changes:
         run.change(change.removed, change.added)
-    unsent = {entry.path: entry for entry in run.unsent()}
-    for entry in unsent.values():
+    for entry in run.unsent():
         _check_part(local, entry, remote=remote)
     transfer = Transfer(run, run_id=run_id, local=local, remote=remote)
     while _repeated(remote, transfer.step):
-        still_unsent = {entry.path for entry in run.unsent()}
-        for path in [path for path in unsent if path not in still_unsent]:
-            entry = unsent.pop(path)
-            if on_part is not None:
-                on_part(entry)
+        pass
     live = live_parts(text, run_id=run_id, path=manifest)
     _repeated(remote, lambda: _remove_strays(remote, live, run_id=run_id))
     sent = [entry for entry in live if entry not in there]

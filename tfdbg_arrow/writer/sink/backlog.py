@@ -5,15 +5,14 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from typing import TypeVar
 
 import pyarrow as pa
 
-from tfdbg_arrow.spool.convert import checked_column_tables, checked_tables, rows_of_columns
+from tfdbg_arrow.spool.convert import checked_tables, columns_of_rows, rows_of_columns
 from tfdbg_arrow.spool.failures import Failures
 from tfdbg_arrow.spool.journal import Journal
 from tfdbg_arrow.spool.records import ValueReader
@@ -31,7 +30,6 @@ Redact = Callable[[str, Sequence[Mapping[str, object]]], Sequence[Mapping[str, o
 """A function of (table, rows) that returns the rows after redaction."""
 OnWritten = Callable[[ManifestEntry], None]
 """Called with a part once it is written."""
-_T = TypeVar("_T")
 _ROWS_AN_ENTRY = 1_000
 """Number of rows per entry of the journal."""
 
@@ -154,7 +152,6 @@ class MetadataQueue:
         self._failures = failures
         self._redact = redact
         self._journal = journal
-        self._rows: list[tuple[str, Mapping[str, object]]] = []
         self._columns: list[tuple[str, Columns]] = []
         self.taken_upto = 0
         # Reentrant, because a finalizer may append while the same thread does.
@@ -166,27 +163,20 @@ class MetadataQueue:
         The rows are mappings from column name to value, without `run_id`, and without a `wall_time` that follows from
         `wall_time_ns`.
         """
-        if self._redact is not None:
-            rows = self._redact(table, rows)
-        with self._lock:
-            for start in range(0, len(rows), _ROWS_AN_ENTRY):
-                self._journal.append(*_journal_entry(table, rows[start : start + _ROWS_AN_ENTRY]))
-            at_once(partial(self._rows.extend, [(table, row) for row in rows]), *notes)
+        self.append_columns(table, columns_of_rows(rows), *notes)
 
     def append_columns(self, table: str, columns: Columns, /, *notes: Callable[[], object]) -> None:
         """Does the same as `append` for many rows, without the cost of one dictionary per row."""
-        num_rows = len(next(iter(columns.values())))
         if self._redact is not None:
-            self.append(table, rows_of_columns(columns), *notes)
-            return
+            columns = columns_of_rows(self._redact(table, rows_of_columns(columns)))
         with self._lock:
-            for start in range(0, num_rows, _ROWS_AN_ENTRY):
+            for start in range(0, _num_rows(columns), _ROWS_AN_ENTRY):
                 piece = {name: values[start : start + _ROWS_AN_ENTRY] for name, values in columns.items()}
                 self._journal.append("columns", table, piece)
             at_once(partial(self._columns.append, (table, columns)), *notes)
 
     def __len__(self) -> int:
-        return len(self._rows) + len(self._columns)
+        return len(self._columns)
 
     def take(self, num_events: int) -> Iterator[tuple[str, pa.Table, int]]:
         """Yields the rows added since the last call, as (table name, table, end offset in the journal).
@@ -203,30 +193,26 @@ class MetadataQueue:
             self.append("capture_stat", [{**place, **note} for note in notes])
         with self._lock:
             self.taken_upto = upto = self._journal.size()
-            taken, self._rows = self._rows, []
-            taken_columns, self._columns = self._columns, []
-        for table, pieces in _grouped(taken_columns).items():
-            joined = {name: list(chain.from_iterable(piece[name] for piece in pieces)) for name in pieces[0]}
-            for data in checked_column_tables(table, joined, run_id=self._run_id, failures=self._failures):
-                yield table, data, upto
-        for table, rows in _grouped(taken).items():
-            for data in checked_tables(table, rows, run_id=self._run_id, failures=self._failures):
+            taken, self._columns = self._columns, []
+        by_table: dict[str, list[Columns]] = {}
+        for table, columns in taken:
+            by_table.setdefault(table, []).append(columns)
+        for table, pieces in by_table.items():
+            for data in checked_tables(table, _joined(pieces), run_id=self._run_id, failures=self._failures):
                 yield table, data, upto
 
 
-def _journal_entry(table: str, rows: Sequence[Mapping[str, object]]) -> tuple[str, str, object]:
-    """Returns the journal entry for rows; if all rows have the same columns, it holds columns, which are shorter."""
-    names = rows[0].keys()
-    if len(rows) == 1 or any(row.keys() != names for row in rows):
-        return "rows", table, rows
-    return "columns", table, {name: [row[name] for row in rows] for name in names}
+def _num_rows(columns: Columns) -> int:
+    return len(next(iter(columns.values()), ()))
 
 
-def _grouped(entries: Iterable[tuple[str, _T]]) -> dict[str, list[_T]]:
-    by_table: dict[str, list[_T]] = {}
-    for table, entry in entries:
-        by_table.setdefault(table, []).append(entry)
-    return by_table
+def _joined(pieces: Sequence[Columns]) -> Columns:
+    """Joins the rows of pieces; a column that a piece lacks becomes None in its rows."""
+    names = dict.fromkeys(name for piece in pieces for name in piece)
+    return {
+        name: list(chain.from_iterable(piece[name] if name in piece else [None] * _num_rows(piece) for piece in pieces))
+        for name in names
+    }
 
 
 class SpoolUse:
