@@ -1,4 +1,4 @@
-"""Test that questions about a logdir of ten million tensors give the right answers within the limits."""
+"""Test that questions about a logdir with ten million tensors get the right answers within the limits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 NUM_ROWS = 10_000_000
 MAX_CPU_S = 60
-"""Eight times the CPU time of the slowest question. A join without a key takes more, or fills the disk."""
+"""Eight times the CPU time of the slowest question. A join without a key takes longer or fills the disk."""
 
 
 def test_questions_to_ten_million_tensors(tmp_path: Path) -> None:
