@@ -1,4 +1,4 @@
-"""Builds small logdirs for tests. A few lines describe a history. All other columns get default values."""
+"""Builds small logdirs for tests. A test only sets the columns that matter. All other columns get default values."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def counts(
 
 
 def counts_of(elements: Iterable[float]) -> dict[str, Any]:
-    """Returns the health columns that FULL_HEALTH measures of a vector."""
+    """Returns the health columns that FULL_HEALTH measures for a vector."""
     array = np.array(elements, np.float64)
     finite = array[np.isfinite(array)]
     return counts(
@@ -66,7 +66,7 @@ def counts_of(elements: Iterable[float]) -> dict[str, Any]:
 
 
 def numerics(*elements: float, dtype: str = "float32") -> dict[str, Any]:
-    """Returns the health columns that FULL_NUMERICS measures of a vector."""
+    """Returns the health columns that FULL_NUMERICS measures for a vector."""
     finite = np.array(elements, np.float64)[np.isfinite(elements)]
     magnitudes: dict[str, float] = {}
     if finite.size:
@@ -87,7 +87,7 @@ NEG_INF = counts(neg_inf=1, pos=1)
 
 
 class GraphBuilder:
-    """One graph. The order in which ops are added is their creation order."""
+    """One graph. Its ops count as created in the order in which a test adds them."""
 
     def __init__(self, run: RunBuilder, graph_id: int, name: str) -> None:
         self.run = run
@@ -220,9 +220,9 @@ class ExecutedBuilder:
         """Adds a node.
 
         Args:
-            of: The program's graph of the op that the node stands for. None means the graph of the optimized graph.
-            op: The program's op that the node stands for. None means the op of the same name, unless the node was
-                `made_for` another op or has no graph.
+            of: The program's graph that contains the op of the node. None means the graph of the optimized graph.
+            op: The program's op that the node stands for. None means the op with the name of the node. If the node was
+                `made_for` another op or has no graph, None means no op.
         """
         of = of or self.graph
         op = name if op is None and of is not None and made_for is None else op
@@ -285,7 +285,7 @@ class RunBuilder:
         self.add("device", device_id=0, device_name=CPU)
 
     def add(self, table_name: str, **values: Any) -> None:
-        """Adds a row. Columns that are not given are NULL, or 0 or empty if they are not nullable."""
+        """Adds a row. Other columns are NULL. If such a column is not nullable, it is 0, empty or false."""
         columns = {column.name: column for column in table(table_name).columns}
         assert set(values) <= set(columns), set(values) - set(columns)
         row = {name: None if column.nullable else _DEFAULTS[column.type] for name, column in columns.items()}
@@ -297,7 +297,7 @@ class RunBuilder:
         return GraphBuilder(self, graph_id, name)
 
     def executed(self, graph: GraphBuilder | None = None) -> ExecutedBuilder:
-        """Adds an optimized graph, whose nodes stand for the ops of a graph of the program."""
+        """Adds an optimized graph. Its nodes stand for the ops of one of the program's graphs."""
         self._num_executed += 1
         return ExecutedBuilder(self, self._num_executed - 1, graph)
 
@@ -305,7 +305,7 @@ class RunBuilder:
         """Adds a stack trace and returns its ID.
 
         Args:
-            frames: Frames (file_path, lineno, func, code, owner), innermost first.
+            frames: The frames as (file_path, lineno, func, code, owner), innermost frame first.
         """
         stack_id = self._num_stacks
         self._num_stacks += 1
@@ -412,7 +412,7 @@ class RunBuilder:
         return self.eager(execution, health, tensor_id=tensor_id)
 
     def external(self, tensor_id: int, health: Mapping[str, Any], *, execution: int) -> int:
-        """Adds a row for an eager tensor from outside. `execution` is its first user."""
+        """Adds a row for an eager tensor from outside. `execution` is the first execution that takes it."""
         return self._tensor_row(scope="external", execution_index=execution, tensor_id=tensor_id, device_id=0, **health)
 
     def _tensor_row(self, **values: Any) -> int:
@@ -451,7 +451,10 @@ class RunBuilder:
         return logdir
 
     def _set_executed_graphs(self) -> None:
-        """Sets the optimized graph for the rows of each step: the graph that has the most of their names and types."""
+        """Sets the optimized graph for the rows of each step.
+
+        This is the graph whose nodes match the names and types of the most rows.
+        """
         nodes: dict[int, dict[tuple[Any, ...], str]] = {}
         for node in self.rows["executed_op"]:
             place = node["graph_id"], node["call_site"], node["op_name"] or node["node_name"]

@@ -48,7 +48,7 @@ def series(
     is_loop: bool = False,
     role: str | None = None,
 ) -> Build:
-    """Returns a program that runs one op once for each tensor: in one call for each, or in the iterations of a loop."""
+    """Returns a program that runs one op once for each tensor: in separate calls, or in the iterations of a loop."""
 
     def build(run: RunBuilder) -> None:
         one = run.graph(graph).op(op_name, op_type, role=role)
@@ -72,7 +72,7 @@ def reads_of_variables(*, frozen: Iterable[float], trained: Iterable[float]) -> 
 
 
 def update(*, sizes: Iterable[float], of: float, role: str | None = None) -> Build:
-    """Returns a program that reads a variable and subtracts from it, once for each size of the update."""
+    """Returns a program that reads a variable and subtracts an update from it, once for each of the sizes."""
 
     def build(run: RunBuilder) -> None:
         graph = run.graph("train").op("variable", "Placeholder", dtypes=["resource"])
@@ -86,7 +86,7 @@ def update(*, sizes: Iterable[float], of: float, role: str | None = None) -> Bui
 
 
 def descent(*, gradients: Iterable[float], rate: float, of: float) -> Build:
-    """Returns a program that applies gradients to a variable by ResourceApplyGradientDescent."""
+    """Returns a program that applies gradients to a variable with ResourceApplyGradientDescent."""
 
     def build(run: RunBuilder) -> None:
         graph = run.graph("train").op("variable", "Placeholder", dtypes=["resource"]).op("rate", "Const")
@@ -101,10 +101,12 @@ def descent(*, gradients: Iterable[float], rate: float, of: float) -> Build:
 
 
 def adam(contents: Iterable[float], *, missing: str = "", is_capture: bool = True) -> Build:
-    """Returns a program that applies gradients by ResourceApplyAdam, with the means of the variable at each read.
+    """Returns a program that applies gradients with ResourceApplyAdam.
 
     Args:
-        missing: `execution` if the second-to-last execution is not recorded, `dropped` if tensors were dropped.
+        contents: The mean of the variable at each read.
+        missing: `execution` means that the second-to-last execution is not recorded. `dropped` means that tensors were
+            dropped.
         is_capture: Whether all calls read the same variable.
     """
 
@@ -142,7 +144,7 @@ def graphs(names: Iterable[str], *, num_calls: int = 1) -> Build:
 
 
 def product(op_type: str, tensors: Iterable[Mapping[str, Any]], *, of: Mapping[str, Any]) -> Build:
-    """Returns a program that runs an op on another tensor. The op runs once for each of its output `tensors`."""
+    """Returns a program that runs an op on the tensor `of`. The op runs once for each of its output `tensors`."""
 
     def build(run: RunBuilder) -> None:
         graph = run.graph("model").op("before", "Relu").op("x", op_type, inputs=["before"])
@@ -358,7 +360,7 @@ def many(run: RunBuilder) -> None:
 
 @pytest.mark.slow
 def test_finding_the_origin_among_many_bad_tensors_takes_little_memory(tmp_path: Path) -> None:
-    """After the first NaN, nearly every tensor of a training is bad. A join of them all would have millions of rows."""
+    """After the first NaN, nearly every tensor of a training is bad. A join of all bad tensors has millions of rows."""
     run = RunBuilder("run-a")
     run.eager_op("Log", INF, tensor_id=0)
     for tensor_id in range(1, 8000):
@@ -449,9 +451,9 @@ def test_the_alert_view_has_the_alerts_of_all_rules_with_default_parameters(tmp_
 
 
 def findings(found: Alerts) -> list[tuple[object, ...]]:
-    """Returns alerts in a comparable form.
+    """Returns alerts in a form that can be compared.
 
-    Values are rounded, because the last digits of a mean or a norm depend on the order of the sum. Values are texts,
+    Values are rounded, because the last digits of a mean or a norm depend on the order of summation. Values are texts,
     because NaN is not equal to itself.
     """
     return [(*dataclasses.astuple(replace(alert, value=0.0)), f"{alert.value:.9g}") for alert in found.alerts]
@@ -506,7 +508,7 @@ TENSORS = st.builds(
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[dict[str, Any]]:
-    """Generates the tensors of an op: a repeated list of a few tensors, and some additional tensors at the end."""
+    """Generates the tensors of an op: a list of a few tensors that is repeated, followed by some other tensors."""
     common = draw(st.lists(TENSORS, min_size=1, max_size=4))
     return common * draw(st.integers(1, 12)) + draw(st.lists(TENSORS, max_size=3))
 
@@ -613,7 +615,7 @@ def test_errors_for_unknown_rules_parameters_and_runs(tmp_path: Path) -> None:
 
 
 def test_a_value_that_the_mode_does_not_measure_is_shown_as_a_question_mark(tmp_path: Path) -> None:
-    """CURT_HEALTH records whether a tensor is bad, but not how many of its elements are."""
+    """CURT_HEALTH records whether a tensor is bad, but not how many elements are bad."""
     run = RunBuilder("run-a")
     graph = run.graph("f").op("x", "Log")
     unknown = {name: None for name in NAN if name.startswith("num_")}

@@ -1,4 +1,4 @@
-"""Test which runs of a logdir a question is about: the newest run, with the other processes of its program."""
+"""Test which runs a question is about: the newest run and the runs of the other processes of its program."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FORK_SERVER = '["python", "-c", "from multiprocessing.forkserver import main; ma
 def run_of(
     run_id: str, health: dict[str, Any] = CLEAN, *, start_s: int, end_s: int | None, **columns: Any
 ) -> RunBuilder:
-    """Returns a run with one tensor, recorded from `start_s` to `end_s`. `end_s` is None if it did not end cleanly."""
+    """Returns a run with one tensor, recorded from `start_s` to `end_s`. If `end_s` is None, it did not end cleanly."""
     run = RunBuilder(
         run_id,
         wall_time_ns=START_NS + start_s * SECOND,
@@ -40,7 +40,7 @@ def run_of(
 
 @pytest.fixture
 def fixed(tmp_path: Path) -> Path:
-    """A logdir with a run that went bad, and a later run of the fixed program."""
+    """Returns a logdir with a bad run, and a later run of the program in which the bug was fixed."""
     run_of("z-old", NAN, start_s=0, end_s=10).write(tmp_path)
     return run_of("a-new", start_s=20, end_s=30).write(tmp_path)
 

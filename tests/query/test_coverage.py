@@ -1,4 +1,4 @@
-"""Test coverage, which lists the parts of a history that were not recorded."""
+"""Test coverage, which lists what a recording did not examine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .builder import CLEAN, NAN, RunBuilder
 
 
 def history() -> RunBuilder:
-    """Returns a run with a recorded plain graph and an unrecorded XLA graph with three outputs that could be bad."""
+    """Returns a run of two graphs. The graph that XLA compiled has three unrecorded outputs that could be bad."""
     run = RunBuilder("run-a")
     plain = run.graph("plain").op("Log", inputs=()).op("Shape", dtypes=("int32",), not_recorded="dtype")
     compiled = run.graph("compiled").op("Exp", not_recorded="xla")
@@ -69,7 +69,7 @@ def test_integer_outputs_and_changed_functions_leave_the_coverage_complete(tmp_p
 
 
 def test_references_to_variables_leave_the_coverage_complete(tmp_path: Path) -> None:
-    """The tensors that ops write to the memory are recorded, so every value of a reference is recorded."""
+    """The tensors that ops write to a variable are recorded, so all values of a reference to it are recorded."""
     run = RunBuilder("run-a")
     graph = run.graph("tf.Graph").op("VariableV2", not_recorded="reference").op("Enter", not_recorded="control_flow")
     graph.op("Shape", dtypes=("int32",), not_recorded="dtype")

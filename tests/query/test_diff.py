@@ -1,4 +1,4 @@
-"""Test diff: compare two small histories that differ in one thing, and check the first divergence."""
+"""Test diff: compare two small runs that differ in one fact, and check the first divergence."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Health = Mapping[str, Any]
 
 
 def keep(run: RunBuilder, event_index: int, values: np.ndarray[Any, Any], dtype: str | None = None) -> int:
-    """Adds the elements of a tensor to a run and returns event_index."""
+    """Adds the elements of a tensor to a run, and returns the event_index of the tensor."""
     run.add(
         "tensor_value",
         event_index=event_index,
@@ -54,7 +54,7 @@ def pair(tmp_path: Path) -> Pair:
 
 
 def place(found: Diff) -> tuple[object, ...]:
-    """Returns the kind of the divergence, and its op, iteration and step in run A."""
+    """Returns the kind of the divergence, and the op, iteration and step of its tensor in run A."""
     side = found.divergence.a
     return found.divergence.kind, side.op_name or side.op_type, side.iteration, side.step
 
@@ -304,7 +304,7 @@ def test_elements_are_compared_if_both_runs_recorded_them(tmp_path: Path) -> Non
         graph = run.graph("f").op("x", "Placeholder").op("Mul", inputs=["x"])
         graph.function("__inference_f_1", ["x"])
         call = run.execution("__inference_f_1", graph=graph)
-        # The counts are equal, so that only the elements differ.
+        # The counts of both runs are equal, so only the elements differ.
         values = np.array([[1.0, 2.0], [3.0, last]], np.float32)
         health = {**counts(pos=4), "rank": 2, "shape": [2, 2]}
         keep(run, run.tensor(graph, "x", health, execution=call), np.ones((2, 2), np.float32))

@@ -26,9 +26,10 @@ EVIL = "<script>alert(1)</script>\x1b[31m'\"&"
 
 
 class Text(HTMLParser):
-    """The text of HTML, and its tags.
+    """Reads the text and the tags of HTML.
 
-    An unclosed tag is an error. An attribute other than style is an error too, except in the shapes of a drawing.
+    An unclosed tag is an error. An attribute other than `style` is also an error, unless it belongs to a shape of a
+    drawing.
     """
 
     def __init__(self, html: str) -> None:
@@ -72,7 +73,7 @@ def good_run() -> RunBuilder:
 
 
 def answers(logdir: Logdir) -> Iterator[Any]:
-    """Yields an answer of each public class."""
+    """Yields one answer for each public class of answers."""
     found = logdir.first_nonfinite()
     yield found
     assert found.inputs[0].health is not None

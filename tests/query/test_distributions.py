@@ -1,4 +1,4 @@
-"""Test distributions against a plain computation over the elements, and its answers on damaged and unmeasured rows."""
+"""Test `distributions` against a plain computation over the elements, and on damaged and unmeasured rows."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def measured(elements: list[float], *, has_histogram: bool = True) -> dict[str, 
 
 @dataclasses.dataclass
 class Tensor:
-    """A tensor of the plain computation."""
+    """A tensor for the plain computation."""
 
     op: int
     step: int | None
@@ -69,7 +69,7 @@ def write(path: Path, tensors: list[Tensor]) -> Path:
 
 
 def plain(tensors: list[Tensor]) -> dict[int, Counter[object]]:
-    """Returns the expected contents of each step: elements by sign and power of two, and elements in no bucket."""
+    """Returns the expected numbers of each step: elements by sign and power of two, and elements in no bucket."""
     steps: dict[int, Counter[object]] = {}
     for tensor in tensors:
         if tensor.step is None:
@@ -86,7 +86,7 @@ def plain(tensors: list[Tensor]) -> dict[int, Counter[object]]:
 
 
 def by_step(found: Distributions) -> dict[int, Counter[object]]:
-    """Returns an answer in the form of the plain computation."""
+    """Returns an answer in the form that `plain` returns."""
     assert found.bucket_width == 1
     steps: dict[int, Counter[object]] = {}
     for index, column in enumerate(found.columns):
@@ -117,7 +117,8 @@ def test_the_sums_are_those_of_the_elements(
         return
     found = distributions(path, pattern, max_buckets=3000)
     expected = plain(selected)
-    if not expected:  # no tensor has a step, so the columns are executions; graph tensors of this run have none
+    # Without steps, the columns are executions. The graph tensors of this run have no execution.
+    if not expected:
         assert (found.axis, found.columns) == ("execution", ())
         return
     assert found.axis == "step"
@@ -160,7 +161,7 @@ def test_columns_and_buckets_can_cover_several_steps_and_powers(tmp_path: Path) 
     path = write(tmp_path, [Tensor(0, step, [2.0**step, -(2.0**-step)], True) for step in range(10)])
     found = distributions(path, max_columns=3, max_buckets=5, positions=(2, 8))
     assert [(column.first, column.last) for column in found.columns] == [(2, 3), (4, 5), (6, 7)]
-    # From 2**-7 to 2**7: 15 powers in 5 buckets.
+    # The 15 powers from 2**-7 to 2**7 are in 5 buckets.
     assert (found.exponents, found.bucket_width) == ((-7, -4, -1, 2, 5), 3)
     assert found.bounds(4) == (32.0, 256.0)
     assert found.positive == ((0, 0, 0, 2, 0), (0, 0, 0, 1, 1), (0, 0, 0, 0, 2))

@@ -1,4 +1,4 @@
-"""Test where bad values end (in a variable, a result, a metric, or nowhere) and which op is to blame."""
+"""Test where bad values end up (in a variable, a result, a metric, or nowhere), and which op is to blame."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from .builder import CLEAN, INF, NAN, NEG_INF, GraphBuilder, RunBuilder, counts
 
 
 class Step:
-    """A training step: `gradient` overflows, IsFinite checks it, and `cond` applies it or lowers the scale."""
+    """A training step. `gradient` overflows, IsFinite checks it, and `cond` applies it or lowers the scale."""
 
     def __init__(self, run: RunBuilder, *, with_check: bool = True, gradient_type: str = "Mul") -> None:
         self.run = run
@@ -115,7 +115,7 @@ def test_in_a_skipped_step_only_an_overflow_is_expected(
 
 
 def _choice(run: RunBuilder, branch_op: str, *, trace: str = "f", is_nan: bool = True) -> None:
-    """Adds a call of a function that returns a constant for a NaN, and otherwise the result of a branch."""
+    """Adds a call of a function that returns a constant for a NaN, and the result of a branch for other values."""
     graph = run.graph("f").op("x", "Placeholder").op("mean", "Mean", ["x"])
     graph.op("IsNan", inputs=["mean"], dtypes=("bool",), not_recorded="dtype").op("cond", "If", ["IsNan", "mean"])
     zero = run.graph("zero").op("m", "Placeholder").op("made", "Const").function(f"__zero_{trace}", ["m"], ["made"])
@@ -214,7 +214,7 @@ class ScaledStep(Step):
         return event
 
     def add_stack(self, *frame: str) -> None:
-        """Gives the op that skips the step a stack with one frame."""
+        """Adds a stack with one frame to the op that skips the step."""
         file_path, owner = frame
         stack = self.run.stack((file_path, 1, "apply", None, owner))
         (cond,) = (row for row in self.run.rows["graph_op"] if row["op_name"] == "cond")
@@ -330,7 +330,7 @@ def test_the_command_exits_with_0_if_all_bad_values_are_expected(tmp_path: Path)
 
 
 class Training:
-    """A training function with an argument `x` and a variable `w`. Tests add its ops and then call it."""
+    """A training function with an argument `x` and a variable `w`. Tests add ops and then call the function."""
 
     def __init__(self, run: RunBuilder) -> None:
         self.run = run
@@ -340,7 +340,7 @@ class Training:
     def op(
         self, name: str, op_type: str, inputs: list[str], health: dict[str, object] | None, *, role: str = "forward"
     ) -> Training:
-        """Adds an op. A health of None means that the op has no output."""
+        """Adds an op. If the health is None, the op has no output."""
         self.graph.op(name, op_type, inputs, dtypes=("float32",) if health else ())
         self.run.rows["graph_op"][-1]["role"] = role
         if health:
@@ -453,11 +453,12 @@ def masked_scores(
 
     Args:
         run: The run.
-        made: (op type, dtype of its input) for each op that makes the mask, from the argument on.
+        made: (op type, dtype of its input) for each op that makes the mask, beginning with the op that takes the
+            argument.
         log: The health of the logarithm.
         user: The op that takes the logarithm.
-        scores: The health of the other tensor that this op takes.
-        softmax: The health of the result of the function.
+        scores: The health of the other tensor that `user` takes.
+        softmax: The health of the function's result.
     """
     graph = run.graph("step").op("x", "Placeholder").op("given", "Placeholder", dtypes=(made[0][1],))
     names, dtypes = (
@@ -513,7 +514,7 @@ def test_the_logarithm_of_other_zeros_and_ones_is_no_literal(facts: dict[str, An
 
 
 def test_the_sum_of_the_logarithms_of_zeros_and_ones_is_no_mask(tmp_path: Path) -> None:
-    """The probabilities of an event and of its opposite can be 0 and 1."""
+    """An event can have the probability 0, and its opposite then has the probability 1."""
     run = RunBuilder("run-a")
     graph = run.graph("step").op("p", "Placeholder").op("opposite", "Sub", ["p"]).op("log", "Log", ["p"])
     graph.op("other", "Log", ["opposite"]).op("sum", "AddV2", ["log", "other"]).function("__step", ["p"], ["sum"])
@@ -675,7 +676,7 @@ def test_the_answer_has_the_layer_and_the_calling_functions(tmp_path: Path) -> N
 
 
 def test_a_bad_gradient_of_a_single_skipped_update_is_expected(tmp_path: Path) -> None:
-    """The program checks gradients with numpy and applies only finite ones."""
+    """The program checks gradients with NumPy, and applies only finite gradients."""
 
     def training(run: RunBuilder, *gradients: dict[str, object]) -> RunBuilder:
         line = run.stack(("/home/me/train.py", 5, "step", "tape.gradient(loss, w)", "user"))
@@ -708,7 +709,7 @@ def test_a_bad_gradient_of_a_single_skipped_update_is_expected(tmp_path: Path) -
 def test_a_search_may_reject_bad_values(
     calls: Sequence[tuple[dict[str, object], str | None]], is_harmless: bool, tmp_path: Path
 ) -> None:
-    """A line search compares each finite objective with the best objective, and tries another step after a bad one."""
+    """A line search compares each finite objective with the best one. After a bad objective, it tries another step."""
     run = RunBuilder("run-a")
     _search(run, calls, source="while True:\n    trial = objective(w - step * g)\n    np.isfinite(trial)\n")
     assert answer(run, tmp_path) == ("exp", *(("absorbed", REJECTED) if is_harmless else ("result", None)))
@@ -762,11 +763,11 @@ def _search(
     has_gradient: bool = False,
     source: str = "",
 ) -> None:
-    """Adds calls of a function from one line, which is line 2 of a file.
+    """Adds calls of a function from line 2 of a file.
 
     Args:
         run: The run.
-        calls: For each call, the health of the result, and the type of the op that took the result.
+        calls: For each call, the health of its result and the type of the op that took this result.
         shape: The shape of the result.
         writes: Whether the function writes to a variable.
         has_gradient: Whether the program takes the gradient of the function.
@@ -845,7 +846,7 @@ def test_the_origin_in_an_input_pipeline_is_found_from_its_element(tmp_path: Pat
 
 
 class Classifier:
-    """A function of `x`. Its `log` is bad, and its `choice` is an integer or a boolean made from `log`."""
+    """A function of `x` whose op `log` is bad. The op `choice` computes an integer or a boolean from `log`."""
 
     def __init__(self, op_type: str, health: dict[str, object], *, dtype: str = "int64", is_used: bool = True) -> None:
         self.run = RunBuilder("run-a")
@@ -923,7 +924,7 @@ def test_the_reason_names_a_function_that_ran_unrecorded(tmp_path: Path) -> None
 
 
 def failing_step(run: RunBuilder, *, error_type: str) -> RunBuilder:
-    """Adds a step that fails in `solve`, before the step computes the update of the variable."""
+    """Adds a step that fails in the op `solve`, before it computes the update of the variable."""
     graph = run.graph("step").op("x", "Placeholder").op("w", "Placeholder", dtypes=("resource",))
     graph.op("root", "MatrixSquareRoot", ["x"]).op("solve", "MatrixSolve", ["root"]).op("scaled", "Mul", ["solve"])
     graph.op("update", "AssignSubVariableOp", ["w", "scaled"], dtypes=()).function("__step", ["x", "w"])
@@ -954,13 +955,13 @@ def guarded_training(
     weights_after: dict[str, object] = CLEAN,
     error_type: str = "InvalidArgumentError",
 ) -> RunBuilder:
-    """Adds a step in which a guard and an update both take a gradient that may be bad.
+    """Adds calls of a step. In the step, a guard and an update take a gradient that may be bad.
 
     Args:
         run: The run.
         lines: The stack of each call.
         failed: The calls in which the guard raises an error. In other calls, the gradient is healthy.
-        weights_after: The health of the weights that the calls without an error read.
+        weights_after: The health of the weights that calls without an error read.
         error_type: The type of the error.
     """
     graph = run.graph("step").op("w", "Placeholder", dtypes=("resource",)).op("read", "ReadVariableOp", ["w"])
@@ -984,7 +985,7 @@ def guarded_training(
 
 
 def test_a_value_in_a_call_whose_error_the_program_caught_did_no_harm(tmp_path: Path) -> None:
-    """Between the calls, TensorFlow may trace the function again, and then calls it through other frames."""
+    """TensorFlow may trace the function again between the calls. It then calls the function through other frames."""
     caught = guarded_training(RunBuilder("a"))
     assert answer(caught, tmp_path) == ("gradient", "absorbed", CAUGHT_ERROR)
     assert [bad.expected_reason for bad in nonfinite(tmp_path)] == [CAUGHT_ERROR]
@@ -1007,7 +1008,7 @@ def test_a_value_in_a_call_with_an_error_may_have_done_harm(difference: dict[str
 
 
 def unfollowed(run: RunBuilder, *, returns: dict[str, object]) -> RunBuilder:
-    """Adds a loss with a logarithm of 0. A function that was not recorded takes the logarithm."""
+    """Adds a loss with a logarithm of 0. A function that was not recorded takes this logarithm."""
     graph = run.graph("step").op("x", "Placeholder").op("log", "Log", ["x"]).op("loop", "While", ["log"])
     run.add(
         "graph_call", graph_id=graph.graph_id, op_name="loop", attribute="body", function_name="Defun", is_inline=True
@@ -1029,7 +1030,7 @@ def test_a_value_that_cannot_be_followed_is_expected_if_everything_that_left_is_
 
 
 def masked_logarithm(run: RunBuilder) -> RunBuilder:
-    """`where` leaves out the logarithm of 0, but not its infinite gradient."""
+    """Adds a loss in which `where` leaves out the logarithm of 0, but not the infinite gradient of this logarithm."""
     step = Training(run).op("log", "Log", ["x"], NEG_INF).op("loss", "SelectV2", ["x", "log"], CLEAN)
     step.op("reciprocal", "Reciprocal", ["x"], INF, role="gradient")
     run.rows["graph_op"][-1] |= {"forward_graph_id": step.graph.graph_id, "forward_op_name": "log"}
@@ -1040,7 +1041,7 @@ def masked_logarithm(run: RunBuilder) -> RunBuilder:
 
 @pytest.mark.slow
 def test_every_answer_gives_a_tensor_the_same_effect(tmp_path: Path) -> None:
-    """The gradient of the logarithm belongs to the logarithm, in whichever direction an answer looks."""
+    """All answers treat the gradient of the logarithm as a part of the logarithm, back and forward."""
     logdir = masked_logarithm(RunBuilder("a")).write(tmp_path)
     first = first_nonfinite(logdir)
     assert (first.op_name, first.effect) == ("log", "variable")
@@ -1056,7 +1057,7 @@ def test_every_answer_gives_a_tensor_the_same_effect(tmp_path: Path) -> None:
 
 
 def pipeline(run: RunBuilder, *, op_type: str, dtype: str = "float32") -> RunBuilder:
-    """A bad array goes through a tf.data pipeline into a step."""
+    """Adds a step that takes a bad array through a tf.data pipeline."""
     graph = run.graph("step").op("iterator", "Placeholder", dtypes=("resource",), not_recorded="dtype")
     graph.op("w", "Placeholder", dtypes=("resource",), not_recorded="dtype")
     graph.op("next", "IteratorGetNext", ["iterator"]).op("made", op_type, ["next"], dtypes=(dtype,))

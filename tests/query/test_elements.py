@@ -1,4 +1,4 @@
-"""Test decoding recorded bytes into elements against NumPy."""
+"""Test against NumPy that recorded bytes are decoded into the right elements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Test queries on graphs that TensorFlow's optimizer changed: fused, folded, merged and created ops."""
+"""Test queries on graphs that TensorFlow's optimizer changed: it fused, folded, merged and created ops."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def first(run: RunBuilder, tmp_path: Path) -> NonFinite:
 
 
 def reason(run: RunBuilder, event_index: int, tmp_path: Path) -> Explanation:
-    """Returns the explanation of a tensor of a run that was written before."""
+    """Returns the explanation of a tensor. The run must have been written before."""
     explanation = read_reasons(tmp_path / "logdir", event_index, run_id=run.run_id).explanation
     assert explanation is not None
     return explanation
@@ -95,7 +95,7 @@ class TestFused:
 
 
 def test_an_op_merged_into_an_identical_op_has_its_value(tmp_path: Path) -> None:
-    """TensorFlow computes `a` and `b` once, as `a`. The bad value of `b` is traced back to `a`."""
+    """TensorFlow computes `a` and `b` as one op, `a`. The bad value of `b` is traced back to `a`."""
     run = RunBuilder("run-a")
     graph = run.graph("f").op("x", "Placeholder").op("a", "Log", ["x"]).op("b", "Log", ["x"])
     graph.op("sum", "Neg", ["b"]).function("f", ["x"], ["sum"])
@@ -120,7 +120,7 @@ def test_an_input_has_the_constant_of_the_program_where_tensorflow_kept_an_equal
 
 @pytest.mark.parametrize("function", ["Sqrt", "Pow"])
 def test_a_division_in_a_chain_of_functions_divides_one(function: str, tmp_path: Path) -> None:
-    """The zeros of a root follow from those of its argument, and those of a power from the quotient."""
+    """The zeros of a root are those of its argument. The zeros of a power follow from the quotient."""
     run = RunBuilder("run-a")
     graph = run.graph("f").op("x", "Placeholder").op("one", "Const").op("two", "Const")
     graph.op("root", function, ["x", "two"] if function == "Pow" else ["x"])
@@ -207,7 +207,7 @@ def test_bad_constants_are_not_said_to_be_made_by_one_op_if_another_may_have_mad
 
 
 def test_constant_factors_that_were_multiplied_in_advance(tmp_path: Path) -> None:
-    """For (x * 1e30) * 1e30, TensorFlow runs x * Inf. The constant is no output of the product that it stands for."""
+    """For (x * 1e30) * 1e30, TensorFlow runs x * Inf. The constant Inf is not the output of the program's product."""
     run = RunBuilder("run-a")
     graph = run.graph("f").op("x", "Placeholder").op("a", "Const").op("mul", "Mul", ["x", "a"])
     graph.op("out", "Mul", ["mul", "a"]).function("f", ["x"], ["out"])
@@ -242,7 +242,7 @@ def test_the_finite_elements_before_an_op_that_removes_signs_are_not_known(
 
 
 def nested(site: str) -> tuple[RunBuilder, int]:
-    """Returns a run where `outer` calls `inner`, which TensorFlow inlined, and the event_index of the op in `inner`."""
+    """Returns a run in which TensorFlow inlined a call of `inner` into `outer`, and the event_index of the inner op."""
     run = RunBuilder("run-a")
     inner = run.graph("inner").op("a", "Placeholder").op("neg", "Neg", ["a"]).function("inner", ["a"], ["neg"])
     outer = run.graph("outer").op("x", "Placeholder").op("log", "Log", ["x"]).op("call", "PartitionedCall", ["log"])
@@ -322,7 +322,7 @@ def test_an_iteration_uses_the_values_of_the_previous_one(tmp_path: Path) -> Non
         assert found.is_complete
         return [(source.op_name, source.iteration) for source in found.events]
 
-    assert sources_of(events[0]) == [(None, None)]  # the argument, from outside
+    assert sources_of(events[0]) == [(None, None)]  # the argument, which came from outside
     assert sources_of(events[1]) == [("exp", 0)]
     assert sources_of(events[2]) == [("exp", 1)]
     assert sources_of(last) == [("exp", 2)]
@@ -338,7 +338,7 @@ def test_an_iteration_uses_the_values_of_the_previous_one(tmp_path: Path) -> Non
 
 
 def test_sources_come_from_the_optimized_graph_that_produced_the_rows(tmp_path: Path) -> None:
-    """If there is a gradient, TensorFlow keeps both ops. Otherwise it fuses them."""
+    """TensorFlow keeps both ops if there is a gradient. Otherwise, it fuses the two ops."""
     run = RunBuilder("run-a")
     graph = run.graph("f").op("x", "Placeholder").op("Softmax", inputs=["x"]).op("Log", inputs=["Softmax"])
     graph.function("f", ["x"], ["Log"])
@@ -365,7 +365,7 @@ def test_invalid_lists_of_dtypes_are_ignored(tmp_path: Path) -> None:
 
 
 def test_queries_end_on_cyclic_graphs(tmp_path: Path) -> None:
-    """A logdir from somebody else can contain arbitrary edges."""
+    """A logdir from an untrusted source can have arbitrary edges."""
     run = RunBuilder("run-a")
     graph = run.graph("f").op("x", "Placeholder").op("log", "Log", ["x"]).op("exp", "Exp", ["log"])
     graph.op("neg", "Neg", ["exp"]).function("f", ["x"], ["neg"])
@@ -403,7 +403,7 @@ def test_dtypes_that_no_recorder_wrote(text: str | None, expected: tuple[str | N
 
 
 def chain(op_types: tuple[str, ...], taken: dict[str, Any], made: dict[str, Any]) -> tuple[RunBuilder, int]:
-    """Returns a run in which one op ran in place of a chain of ops, and the event_index of the op's output."""
+    """Returns a run in which one op replaced a chain of ops, and the event_index of the op's output."""
     run = RunBuilder("run-a")
     graph = run.graph("f").op("argument", "Placeholder").op("x", "RandomUniform", ["argument"]).op("one", "Const")
     before = "x"
@@ -507,7 +507,7 @@ def test_a_cast_of_a_constant_that_was_computed_in_advance_is_no_maker(is_folded
 
 @pytest.mark.parametrize("epsilon", [False, True])
 def test_the_reciprocal_of_a_root_is_the_division_of_the_program(epsilon: bool, tmp_path: Path) -> None:
-    """TensorFlow ran x / sqrt(v) as x * rsqrt(v), even where the program adds an epsilon of 0 to the root."""
+    """TensorFlow ran x / sqrt(v) as x * rsqrt(v), even if the program adds an epsilon of 0 to the root."""
     run = RunBuilder("run-a")
     graph = run.graph("f").op("x", "Placeholder").op("v", "Square", ["x"]).op("root", "Sqrt", ["v"])
     divisor = "root"
@@ -546,7 +546,7 @@ def test_the_reciprocal_of_a_root_is_the_division_of_the_program(epsilon: bool, 
     ("rate", "product", "is_known"),
     [
         (counts(pos=3), counts(nan=1, pos=2), True),
-        (counts(neg=1, pos=2), counts(nan=1, pos=2), False),  # the sign of the quotient is not known
+        (counts(neg=1, pos=2), counts(nan=1, pos=2), False),  # the sign of the quotient is unknown
         (counts(zero=1, pos=2), counts(nan=1, zero=1, pos=1), False),
         (counts(pos=3), counts(nan=1, pos_inf=1, pos=1), False),  # the product overflowed
     ],
@@ -583,7 +583,7 @@ def test_a_quotient_that_is_scaled_before_it_is_computed(
     )
     with tfdbg_arrow.open_logdir(tmp_path / "logdir") as logdir:
         causes = {hop.event_index for hop in logdir.provenance(root, run_id=run.run_id).hops if hop.role == "cause"}
-    assert causes == {events["v"], events["x"] - 1}  # the row of the argument stands for x
+    assert causes == {events["v"], events["x"] - 1}  # the second one is the row of the argument, which stands for x
 
 
 ZERO_BY_0 = "0 / 0: the divisor has 1 zero, the dividend 1 zero, and 0 / 0 is NaN."
@@ -609,7 +609,7 @@ BY_CONSTANT = (
 def test_a_constant_that_is_divided_in_advance_is_no_quotient(
     x: dict[str, Any], constant: dict[str, Any], dtype: str, user: str, said: str, tmp_path: Path
 ) -> None:
-    """TensorFlow turned a * (x / c), where a and c are constants, into x * (a / c)."""
+    """TensorFlow replaced a * (x / c) by x * (a / c), because a and c are constants."""
     run = RunBuilder("run-a")
     graph = run.graph("f").op("x", "Placeholder").op("a", "Const").op("c", "Const", dtypes=(dtype,))
     graph.op("divisor", "Cast", ["c"]).op("ratio", "RealDiv", ["x", "divisor"])
@@ -716,7 +716,7 @@ def row_of(values: np.ndarray) -> Any:
 
 
 CHAINS = [
-    # log(exp(x) - 1): an infinity of Exp or of the difference would become +Inf or NaN.
+    # The program is log(exp(x) - 1). An infinity of Exp or of the difference would become +Inf or NaN.
     (("Exp", "Sub", "Log"), counts(neg_inf=1, neg=1, pos=1), "Log", "Log of 0: 1 of 3 elements is 0"),
     (("Exp", "Sub", "Log"), counts(pos_inf=1, pos=2), "Exp", "Overflow in Exp: its inputs are finite, "),
     (("Log", "Square"), counts(pos_inf=1, pos=2), "Log", None),

@@ -1,4 +1,4 @@
-"""Test windows of executions: filters, and the health of the tensors that each execution made."""
+"""Test windows of executions: their filters, and the health of the tensors that each execution made."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ EVERYTHING = ExecutionFilter()
 
 @pytest.fixture(scope="module")
 def logdir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Logdir]:
-    """Returns a logdir with the ops 0, 1 and 3 and the calls 2 and 4.
+    """Returns a logdir with five executions: the ops 0, 1 and 3, and the calls 2 and 4.
 
-    Op 1 has a bad input from outside, call 2 has bad tensors inside, op 3 is bad, and call 4 was not recorded.
+    Op 1 has a bad input from outside. Call 2 has bad tensors inside. Op 3 is bad. Call 4 was not recorded.
     """
     run = RunBuilder("run-a")
     graph = run.graph("Step").op("x", "Log").op("y", "Neg", ["x"]).function("__inference_Step_9", [], ["y"])
@@ -86,7 +86,7 @@ def test_a_row_describes_the_outputs_of_its_execution(logdir: Logdir) -> None:
     mul, add, step, split, forward = executions(logdir, EVERYTHING, run_id="run-a").window().rows
     assert (mul.devices, mul.is_call, mul.is_bad, mul.num_outputs) == ((CPU,), False, False, 1)
     assert (mul.source.file_path, mul.source.lineno) == ("/me/train.py", 7)
-    # The first user of a tensor from outside did not make this tensor.
+    # The execution that first used a tensor from outside did not make the tensor.
     assert (add.is_bad, add.num_recorded_outputs) == (False, 1)
     assert (step.graph_name, step.is_call, step.num_inside, step.num_bad_inside) == ("Step", True, 2, 2)
     assert (step.num_recorded_outputs, step.outputs) == (0, ())

@@ -1,4 +1,4 @@
-"""Test that Parquet, CSV, DuckDB and SQLite exports have the rows of the logdir when other programs read them."""
+"""Test that other programs read the rows of a logdir from its exports as Parquet, CSV, DuckDB and SQLite."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def logdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def exports(logdir: Path) -> dict[str, Path]:
-    """Exports the logdir in every format and returns the paths by format."""
+    """Exports the logdir in every format, and returns the path of each export by format."""
     targets = {name: logdir.parent / f"exported.{name}" for name in FORMATS}
     for name, target in targets.items():
         export(logdir, target, format=name, tables=["all"])
@@ -76,7 +76,7 @@ def exports(logdir: Path) -> dict[str, Path]:
 
 
 def plain(value: Any) -> Any:
-    """Returns a value of a logdir as it appears in a flat format."""
+    """Returns a value of a logdir in the form that it has in a flat format."""
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(map(str, value)) + "]"
     if isinstance(value, float):
@@ -90,7 +90,7 @@ def sorted_rows(rows: Iterable[Iterable[Any]]) -> list[tuple[Any, ...]]:
 
 @dataclass(frozen=True)
 class Own:
-    """A table or view as read from the logdir."""
+    """A table or view that was read from the logdir."""
 
     columns: tuple[str, ...]
     types: tuple[str, ...]
@@ -162,7 +162,7 @@ class TestParquet:
 
 
 def unquoted(text: str | None) -> str | None:
-    """Returns a text from a CSV file without the protective apostrophe."""
+    """Returns a text from a CSV file without the apostrophe that protects against formulas."""
     return text[1:] if text is not None and text.startswith("'") else text
 
 
@@ -277,8 +277,8 @@ class TestSQLite:
             views = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'view'")}
             assert connection.execute("SELECT count(*) FROM alert").fetchone()[0] > 0
             sizes = connection.execute("SELECT DISTINCT json_array_length(shape) FROM tensor_health").fetchall()
-        # TensorFlow's libraries contain an SQLite without a square root. Python uses it once these libraries are
-        # loaded.
+        # TensorFlow's libraries contain an SQLite without a square root. After these libraries are loaded, Python uses
+        # this SQLite.
         assert views == KEPT_VIEWS - {"alert"} - (set() if has_square_root() else {"variable_update"})
         assert sorted(sizes, key=repr) == [(0,), (1,), (None,)]
 
@@ -469,7 +469,7 @@ def test_the_error_for_a_broken_part_names_it_in_every_format(tmp_path: Path) ->
 def test_parts_merged_during_an_export_are_read_again(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A recording replaces parts after the export listed them. No row is lost or duplicated."""
+    """The recording replaces parts after the export listed the parts. No row is lost or duplicated."""
     run = RunBuilder("run-a")
     for index in range(200):
         run.add("mark", event_index=index, label="label", value=str(index))
@@ -513,7 +513,7 @@ def test_the_error_without_an_optional_package_gives_the_command(
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_the_error_for_a_full_disk_names_the_table(name: str, tmp_path: Path) -> None:
-    """A limit on the size of files makes a write fail in the same place as a full disk does."""
+    """A limit on the size of files makes the same write fail as a full disk."""
     run = RunBuilder("run-a")
     for index in range(2000):
         run.add("mark", event_index=index, label="label", value=f"{index * 7919 % 10007:x}" * 200)

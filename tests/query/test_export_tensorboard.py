@@ -1,4 +1,4 @@
-"""Test export_tensorboard: event files, when read back, have the numbers of the query layer's answers."""
+"""Test that the event files of export_tensorboard have the numbers of the query layer's answers."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ from .test_distributions import measured
 from .test_model_health import scalar as scalar_health
 
 STEPS = (0, 1, 2, 7, 150, 199, 200, 201, 399, 5000, 5001)
-"""Steps in three windows, some at their borders."""
+"""Steps in three windows. Some steps are at the borders of a window."""
 SHORT = (0, 1, 2, 3, 4, 5, 6, 9)
 
 
 @dataclass
 class Events:
-    """The contents of a directory of event files: the summaries by tag and step, and the time of each step."""
+    """The content of a directory of event files: the summaries by tag and step, and the time of each step."""
 
     scalars: dict[tuple[str, int], float] = field(default_factory=dict)
     histograms: dict[tuple[str, int], Any] = field(default_factory=dict)
@@ -60,7 +60,7 @@ class Events:
 
 
 def read(directory: Path) -> Events:
-    """Reads the event file of a run with TensorBoard's own reader, which checks the checksums."""
+    """Reads the event file of a run with TensorBoard's own reader. This reader verifies the checksums."""
     found = Events()
     (path,) = directory.iterdir()
     reader = PyRecordReader_New(str(path))
@@ -116,12 +116,12 @@ def training(
             label="accuracy",
             value=str(number / 7),
         )
-    run.execution("AssignVariableOp", inputs=[99, len(steps) - 1])  # so that the NaN does harm
+    run.execution("AssignVariableOp", inputs=[99, len(steps) - 1])  # the NaN does harm, because it is assigned
     return run
 
 
 def expected_scalars(logdir: Path, *, run_id: str, max_columns: int) -> dict[tuple[str, int], float]:
-    """Returns the values that the viewer's pages show, with a column for each position."""
+    """Returns the values that the viewer's pages show, if each position has its own column."""
     curves, health_ = (
         answer(logdir, run_id=run_id, max_columns=max_columns)  # type: ignore[operator]
         for answer in (curves_of, layer_health)
@@ -156,13 +156,13 @@ def expected_scalars(logdir: Path, *, run_id: str, max_columns: int) -> dict[tup
 
 
 def differing(a: dict[tuple[str, int], float], b: dict[tuple[str, int], float]) -> list[object]:
-    """Returns the keys at which two series differ. NaN is equal to NaN."""
+    """Returns the keys for which two series differ. Two NaN count as equal."""
     return sorted(key for key in a.keys() | b.keys() if not np.array_equal(a.get(key), b.get(key), equal_nan=True))
 
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, TensorBoardExport]:
-    """A logdir and its export."""
+    """Returns a logdir and its export."""
     path = tmp_path_factory.mktemp("exported")
     logdir = training().write(path / "logdir")
     return logdir, export_tensorboard(logdir, path / "out")
@@ -178,7 +178,7 @@ class TestSeries:
         assert found.scalars["training/loss", 2] == np.float32(1 / 3)
         assert math.isnan(found.scalars["training/loss", 5001])
         assert found.scalars["training/accuracy", 399] == np.float32(8 / 7)
-        assert found.seconds[0] == (START_NS + 3000) / 1e9  # time of its last tensor, not of a mark
+        assert found.seconds[0] == (START_NS + 3000) / 1e9  # the time of the last tensor of the step, not of a mark
         assert list(found.seconds.values())[1:] == [(START_NS + 10**9 * n) / 1e9 for n in range(1, len(STEPS))]
         (run,) = result.runs
         assert (run.axis, run.num_positions, run.num_scalars) == ("step", len(STEPS), len(found.scalars))
@@ -231,7 +231,7 @@ class TestSeries:
         assert found.scalars["bad_share/forward//home/me/train.py:12", 0] == 0
 
     def test_executions_are_the_steps_of_a_program_without_steps(self, tmp_path: Path) -> None:
-        """Marks of one window are not counted in another window."""
+        """Marks of one window do not count in another window."""
         run = RunBuilder("run-a", tensor_debug_mode="FULL_NUMERICS")
         for number in range(210):
             run.add("mark", event_index=run.next_event_index, label="lr", value=str(number))
@@ -253,7 +253,7 @@ class TestSeries:
             warnings.simplefilter("ignore")
             from tensorboard.plugin_util import markdown_to_safe_html
 
-            assert "<img" in markdown_to_safe_html(answer.headline)  # so the text needs to be indented
+            assert "<img" in markdown_to_safe_html(answer.headline)  # without indentation, Markdown shows an image
             assert "<img" not in markdown_to_safe_html(texts["first_nonfinite", 8])
 
     def test_a_finite_number_beyond_float32_stays_finite(self) -> None:
@@ -382,7 +382,7 @@ class TestTarget:
 class TestFollow:
     @pytest.fixture
     def stages(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], None]]:
-        """Makes a logdir in which each look finds one more part. The last look finds that the recording has ended."""
+        """Returns functions that show more and more parts of a logdir. After the last one, the recording has ended."""
         logdir = training(steps=SHORT, run_name="live").write(tmp_path / "logdir", parts=4)
         manifest = logdir / "manifest" / "run-a.jsonl"
         lines = [json.loads(line) for line in manifest.read_text().splitlines()]

@@ -35,7 +35,7 @@ NO_NUMERICS = dict.fromkeys(
 )
 """The columns that only FULL_NUMERICS measures."""
 NO_PLACE = dict.fromkeys(("first_bad_index", "num_bad_slices"))
-"""The places of bad elements, which healthy tensors do not have."""
+"""The columns with the places of bad elements. They are None for healthy tensors."""
 
 
 def health(event_index: int, columns: dict[str, object]) -> TensorHealth:
@@ -427,7 +427,8 @@ class TestVariables:
         """Returns the bad tensors of a step that reads a variable.
 
         Args:
-            written: Health of the value that eager code assigned before the step. None means no assignment.
+            written: The health of the value that eager code assigned before the step. None means that eager code
+                assigned no value.
         """
         run = RunBuilder("run-a")
         graph = run.graph("step").op("w", "Placeholder", dtypes=["resource"], not_recorded="dtype")
@@ -527,7 +528,7 @@ class TestUnrecorded:
 
 
 class TestGradients:
-    """Taking a gradient creates new functions and loops, whose names the recorded calls do not contain."""
+    """To compute a gradient, TensorFlow creates new functions and loops. Recorded calls do not contain their names."""
 
     def test_a_loop_that_was_recreated_is_recognized_by_its_number(self, tmp_path: Path) -> None:
         run = RunBuilder("run-a")
@@ -574,7 +575,7 @@ class TestGradients:
 
 
 class TestWithoutContext:
-    """Rows from a backend without step IDs, whose context columns are NULL."""
+    """The rows come from a backend without step IDs, so the columns of the context are NULL."""
 
     def test_the_nearest_preceding_row_is_the_input(self, tmp_path: Path) -> None:
         run = RunBuilder("run-a", health_backend="tensorflow")
@@ -667,7 +668,7 @@ def test_a_logarithm_of_exponentials_has_the_infinities_that_these_took(
 
 
 W, M, V, VALUE = range(1, 5)
-"""Eager tensors: the handles of a variable and of an optimizer's state, and a value from outside."""
+"""The IDs of eager tensors: the handles of a variable and of the optimizer's state, and a value from outside."""
 
 
 def optimizer_with_a_bad_variable(
@@ -678,18 +679,18 @@ def optimizer_with_a_bad_variable(
     value: dict[str, object] = NAN,
     held: dict[str, object] = NAN,
 ) -> int:
-    """Adds a step in which an optimizer writes to a variable, and a read of bad values in the next step.
+    """Adds a step in which an optimizer writes to a variable, and a next step that reads bad values from it.
 
     Args:
         run: The run.
         is_eager: Whether the op of the optimizer runs outside the function.
-        assigned: The handle to which the program assigns a value. It assigns the state before the step, and the
-            variable after it.
-        value: The health of this value.
+        assigned: The handle to which the program assigns a value: the state's handle before the step, or the variable's
+            handle after the step.
+        value: The health of the assigned value.
         held: The health of the tensor that the read returns.
 
     Returns:
-        The row of the read.
+        The event_index of the read.
     """
     scalars = ["beta1_power", "beta2_power", "rate", "beta1", "beta2", "epsilon"]
     graph = run.graph("train").op("w", "Placeholder", dtypes=["resource"])

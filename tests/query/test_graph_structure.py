@@ -17,9 +17,10 @@ from .builder import CLEAN, CPU, NAN, RunBuilder
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Writes a logdir: `step` (0) calls `double` (1), loops over `body` (2) and `cond` (3), and may run `yes` (4).
+    """Writes a logdir with five graphs.
 
-    The loop has 3 iterations in step 1. In the second iteration, at event 4, the Mul of the body is bad.
+    `step` (0) calls `double` (1), has a loop with `body` (2) and `cond` (3), and may run the branch `yes` (4). The loop
+    has 3 iterations in step 1. In the second iteration, the Mul of the body is bad (event 4).
     """
     run = RunBuilder("run-a")
     step = run.graph("step").op("x", "Placeholder").op("w", "Placeholder").op("pred", "Placeholder", dtypes=("bool",))

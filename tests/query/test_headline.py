@@ -1,4 +1,4 @@
-"""Test the sentence that names the line, the bad values, the step and the sample."""
+"""Test the headline, which names the line, the bad values, the step and the sample."""
 
 from __future__ import annotations
 

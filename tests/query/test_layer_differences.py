@@ -1,4 +1,4 @@
-"""Test layer_differences on small runs, and against layer_health and a plain search."""
+"""Test layer_differences on small runs, and compare it with layer_health and a plain search."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def run(
 
 
 def steps(number: int, change: Callable[[str, int], list[float] | None] = lambda name, step: None) -> list[Any]:
-    """Returns the tensors of all ops in each step. `change` returns the elements that replace [1, 2], or None."""
+    """Returns the tensors of all ops in each step. The elements are [1, 2], unless `change` returns other elements."""
     return [
         (name, step, change(name, step) or [1.0, 2.0]) for step in range(number) for name in ("a", "b", "db", "rate")
     ]
@@ -116,7 +116,7 @@ def test_only_one_run_is_bad(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_exact_step_within_a_column_of_several_steps(tmp_path: Path) -> None:
     def change(name: str, step: int) -> list[float] | None:
-        # In the column of steps 600 to 799, the optimizer differs before net/b. net/a differs later.
+        # In the column of the steps 600 to 799, the optimizer differs first, then net/b, and then net/a.
         since = {"rate": 610, "b": 611, "a": 700}.get(name)
         return None if since is None or step < since else [1.0, 2.25]
 
@@ -168,7 +168,7 @@ def test_steps_and_layers_that_only_one_run_has(tmp_path: Path) -> None:
     assert (found.range_a, found.range_b) == ((0, 7), (5, 13))
     assert [(row.layer, row.side) for row in found.only_a] == [("net", "gradient"), ("net/b", "gradient")]
     assert [(row.layer, row.side) for row in found.only_b] == [("net/a", "forward")]
-    assert found.first_parting is not None  # net has other tensors
+    assert found.first_parting is not None  # net has other tensors in the two runs
     assert names(found, found.partings) == [("net", "forward", 5, "norm")]
     zoomed = differences(a, b, positions=(6, 7))
     assert [(column.first, column.last) for column in zoomed.columns] == [(6, 6)]
@@ -268,7 +268,7 @@ def ends(answer: LayerHealth) -> list[tuple[int, int]]:
 
 
 def relative(found: LayerDifferences, name: str, at: tuple[int, int]) -> float | None:
-    """Returns the difference of a measure in a cell as documented: None where a run lacks the measure."""
+    """Returns the difference of a measure in a cell as documented; None if a run does not have the measure."""
     a, b = value(found.values_a, name, at), value(found.values_b, name, at)
     if a is None or b is None:
         return None
@@ -295,7 +295,8 @@ def test_the_cells_are_those_of_layer_health(
     if found is None or swapped is None or not found.columns:
         return
     positions = (found.columns[0].first, found.columns[-1].last + 1)
-    # Alone, a run without the first or the last step has other columns. A run with steps has another axis.
+    # Without the other run, a run that lacks the first or the last step would have other columns, and a run with steps
+    # would have another axis.
     sides = [layer_health(each, positions=positions, max_columns=max_columns) for each in (a, b)]
     for side, values, bad in zip(sides, (found.values_a, found.values_b), (found.bad_a, found.bad_b), strict=True):
         rows = {(row.kind, row.layer, row.side): index for index, row in enumerate(side.rows)}
@@ -308,7 +309,7 @@ def test_the_cells_are_those_of_layer_health(
                 for column, number in enumerate(numbers[index]):
                     expected = value(side.values, name, (there, column))
                     assert (number is None) == (expected is None), (name, number, expected)
-                    # Each answer adds up the tensors of a cell in another order.
+                    # The two answers sum the tensors of a cell in different orders.
                     assert number is None or number == pytest.approx(expected, rel=1e-12)
     apart: dict[int, int] = {}
     for index in range(len(found.rows)):
@@ -378,7 +379,7 @@ def test_the_origin_is_in_a_line_that_only_one_run_has(tmp_path: Path) -> None:
 
     @tf.function
     def wrong(x: Any) -> Any:
-        return tf.math.log(x)  # only here
+        return tf.math.log(x)  # only this run has the line
 
     for name, call in (("a", fixed), ("b", wrong)):
         with tfdbg_arrow.capture(tmp_path / name, tensor_debug_mode="CONCISE_HEALTH"):

@@ -1,4 +1,4 @@
-"""Test memory and time limits of queries, and their errors."""
+"""Test the memory and time limits of queries, and the errors at these limits."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class TestTimeLimit:
 
 
 class TestManyBadTensors:
-    """A training that is bad for many steps. Each step is one call whose ops form a chain."""
+    """The logdir has a training that is bad for many steps. Each step is one call whose ops form a chain."""
 
     @pytest.mark.slow
     @pytest.mark.parametrize("parts", [1, 2])

@@ -1,4 +1,4 @@
-"""Test the lines that answers name: the line of a Keras part, the part of a line, and the call of a function."""
+"""Test the lines that answers name: the line that made a Keras object, a part of a line, and the call of a function."""
 
 from __future__ import annotations
 

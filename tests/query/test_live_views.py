@@ -1,4 +1,4 @@
-"""Test views that are created on first use, over the parts of all runs or of one run."""
+"""Test views that are created on first use. They show the parts of all runs or of one run."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def part_of(logdir: Path, run_id: str, number: int = 0, table: str = "tensor_hea
 
 
 def without(part: Path, column: str) -> None:
-    """Removes a column from a part, so that it looks like a part of an older minor version."""
+    """Removes a column from a part. The part then looks like a part of an older MINOR version."""
     data = pq.ParquetFile(part).read()
     pq.write_table(data.drop_columns([column]), part)
 

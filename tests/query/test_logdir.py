@@ -1,4 +1,4 @@
-"""Test opening a logdir: errors, views, and files that change while it is open."""
+"""Test opening a logdir: errors, views, and files that change while the logdir is open."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ class TestSql:
             assert opened.rows("SELECT count(*) FROM tensor_health") == [(4,)]
 
     def test_an_error_in_a_stream_that_another_library_reads(self, tmp_path: Path) -> None:
-        """The reader of a C stream gets only the text of an error."""
+        """A library that reads a C stream only gets the text of an error."""
         logdir = health_run().write(tmp_path, parts=2)
         with open_logdir(logdir) as opened:
             relation = opened.sql("SELECT * FROM tensor_health")
@@ -331,7 +331,7 @@ class TestLive:
 
 
 class TestEndOfStack:
-    """A RecursionError of the program is not reported as a damaged file or a refused statement."""
+    """A RecursionError that the program causes is not reported as a damaged file or a refused statement."""
 
     def test_opening_and_asking(self, tmp_path: Path) -> None:
         logdir = health_run().write(tmp_path)

@@ -1,4 +1,4 @@
-"""Test layer_health and training_curves against a plain computation over the elements, and on recorded programs."""
+"""Test layer_health and training_curves on recorded programs, and compare them with a computation over the elements."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def scalar(value: float) -> dict[str, Any]:
 
 @dataclass
 class Output:
-    """One op output of the plain computation: its row, and its tensors as (step, elements)."""
+    """One output of an op for the plain computation. It has its row, and its tensors as (step, elements)."""
 
     layer: str | None
     role: str | None
@@ -68,14 +68,14 @@ class Output:
 
 @dataclass
 class Program:
-    """A run, and the same tensors for the plain computation."""
+    """A run, and the tensors of the run for the plain computation."""
 
     run: RunBuilder
     outputs: list[Output]
     ratios: list[tuple[Output, int | None, float]] = field(default_factory=list)
 
     def add(self, output: Output) -> None:
-        """Adds eager tensors. Eager tensors with the same row, role and op type count as one output."""
+        """Adds an output. Eager tensors with the same row, role and op type count as one output."""
         for known in self.outputs:
             if known.is_eager and known.key() == output.key():
                 known.tensors += output.tensors
@@ -85,7 +85,7 @@ class Program:
 
 @st.composite
 def programs(draw: st.DrawFn) -> Program:
-    """Draws a run with a graph that trains a variable, eager ops and tensors from outside."""
+    """Draws a run with eager ops, tensors from outside, and a graph that trains a variable."""
     run = RunBuilder("run-a", tensor_debug_mode="FULL_NUMERICS")
     layer, role = st.sampled_from(LAYERS), st.sampled_from(ROLES)
     graph = run.graph("train")
@@ -170,11 +170,10 @@ class Expected:
     """The plain computation for one program.
 
     Attributes:
-        measures: The values, by measure, row and column.
-        curves: The values, by curve and column.
+        measures: The value of each measure, by measure, row and column.
+        curves: The value of each curve, by curve and column.
         bad: The number of bad tensors, by row and column.
         num_outputs: The number of outputs, by row.
-        roles: The number of tensors by role, by row.
     """
 
     first: int
@@ -293,7 +292,10 @@ def of_weights(tensor: Tensor) -> bool:
 
 
 def norm(tensors: list[Tensor], is_meant: Callable[[Tensor], bool]) -> float | None:
-    """Returns the root of a sum over outputs. Each output adds the mean, over its tensors, of their sums of squares."""
+    """Returns the norm: the root of a sum over outputs.
+
+    Each output adds one term: the mean over the output's tensors of the sum of squares of a tensor.
+    """
     squares: dict[int, list[float]] = defaultdict(list)
     for output, elements in tensors:
         finite = np.array(elements)[np.isfinite(elements)]
@@ -362,7 +364,7 @@ TRAIN = "/home/me/train.py"
 
 
 def training(*, has_layers: bool = True, steps: int = 4, bad_from: int | None = 2) -> RunBuilder:
-    """Returns a run of a training that goes bad: `dense` overflows to NaN, its loss and its variable become NaN."""
+    """Returns a run of a training that goes bad. The layer `dense` becomes NaN, and then the loss and the variable."""
     run = RunBuilder("run-a", tensor_debug_mode="FULL_NUMERICS")
     lines = [run.stack((TRAIN, line, "step", None, "user")) for line in range(1, 6)]
 
@@ -475,7 +477,7 @@ def test_a_run_that_goes_bad(tmp_path: Path) -> None:
     )
     assert found.sentence == "train.py:3 made -Inf in step 2."
     assert curves.first_bad == 2
-    norms = curve(curves, "gradient_norm")  # only from product_grad, which the optimizer takes
+    norms = curve(curves, "gradient_norm")  # only product_grad counts, because the optimizer takes it
     assert (norms.values[:2], norms.first_bad) == ((pytest.approx(math.hypot(0.25, 0.5)),) * 2, 2)
     loss = curve(curves, "loss")
     assert (loss.values[:3], loss.source, loss.first_bad) == ((0.5, 0.25, -math.inf), "loss:0", 2)
@@ -870,7 +872,7 @@ KERAS = """
 
 
 def recorded(program: str, tmp_path: Path) -> Path:
-    """Runs a program that records itself, and returns its logdir."""
+    """Runs a program that records itself, and returns the logdir."""
     file, logdir = tmp_path / "program.py", tmp_path / "logdir"
     file.write_text(textwrap.dedent(program))
     done = run_to_end(file, logdir)
@@ -925,7 +927,7 @@ with tfdbg_arrow.capture(sys.argv[1]):
 
 @pytest.mark.slow
 def test_a_training_loop_without_steps(tmp_path: Path) -> None:
-    """TensorFlow runs the division as a product with the reciprocal of the root, which is on another line."""
+    """TensorFlow runs the division as a product with the reciprocal of the root. The root is on another line."""
     with open_logdir(recorded(LOOP, tmp_path)) as logdir:
         model, curves = layer_health(logdir), training_curves(logdir)
         zoomed = layer_health(logdir, max_columns=2)
@@ -935,6 +937,6 @@ def test_a_training_loop_without_steps(tmp_path: Path) -> None:
     assert model.calls == curves.calls
     assert model.calls.function == "train_step"
     assert model.calls.ranges[model.origin.column] == (3, 3)
-    assert model.calls.ranges[0] == (0, 0)  # an op before the first call
+    assert model.calls.ranges[0] == (0, 0)  # an op ran before the first call
     assert model.calls.ranges[-1][1] == 4
     assert [last for _, last in zoomed.calls.ranges][-1] == 4

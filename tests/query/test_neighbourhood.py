@@ -1,4 +1,4 @@
-"""Test the neighbourhood of an op: its ops and edges, limits, and the states of the ops."""
+"""Test the neighbourhood of an op: the ops and edges around it, the limits, and the states of the ops."""
 
 from __future__ import annotations
 

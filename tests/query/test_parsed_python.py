@@ -1,4 +1,4 @@
-"""Test that code of unknown origin is parsed without an exception."""
+"""Test that code from an untrusted source is parsed without an exception."""
 
 from __future__ import annotations
 

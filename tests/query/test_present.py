@@ -1,4 +1,4 @@
-"""Test the display of blocks: the same words in a terminal, in HTML and as plain text, safe in each form."""
+"""Test that blocks have the same words in a terminal, in HTML and as plain text, and are safe in each form."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ def test_noted_queries_can_be_run_again_with_the_same_answer(tmp_path: Path) -> 
             first = logdir.rows(query, ["run-a", 1])
             assert logdir.rows(query, ["run-a", 0]) != first
             logdir.of_run("run-a").rows("SELECT count(*) FROM graph")
-            logdir.rows("SELECT 1")  # this query reads no table, and is not noted
+            logdir.rows("SELECT 1")  # this query is not noted, because it reads no table
         assert [question.number for question in questions] == [2, 1]
         assert logdir.rows(questions[0].query) == first
         assert questions[1].query == "SELECT count(*) FROM graph"

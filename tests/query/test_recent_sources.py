@@ -1,4 +1,4 @@
-"""Test that the search for the origin does not read writes to variables from before the first bad tensor."""
+"""Test that the search for the origin does not read the writes to variables before the first bad tensor."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HANDLE = 9
 
 
 def training(run: RunBuilder, *, updates: int, read: Mapping[str, Any] = CLEAN) -> RunBuilder:
-    """Adds calls of a function that updates a variable. Adds a call of a function that reads it and has bad tensors."""
+    """Adds calls of a function that updates a variable, and a call of a function that reads it and has bad tensors."""
     step = run.graph("step").op("w", "Placeholder", dtypes=["resource"], not_recorded="dtype").op("grad", "Mul")
     step.op("update", "AssignSubVariableOp", ["w", "grad"], dtypes=[]).function("step_1", captures=["w"])
     loss = run.graph("loss").op("w", "Placeholder", dtypes=["resource"], not_recorded="dtype")

@@ -1,4 +1,4 @@
-"""Test answers as Arrow, Polars and pandas: one column per attribute, NULL is not NaN, and types are constant."""
+"""Test answers as Arrow, Polars and pandas data: one column for each attribute, NULL is not NaN, and fixed types."""
 
 from __future__ import annotations
 

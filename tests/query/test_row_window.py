@@ -1,4 +1,4 @@
-"""Test that row windows from block counts and one short sort equal row windows from a sort of all rows."""
+"""Test that row windows, which use block counts and a short sort, equal row windows from a sort of all rows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tfdbg_arrow.query.display.row_window import BLOCK_SIZE, Rows
 from .builder import RunBuilder
 
 INDEXES = (0, 1, 5, BLOCK_SIZE - 1, BLOCK_SIZE, 3 * BLOCK_SIZE + 7, 3 * BLOCK_SIZE + 8, 9 * BLOCK_SIZE)
-"""The event_index of each row. Blocks have several rows, one row or no row. Some rows are at the ends of a block."""
+"""The event_index of each row. A block has several rows, one row or no row. Some rows are at the ends of a block."""
 PLACES = st.integers(0, 10) | st.just(2**62)
 AT = st.sampled_from([near for index in INDEXES for near in (index, index + 1)]) | st.just(2**63 - 1)
 

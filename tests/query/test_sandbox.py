@@ -1,4 +1,4 @@
-"""Test that the sandbox answers one SELECT over the logdir and that no query can read anything else."""
+"""Test that the sandbox answers one SELECT over the logdir, and that no query can read other data."""
 
 from __future__ import annotations
 

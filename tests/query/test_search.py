@@ -1,4 +1,4 @@
-"""Test of `breadth_first`, against a search that grows sets."""
+"""Test `breadth_first` against a search that grows sets."""
 
 from __future__ import annotations
 

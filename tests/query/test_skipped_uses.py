@@ -1,4 +1,4 @@
-"""A result whose usual use was skipped did no harm, however long the run is."""
+"""Test that a result whose usual use was skipped counts as harmless, also in long runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,11 @@ def gradient(weight: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
 
 @pytest.fixture(scope="module")
 def logdirs(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Path]:
-    """The logdir of a loop that skips the step with a bad gradient, and of one that goes on without any other step."""
+    """Returns the logdirs of two loops.
+
+    True: the loop skips the update with the bad gradient and goes on. False: from the bad gradient on, the loop applies
+    no update.
+    """
     made = {}
     for goes_on in (True, False):
         made[goes_on] = tmp_path_factory.mktemp("loop") / "logdir"

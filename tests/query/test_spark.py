@@ -1,4 +1,4 @@
-"""Test that public views, alert rules and all questions have the same answers on Spark as on DuckDB."""
+"""Test that public views, alert rules and all questions have the same answers on Spark and on DuckDB."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def logdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def optimized() -> RunBuilder:
-    """Returns a run where log(softmax(x)) ran as LogSoftmax and a loop passes its input on unchanged."""
+    """Returns a run in which log(softmax(x)) ran as LogSoftmax, and a loop returns its input unchanged."""
     run = RunBuilder("run-optimized")
     graph = run.graph("f").op("x", "Placeholder").op("Softmax", inputs=["x"]).op("Log", inputs=["Softmax"])
     graph.op("out", "Neg", ["Log"]).function("f", ["x"], ["out"])
@@ -192,7 +192,7 @@ def recorded(on_duckdb: Logdir) -> str:
 
 
 def comparable(row: tuple[Any, ...]) -> tuple[str, ...]:
-    """Returns a row as texts, which can be sorted. Floats have 12 digits, because sums may differ beyond them."""
+    """Returns a row as texts, which can be sorted. Floats have 12 digits, because further digits of sums may differ."""
     return tuple(f"{cell:.12g}" if isinstance(cell, float) else repr(cell) for cell in row)
 
 
@@ -296,7 +296,7 @@ ASKED_AGAIN = (
     *("bad tensors of a run", "alerts of a run", "provenance over steps"),
     *("first that is expected", "first NaN", "history with values", "provenance of eager ops"),
 )
-"""Questions that only rephrase another question or ask it about another run."""
+"""Questions that are another question in other words, or the same question about another run."""
 
 
 @pytest.mark.parametrize(
@@ -351,7 +351,7 @@ def test_several_logdirs_with_special_characters_in_their_names(
     with open_logdir(logdir) as same:
         assert other.first_nonfinite() == same.first_nonfinite()
 
-    # A new run, and a part that replaced another part.
+    # Add a new run, and replace a part by another part.
     chain(RunBuilder("run-b")).write(logdir)
     other.refresh()
     assert [run.run_id for run in other.runs()] == ["run-a", "run-b"]

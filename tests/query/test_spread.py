@@ -1,4 +1,4 @@
-"""Test spread, which lists the bad tensors made from a bad tensor, and its rows."""
+"""Test spread, which lists the bad tensors that a bad tensor caused, and test the rows of the answer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .builder import CLEAN, INF, NAN, RunBuilder
 
 
 def training(tmp_path: Path) -> Path:
-    """Writes a run of two calls. One assigns a NaN to a variable and returns it. The next call reads the variable."""
+    """Writes a run of two calls. The first one assigns a NaN to a variable and returns it. The second one reads it."""
     run = RunBuilder("run-a")
     stack = run.stack(("/home/me/train.py", 7, "step", "g = tf.math.log(x)", "user"))
     graph = run.graph("step").op("x", "Placeholder").op("handle", "Placeholder", dtypes=["resource"])

@@ -1,4 +1,4 @@
-"""Test the view variable_update against the arrays of a training."""
+"""Test the view `variable_update` against the arrays of a training."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def rms(array: np.ndarray) -> float:
 
 
 def training(contents: list[np.ndarray], op_type: str, *, rate: float) -> tuple[RunBuilder, list[float]]:
-    """Returns a program whose variable has these contents at its reads, and the root mean squares of its updates."""
+    """Returns a program whose variable has the given contents at each read, and the root mean square of each update."""
     run = RunBuilder("run-a")
     graph = run.graph("train").op("variable", "Placeholder", dtypes=["resource"]).op("rate", "Const")
     graph.op("read", "ReadVariableOp", inputs=["variable"], role="forward").op("gradient", "Mul")

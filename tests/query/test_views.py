@@ -15,7 +15,7 @@ from .builder import NAN, START_NS, RunBuilder, counts
 
 @pytest.fixture(scope="module")
 def logdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Returns a logdir with a call of a graph, whose ops run in two iterations, and an eager op."""
+    """Returns a logdir with a call of a graph and an eager op. The ops of the graph run in two iterations."""
     run = RunBuilder("run-a")
     user = ("/home/me/train.py", 3, "loss", "return tf.math.log(x)", "user")
     outer = ("/home/me/main.py", 9, "<module>", "loss(x)", "user")
