@@ -1,7 +1,8 @@
 """Test that TensorFlow's reader and monitors find the same facts in exported dumps as in TensorFlow's own dumps.
 
-Each test records a program that resembles a program in TensorFlow's tests of Debugger V2, and exports the recording. It
-checks the same facts as TensorFlow's test. The expected values follow from the program, not from our tables.
+Each test records a program that resembles a program in TensorFlow's tests of Debugger V2, and exports the recording.
+The test then checks the same facts as TensorFlow's test. The expected values follow from the program, not from our
+tables.
 """
 
 from __future__ import annotations
@@ -54,8 +55,8 @@ def exported(directory: Path, run: Run, mode: str = "FULL_HEALTH", **settings: A
 def of_types(reader: DebugDataReader, *op_types: str) -> list[Any]:
     """Returns the graph tensors of ops of some types, in the order of the dump.
 
-    This is the order of their arrival. A tensor arrives after the tensors from which it is computed, but constants may
-    arrive later. Tensors that do not depend on each other arrive in any order.
+    The order of the dump is the order of arrival. A tensor arrives after the tensors from which it is computed, but
+    constants may arrive later. Tensors that do not depend on each other arrive in any order.
     """
     return [trace for trace in reader.graph_execution_traces() if trace.op_type in op_types]
 
@@ -112,7 +113,7 @@ def test_eager_ops_are_executions_without_graphs(mode: str, tmp_path: Path) -> N
         else:
             expected = [[-1, *healthy_scalar(mode)] for _ in range(3)]
             if mode == "FULL_HEALTH":
-                expected[2][-2:] = [1, 0]  # the last one is zero
+                expected[2][-2:] = [1, 0]  # the last number is zero
             assert [list(each.debug_tensor_values) for each in modulos] == [[each] for each in expected]
         assert reader.graph_execution_traces() == []
         assert reader.graph_op_digests() == []

@@ -1,8 +1,8 @@
 """Test that an independent reader gives the same answers about random programs as tfdbg_arrow.
 
 The reader was written only from the specification. For each program, the test compares all origins, the answer of
-first_nonfinite, and the tensors on the paths of provenance and spread. For each origin, it compares whether the origin
-is proven (all inputs of its op are known), and whether it did harm. TFDBG_ARROW_SEEDS replays programs:
+first_nonfinite, and the tensors on the paths of provenance and spread. For each origin, the test compares whether the
+origin is proven (all inputs of its op are known), and whether it did harm. TFDBG_ARROW_SEEDS replays programs:
 `TFDBG_ARROW_SEEDS=17` or `TFDBG_ARROW_SEEDS=1000-1199`.
 """
 
