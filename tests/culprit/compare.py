@@ -161,7 +161,7 @@ def _answered(verdict: Verdict) -> str:
 
 
 def main() -> None:
-    """Records the programs named on the command line and prints the wrong answers and the counts."""
+    """Records the programs that the command line names, and prints the wrong answers and the counts."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="programs or modules; default: all")
     parser.add_argument("--graphs", default="traced", help="how functions are recorded: traced or executed")

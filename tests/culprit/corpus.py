@@ -34,7 +34,7 @@ class Culprit:
         effect: The end of the bad value, such as `variable`.
         lineno: The line to change in the program's file, from 1.
         executed: The expected `op_type` and `forward` with `graphs='executed'` if TensorFlow's optimizer replaces or
-            removes the op. None if the op itself runs, or if the op that runs stands for it.
+            removes the op. None if the op itself runs, or if the op that runs stands for this op.
         is_removed: Whether TensorFlow removes the op even with `graphs='traced'`, because no op needs its result.
         effect_in_xla: The end of the bad value if XLA compiles the program. XLA turns a product with a mask into
             `where(mask, x, 0)`, so a gradient that is NaN without XLA can be 0 with XLA.
@@ -56,10 +56,10 @@ class Program:
 
     Attributes:
         name: Module and function, such as `losses.log_of_zero`.
-        function: The program itself. It takes a directory if `prepare` is given.
+        function: The program itself. The function takes a directory if `prepare` is given.
         prepare: Function that writes files into this directory before the recording begins, or None.
         path: File of the program.
-        culprit: The expected answer. None if nothing bad may be reported.
+        culprit: The expected answer. None if no bad value may be reported.
         has_bad_values: False if no tensor of the program contains a NaN or an infinity.
         raises: The exception that ends the program, or None.
     """
@@ -88,7 +88,10 @@ def bug(
     raises: type[Exception] | None = None,
     prepare: Callable[[Path], None] | None = None,
 ) -> Callable[[Callable[..., object]], Callable[..., object]]:
-    """Declares a program whose author would want to know about a bad value. Exactly one of its lines has the marker."""
+    """Declares a program whose author would want to know about a bad value.
+
+    Exactly one line of the program has the marker.
+    """
 
     def declare(function: Callable[..., object]) -> Callable[..., object]:
         lineno = marked_line(function)
@@ -108,7 +111,10 @@ def bug(
 
 
 def harmless(function: Callable[..., object]) -> Callable[..., object]:
-    """Declares a program with intended bad values. These must not be reported, or must be marked as expected."""
+    """Declares a program with intended bad values.
+
+    The bad values must not be reported, or must be marked as expected.
+    """
     return _add(function, culprit=None, has_bad_values=True)
 
 

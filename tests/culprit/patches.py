@@ -13,7 +13,7 @@ class Patch:
         repair: The beginning of the repair that the changes apply. If the answer names another repair, the patch is not
             applied.
         changes: Pairs of a text and its replacement. The text occurs once in the program. If the program does not
-            contain it, it occurs once in the program's file.
+            contain the text, the text occurs once in the program's file.
     """
 
     repair: str

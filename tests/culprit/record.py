@@ -38,8 +38,7 @@ class Answer:
     """The answer of first_nonfinite for one recording. A field is None if it does not apply or nothing was found.
 
     Attributes:
-        name: Name of the program.
-        is_reported: Whether a value was found that is not marked as expected.
+        name: Name of the program. is_reported: Whether a value was found that is not marked as expected.
         is_found: Whether any value was found.
         op_type: Type of the op.
         ran_as: The ops that TensorFlow ran in place of the op.
@@ -81,7 +80,7 @@ class Answer:
 
 
 def is_compilable(program: Program, *, scratch: Path) -> bool:
-    """Returns whether XLA, without a recording, compiles some functions of a program and refuses none."""
+    """Returns whether XLA, without a recording, compiles a function of the program and refuses no function."""
     with compiled() as asked:
         error = run(program, contextlib.nullcontext(), scratch=scratch)
     return error is None and bool(asked)
@@ -192,7 +191,7 @@ def use_two_devices() -> None:
 
 
 def main() -> None:
-    """Prints an answer for each program named on the command line."""
+    """Prints an answer for each program that the command line names."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="programs or modules; default: all")
     parser.add_argument("--repeat", type=int, default=1, help="how often each program is recorded")

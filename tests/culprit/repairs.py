@@ -1,8 +1,8 @@
 """Applies the repairs of answers to their programs, and counts the programs that become finite.
 
-`python -m tests.culprit.repairs` records all programs, applies the repairs and runs the programs again. It prints the
-programs that do not become finite, and a table with a row for each repair. With names of programs or modules, it checks
-only these programs.
+`python -m tests.culprit.repairs` records all programs, applies the repairs and runs the programs again. The command
+prints the programs that do not become finite, and a table with a row for each repair. With names of programs or
+modules, the command checks only these programs.
 
 Most repairs are applied mechanically, to the expression at the line and the columns of the answer. The other repairs
 were written by hand, for one program each: `patches.py` has these changes. Each change belongs to one repair, and is
@@ -179,7 +179,7 @@ def patched_text(text: str, program: Program, patch: Patch) -> str:
     """Returns the text of a program's file with a patch applied.
 
     Raises:
-        ValueError: A text that the patch changes does not occur exactly once in the program.
+        ValueError: A text that the patch changes does not occur exactly once.
     """
     for old, new in patch.changes:
         start, end = _span(text, program)

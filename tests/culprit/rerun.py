@@ -1,4 +1,4 @@
-"""Applies the repairs of answers to programs of the corpus, and runs these again. Prints a line of JSON for each.
+"""Applies the repairs of answers to programs, runs the repaired programs, and prints a line of JSON for each.
 
 `python -m tests.culprit.rerun ANSWERS` reads the lines that `python -m tests.culprit.record` printed.
 """

@@ -86,7 +86,7 @@ class DeadProcess:
         self.record(Kind.GRAPH_TENSOR, flags=flags, payload=[1], **fields)
 
     def row(self, table: str, **columns: Any) -> int:
-        """Appends a row of a table. Returns the offset where it begins."""
+        """Appends a row of a table. Returns the offset at which the row begins."""
         offset = self.files.rows.size()
         assert self.files.rows.append("columns", table, {name: [value] for name, value in columns.items()})
         return offset

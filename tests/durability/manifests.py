@@ -19,7 +19,7 @@ def part(number: int, *, table: str = "mark") -> ManifestEntry:
 
 
 def sealed(text: str) -> str:
-    """Returns a manifest with a checksum in each line that is a JSON object and has none yet."""
+    """Returns a manifest. Adds a checksum to each line that is a JSON object without a checksum."""
     content = ""
     for line in re.findall(r"[^\n]*\n|[^\n]+", text):
         is_open = re.search(r"[^{]}\n$", line) and f'"{CHECKSUM_KEY}"' not in line

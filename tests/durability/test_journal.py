@@ -303,7 +303,7 @@ class TestReading:
     def test_reading_a_file_of_entry_headers_is_given_up(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Each header claims an entry of 256 KiB. Reading these bytes for each header would take quadratic time.
 
-        The reader reads at most four times the file's size. This is enough for nine headers, each with the piece in
+        The reader reads at most four times the file's size. This limit allows nine headers, each with the piece in
         which the reader searches for the next header.
         """
         monkeypatch.setattr("tfdbg_arrow.spool.journal._MIN_BUDGET", 0)

@@ -16,7 +16,7 @@ MAX_BYTES = 2**30
 
 
 def tables(*sizes: int) -> list[pa.Table]:
-    """Returns tables with these numbers of rows. Their event indexes are consecutive."""
+    """Returns tables with these numbers of rows. The event indexes of the rows are consecutive."""
     starts = [sum(sizes[:number]) for number in range(len(sizes))]
     return [marks(*range(start, start + size)) for start, size in zip(starts, sizes, strict=True)]
 

@@ -137,7 +137,7 @@ class TestHeader:
 class TestRecords:
     @pytest.fixture(params=[65_536, 3, 1])
     def chunk(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Varies the number of records that are read at a time. This must make no difference."""
+        """Varies the number of records that are read at a time. The number must make no difference."""
         monkeypatch.setattr("tfdbg_arrow.spool.spool_file.CHUNK_RECORDS", request.param)
 
     @pytest.mark.usefixtures("chunk")

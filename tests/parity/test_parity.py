@@ -34,7 +34,7 @@ def test_everything_that_debugger_v2_records_is_recorded(mode: str, tmp_path: Pa
     assert outcome.unexplained == [], report
     assert outcome.unused == [], report
     assert outcome.unresolved == {}
-    # Enough was compared, and few facts differ.
+    # The comparison covered many facts, and few facts differ.
     assert all(equal[kind] > 100 for kind in COMPARED + (COMPARED_VALUES if mode != "NO_TENSOR" else ())), report
     of_ops = sum(difference.kind.startswith("op") for difference in outcome.comparison.differences)
     assert of_ops < 0.02 * sum(equal[kind] for kind in COMPARED if kind.startswith("op")), report

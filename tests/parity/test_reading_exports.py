@@ -42,8 +42,8 @@ def exported(directory: Path, run: Callable[[], object], mode: str = "FULL_HEALT
 def of_types(reader: DebugDataReader, *op_types: str) -> list[Any]:
     """Returns the graph tensors of ops of some types, in the order of the dump.
 
-    This is the order of their arrival. A tensor arrives after the tensors from which it is computed, but constants may
-    arrive later. Tensors that do not depend on each other arrive in any order.
+    The order of the dump is the order of arrival. A tensor arrives after the tensors from which it is computed, but
+    constants may arrive later. Tensors that do not depend on each other arrive in any order.
     """
     return [trace for trace in reader.graph_execution_traces() if trace.op_type in op_types]
 

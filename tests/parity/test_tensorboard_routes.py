@@ -57,7 +57,7 @@ def run_program(x: tf.Tensor) -> tf.Tensor:
         return doubled(weighted(parts), tf.constant(2))
 
     for _ in range(NUM_CALLS):
-        result = outermost(x)  # the line of the calls
+        result = outermost(x)  # the source line of the calls
     tf.math.log(tf.math.log(tf.math.log(x - 2.0)))  # [0, 1, 2]: -inf, then NaN, then another NaN
     return result
 

@@ -1,4 +1,4 @@
-"""Test that tfdbg_arrow records programs that crash TensorFlow's Debugger V2 or that it does not record.
+"""Test that tfdbg_arrow records programs that TensorFlow's Debugger V2 does not record, or that crash it.
 
 The second half checks that Debugger V2 fails as expected. If Debugger V2 happens to work, the test is skipped.
 """

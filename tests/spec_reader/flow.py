@@ -420,7 +420,7 @@ class Flow:
     def _node_inputs(self, tensor: Tensor) -> tuple[list[tuple[int, Tensor]], bool]:
         """Returns the inputs of an op by the edges that ran, without borders.
 
-        Also returns whether these are all inputs.
+        Also returns whether the result contains all inputs.
         """
         node = self._node(tensor)
         found = []
@@ -708,7 +708,7 @@ class Flow:
         return tensor.context is not None and self._mode.type_of(tensor.context.graph_id, tensor.op) in REFERENCES
 
     def _handle(self, tensor: Tensor) -> Any:
-        """Returns the `tensor_id` of the handle of a resource, or the session and the op that made it."""
+        """Returns the `tensor_id` of the handle of a resource, or the session and the op that made the resource."""
         for _ in range(_MAX_PATH):
             if tensor.context is None and tensor.slot is None:
                 return int(tensor.op)

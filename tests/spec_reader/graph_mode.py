@@ -26,8 +26,8 @@ class GraphMode:
     """Finds the ops that an op of a session's graph needs, and the loop that contains an op.
 
     Args:
-        functions, arguments, results: The rows of `graph_function` and of the tables of its arguments and results.
-        ops, edges: The rows of `graph_op` and of `graph_op_input`.
+        functions, arguments, results: The rows of `graph_function`, and of the tables of arguments and results. ops,
+        edges: The rows of `graph_op` and of `graph_op_input`.
     """
 
     def __init__(

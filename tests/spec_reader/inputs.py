@@ -69,7 +69,7 @@ def _can_be_bad(dtype: str | None) -> bool:
 
 
 def _nearest(node: int, inputs: dict[int, set[tuple[int, int]]]) -> set[int]:
-    """Returns the tensor itself if it has a row. Otherwise, returns the nearest tensors behind it that have rows."""
+    """Returns the tensor itself if it has a row. Otherwise, returns the nearest tensors with rows behind it."""
     seen = {node}
     waiting = [node]
     while waiting:

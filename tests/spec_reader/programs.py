@@ -49,7 +49,7 @@ class Variable:
 
 @dataclass(eq=False)
 class EagerSymbol:
-    """An eager tensor. It is computed when the program runs, and graphs that use it capture it."""
+    """An eager tensor. The tensor is computed when the program runs. Graphs that use the tensor capture it."""
 
     number: int
 
@@ -67,7 +67,7 @@ class Poison:
 
 @dataclass(eq=False)
 class Op:
-    """One op. `calls` are the graphs that it calls, and `num_iterations` is the number of iterations of a loop."""
+    """One op. `calls` are the graphs that the op calls, and `num_iterations` is the number of iterations of a loop."""
 
     name: str
     op_type: str
@@ -155,7 +155,7 @@ class Constant:
 
 @dataclass(frozen=True, eq=False)
 class EagerOp:
-    """An eager op. It reads or writes `variable` if one is given."""
+    """An eager op. The op reads or writes `variable` if a variable is given."""
 
     op_type: str
     inputs: tuple[EagerSymbol, ...]
@@ -185,7 +185,7 @@ Statement = Constant | EagerOp | EagerCall
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """A program. `is_large` says if its tensors are so large that TensorFlow captures them as arguments."""
+    """A program. `is_large` says if tensors are so large that TensorFlow captures them as arguments."""
 
     variables: tuple[Variable, ...]
     statements: tuple[Statement, ...]

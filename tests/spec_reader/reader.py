@@ -1,7 +1,7 @@
-"""A reader of the format that uses only Polars and the specification. It finds the origins of bad values.
+"""A reader of the format that uses only Polars and the specification. The reader finds the origins of bad values.
 
-The module uses no code of tfdbg_arrow. It tests whether `spec/README.md` and `spec/tables.md` are enough to answer the
-main question: which op made the first NaN or infinity? The reader reads any logdir on a local disk.
+The module uses no code of tfdbg_arrow. The reader tests whether `spec/README.md` and `spec/tables.md` are enough to
+answer the main question: which op made the first NaN or infinity? The reader reads any logdir on a local disk.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _PIPELINE_ENDS = ("Iterator", "MultiDeviceIterator", "OptionalGetValue", "Datase
 
 
 class FormatError(Exception):
-    """The directory is not a logdir, or it is damaged."""
+    """The directory is not a logdir, or the logdir is damaged."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +103,7 @@ def open_logdir(logdir: Path) -> list[Run]:
     """Reads all runs of a logdir, in the order of their start.
 
     Raises:
-        FormatError: The directory is not a logdir of major version 2, or it is damaged.
+        FormatError: The directory is not a logdir of major version 2, or the logdir is damaged.
     """
     marker = logdir / "tfdbg_arrow.json"
     if not marker.is_file():

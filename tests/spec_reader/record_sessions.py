@@ -1,7 +1,7 @@
 """Records a program that runs sessions of TensorFlow 1: `python -m tests.spec_reader.record_sessions LOGDIR GRAPHS`.
 
 GRAPHS is `traced` or `executed`. The program feeds tensors, including intermediate tensors, and writes to both kinds of
-variables. It has loops, nested loops and branches, both as ops of its graph and as functions, with gradients.
+variables. The program has loops, nested loops and branches, both as ops of its graph and as functions, with gradients.
 """
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ with tf.GradientTape() as outer:
     {0} = tape.gradient({0}, {x})
 {0} = outer.gradient({0}, {x})""",
 }
-"""The lines of each op. `x` and `y` are its inputs, 0 and 1 are its outputs, `n` is the number of iterations."""
+"""The lines of each op. `x` and `y` are the inputs, 0 and 1 are the outputs, `n` is the number of iterations."""
 _EAGER_STACKS = ("OldTensorArray", "OldStack")
 """Ops that only graphs have. Eager code takes a square root instead."""
 

@@ -2,7 +2,7 @@
 
 The specification defines origins and the first origin. `first_nonfinite` ranks origins by their harm before it takes
 the first origin. This ranking is not a part of the format. The programs in RANKED have an earlier origin that did less
-harm. For these, the test checks only that the answer is one of the reader's origins.
+harm. For RANKED programs, the test checks only that the answer is one of the reader's origins.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ GOLDEN = REPOSITORY / "tests" / "compat" / "golden"
 LOGDIRS = sorted(path.parent for path in GOLDEN.glob("*/*/tfdbg_arrow.json"))
 SAMPLE_STEP = 20
 EXPLAINED = frozenset({"sequences.log_sum_exp_of_a_masked_row"})
-"""Programs whose answer is not an origin of the format: it skips an infinity that the program wrote itself."""
+"""Programs whose answer is not an origin of the format: the answer skips an infinity that the program wrote itself."""
 RANKED = frozenset(
     {
         "beside.best_loss_tracker_beside_a_logarithm",

@@ -46,7 +46,8 @@ def _differences(
 ) -> Iterator[str]:
     """Yields a difference between two sets, unless tfdbg_arrow may know more than the reader.
 
-    tfdbg_arrow may know inputs that the reader does not know. It also knows which element of a list an op takes.
+    tfdbg_arrow may know inputs that the reader does not know. tfdbg_arrow also knows which element of a list an op
+    takes.
     """
     if not all(map(run.is_known, involved)):
         return

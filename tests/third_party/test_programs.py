@@ -15,7 +15,7 @@ import pytest
 
 _DIRECTORY = Path(__file__).parent / "programs"
 _PROGRAMS = sorted(path.stem for path in _DIRECTORY.glob("*.py") if path.stem != "healthy")
-# Their functions request XLA, which rounds differently. During a recording they run without XLA, with a warning.
+# Functions of these programs request XLA, which rounds differently. In a recording, they run without XLA and warn.
 _USE_XLA = {"phasespace_decay"}
 _XLA_TOLERANCE = 1e-12
 _TIMEOUT_S = 600

@@ -184,7 +184,7 @@ def gradient_penalty_beside_loss_scaling() -> None:
 
 @bug(op_type="Log", effect="result")
 def division_that_is_guarded_beside_a_logarithm() -> Any:
-    """The program guards the result of a division by tf.where. It returns the logarithm without a guard."""
+    """The program uses tf.where to guard the result of a division. The logarithm has no such guard."""
 
     @tf.function
     def score(hits: Any, total: Any) -> Any:

@@ -229,7 +229,7 @@ def saved_graph_with_a_branch(directory: Path) -> Any:
 
 @bug(op_type="Softmax", effect="variable")
 def row_that_is_masked_altogether() -> None:
-    """The infinities are intended. The NaN that the softmax creates from them is not intended."""
+    """The infinities are intended. The NaN that the softmax creates from these infinities is not intended."""
     attention = tf.Variable(tf.ones([2, 3]))
 
     @tf.function

@@ -60,7 +60,7 @@ def targets_with_an_infinity() -> None:
 
 @bug(op_type="StringToNumber", effect="variable")
 def csv_cell_that_says_nan() -> None:
-    """A column of a file is parsed, and one of its cells contains nan."""
+    """A column of a file is parsed, and a cell of the column contains nan."""
 
     def parse(line: Any) -> Any:
         cells = tf.strings.split(line, ",")
@@ -106,7 +106,7 @@ def standardise_a_constant_column() -> None:
 
 @bug(op_type="RealDiv", effect="variable")
 def scale_images_by_their_range() -> None:
-    """A completely black image has no range."""
+    """The program divides an image by its range, and the range of a completely black image is 0."""
 
     @tf.function
     def scale(image: Any) -> Any:
@@ -132,7 +132,7 @@ def log_scale_of_a_count_of_zero() -> None:
 
 @bug(op_type="PyFunc", effect="variable")
 def generator_that_yields_nan() -> None:
-    """A generator computes its features with numpy, as 0/0."""
+    """A generator computes its features with NumPy. The result is 0/0."""
 
     def examples() -> Any:
         for count in (2.0, 1.0, 0.0, 3.0):
@@ -353,7 +353,7 @@ def ragged_row_without_elements() -> None:
 
 @bug(op_type="RealDiv", effect="variable")
 def sparse_row_normalisation() -> None:
-    """The rows of an adjacency matrix are divided by their degree, and one node has no edge."""
+    """The rows of an adjacency matrix are divided by the degrees of the nodes, and one node has no edge."""
     adjacency = tf.constant([[0.0, 1.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
 
     class Convolution(keras.layers.Layer):
@@ -371,7 +371,7 @@ def sparse_row_normalisation() -> None:
 
 @bug(op_type="Pow", effect="variable")
 def symmetric_normalisation_of_an_isolated_node() -> None:
-    """The reciprocal root of the degree is infinite for a node without edges. It is then multiplied by 0."""
+    """The reciprocal root of the degree is infinite for a node without edges. This root is then multiplied by 0."""
     adjacency = tf.constant([[0.0, 1.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
     kernel = tf.Variable(tf.ones([3, 2]))
     with tf.GradientTape() as tape:
@@ -389,7 +389,10 @@ def _fit(records: tf.data.Dataset, num_features: int, loss: Any = "mse") -> None
 
 @bug(op_type="RealDiv", effect="variable")
 def flat_series_among_series_with_gaps() -> None:
-    """A function of the data set fills gaps in series, and then standardises them. Only a flat series does harm."""
+    """A function of the data set fills gaps in series, and then standardises the series.
+
+    Only a flat series does harm.
+    """
     series = np.random.default_rng(2).normal(size=(12, 6)).astype("float32")
     series[[1, 4, 9], [3, 0, 5]] = np.nan
     series[6] = 3.0

@@ -17,7 +17,7 @@ tf1 = tf.compat.v1
 
 @bug(op_type="Log", effect="result")
 def function_called_from_many_places() -> Any:
-    """One tf.function has three callers. The third caller passes a zero."""
+    """A tf.function has three callers. The third caller passes a zero."""
 
     @tf.function
     def score(values: Any) -> Any:
@@ -541,7 +541,10 @@ def masks_of_constants() -> Any:
 
 @bug(op_type="SqrtGrad", role="gradient", forward="Sqrt", effect="variable")
 def record_of_zeros_in_a_loop_over_a_data_set() -> None:
-    """A tf.function loops over a data set. The gradient of a root is bad in one batch, and the next batches read it."""
+    """A tf.function loops over a data set.
+
+    The gradient of a root is bad in one batch, and the next batches read the bad weights.
+    """
     records = np.random.default_rng(0).uniform(1, 3, (32, 4)).astype("float32")
     records[21] = 0.0
     weights = tf.Variable(tf.ones([4, 1]))

@@ -196,7 +196,7 @@ def flow_inverse_of_a_zero_scale() -> Any:
 
 @bug(op_type="RealDiv", effect="variable")
 def diffusion_noise_at_step_zero() -> None:
-    """The noise schedule is 0 at step 0, and the score is divided by it."""
+    """The noise schedule is 0 at step 0, and the score is divided by the schedule."""
     denoiser = tf.Variable(tf.eye(2))
     deviations = tf.linspace(0.0, 1.0, 5)
 

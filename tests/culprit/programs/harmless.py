@@ -1,4 +1,4 @@
-"""Programs with intended or discarded infinities or NaN: nothing may be reported as bad."""
+"""Programs with intended or discarded infinities or NaN. No value of these programs may be reported as bad."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def log_filled_with_nan() -> None:
 
 @harmless
 def log_filled_with_nan_in_numpy() -> None:
-    """The NaN values come from an array, and are read back one by one."""
+    """The NaN values come from an array, and the program reads them back one by one."""
     log = tf.Variable(np.full(5, np.nan, "float32"), trainable=False)
     _train_with_log(log, lambda step, loss: log[step].assign(loss))
     [float(log[step]) for step in range(5)]
@@ -148,7 +148,10 @@ def ctc_loss_of_a_batch() -> None:
 
 @harmless
 def ctc_loss_of_keras() -> None:
-    """The loop of the loss is not recorded, so its log(0) cannot be followed. The loss and all weights stay finite."""
+    """The loop in the loss is not recorded, so the log(0) there cannot be followed.
+
+    The loss and all weights stay finite.
+    """
     generator = np.random.default_rng(4)
     model = keras.Sequential([keras.Input((20, 8)), keras.layers.LSTM(6, return_sequences=True), keras.layers.Dense(8)])
     model.compile("adam", keras.losses.CTC())
@@ -258,7 +261,7 @@ def dynamic_loss_scaling_that_returns_the_norm() -> None:
 
 @harmless
 def dynamic_loss_scaling_by_hand() -> None:
-    """The program checks float16 gradients eagerly, skips the update while they overflow, and lowers the scale."""
+    """The program checks float16 gradients eagerly, skips the update while these overflow, and lowers the scale."""
     features, targets = (tf.cast(data, tf.float16) for data in _data())
     weights, scale = tf.Variable(tf.ones([4, 1])), tf.Variable(2.0**20)
 
@@ -404,7 +407,7 @@ def padding_that_is_sliced_away() -> None:
 
 @harmless
 def update_that_is_skipped() -> None:
-    """The gradient is checked, and a step whose gradient is not finite is skipped."""
+    """The program checks the gradient, and skips a step if the gradient is not finite."""
     weight = tf.Variable(1.0)
 
     @tf.function

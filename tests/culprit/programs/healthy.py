@@ -55,7 +55,7 @@ def masked_mean_with_divide_no_nan() -> None:
 
 @healthy
 def batch_normalisation_of_one_image() -> None:
-    """The variance of one image is 0, and epsilon makes it harmless. tensorflow/tensorflow#34062."""
+    """The variance of one image is 0, and an epsilon makes this harmless. tensorflow/tensorflow#34062."""
     layers = [keras.layers.Conv2D(2, 1), keras.layers.BatchNormalization(), keras.layers.Flatten()]
     model = keras.Sequential([keras.Input((1, 1, 3)), *layers, keras.layers.Dense(1)])
     model.compile("sgd", "mse")
@@ -92,7 +92,7 @@ def sample_weights_of_zero() -> None:
 
 @healthy
 def masked_recurrent_network() -> None:
-    """An LSTM runs over sequences. One of them is only padding."""
+    """An LSTM runs over sequences. One sequence is only padding."""
     layers = [keras.layers.Embedding(5, 3, mask_zero=True), keras.layers.LSTM(3), keras.layers.Dense(1)]
     model = keras.Sequential([keras.Input((4,), dtype="int32"), *layers])
     model.compile("adam", "mse")

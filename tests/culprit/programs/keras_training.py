@@ -64,7 +64,7 @@ def optimizer_with_epsilon_zero() -> None:
 
 @bug(op_type="RealDiv", effect="variable")
 def gradient_divided_by_its_norm() -> None:
-    """A gradient is normalised by hand, and it is 0 at the minimum."""
+    """A hand-written step divides the gradient by its norm. At the minimum, the gradient is 0."""
 
     class Normalised(keras.Model):
         def __init__(self) -> None:
@@ -146,7 +146,7 @@ def standardisation_with_a_constant_column() -> None:
 
 @bug(op_type="RealDiv", effect="variable")
 def warmup_of_no_steps() -> None:
-    """A schedule divides the step by the number of warm-up steps, and the configuration sets this to 0."""
+    """A schedule divides the step by the number of warm-up steps, and the configuration sets this number to 0."""
 
     class Warmup(keras.optimizers.schedules.LearningRateSchedule):
         def __init__(self, num_steps: int) -> None:
@@ -246,7 +246,7 @@ def group_lasso_of_zero_weights() -> None:
 
 @bug(op_type="Log", effect="metric")
 def metric_that_is_nan_while_the_training_is_well() -> None:
-    """A custom metric takes the logarithm of a negative prediction, but the loss does not."""
+    """Only a custom metric takes the logarithm of a negative prediction. The loss is finite."""
 
     def log_error(y_true: Any, y_pred: Any) -> Any:
         return tf.reduce_mean(tf.abs(tf.math.log(y_pred)))  # culprit
@@ -327,7 +327,10 @@ def loss_of_a_functional_lambda_layer() -> None:
 
 @bug(op_type="Log", effect="variable")
 def loss_of_keras_operations() -> None:
-    """A functional model uses keras.ops. The only user frame of the op is the call of fit. keras-team/keras#5733."""
+    """A functional model uses keras.ops.
+
+    The only frame of the user's code is the call of fit. keras-team/keras#5733.
+    """
     inputs = keras.Input((4,))
     hidden = keras.layers.Dense(3, activation="relu")(inputs)
     model = keras.Model(inputs, keras.layers.Dense(1)(keras.ops.log(hidden)))
@@ -337,7 +340,7 @@ def loss_of_keras_operations() -> None:
 
 @bug(op_type="Sqrt", effect="variable")
 def shared_layer_called_from_two_places() -> None:
-    """A layer works for one of its two inputs, and makes a bad value from the other."""
+    """A layer is called with two inputs. The layer works for one input, and makes a bad value from the other input."""
 
     class Root(keras.layers.Layer):
         def call(self, inputs: Any) -> Any:
@@ -383,7 +386,10 @@ def clip_norm_that_is_infinite() -> None:
 
 @bug(op_type="Exp", effect="variable")
 def softplus_by_hand_before_batch_normalization() -> None:
-    """log(1 + exp(x)) overflows. TensorFlow runs this as one op, and sorts the inputs of the squared differences."""
+    """log(1 + exp(x)) overflows.
+
+    TensorFlow runs these ops as one op, and sorts the inputs of the squared differences.
+    """
 
     class Softplus(keras.layers.Layer):
         def call(self, x: Any) -> Any:

@@ -67,7 +67,7 @@ def focal_loss() -> None:
 def ranking_with_a_sigmoid_by_hand() -> None:
     """The exponential in a hand-written sigmoid overflows for a pair in the wrong order.
 
-    TensorFlow fuses it with Neg.
+    TensorFlow fuses the exponential with Neg.
     """
     weights = tf.Variable([[1.0], [1.0], [1.0], [1.0]])
 
@@ -155,7 +155,7 @@ def log1p_of_minus_one() -> None:
 
 @bug(op_type="Exp", effect="variable")
 def softmax_by_hand() -> None:
-    """exp(x) / sum(exp(x)) is computed without subtracting the maximum. It makes an infinity, then a NaN by inf/inf."""
+    """exp(x) / sum(exp(x)) is computed without subtracting the maximum. The code makes an infinity, then inf/inf."""
 
     @tf.function
     def train_step(inputs: Any, labels: Any) -> Any:

@@ -158,7 +158,7 @@ def value_of_a_state_without_actions() -> None:
 
 @bug(op_type="RealDiv", effect="result")
 def upper_confidence_bound_of_an_untried_arm() -> Any:
-    """log(t) / n is infinite for an arm that was never pulled, and infinity minus infinity follows."""
+    """log(t) / n is infinite for an arm that was never pulled. Infinity minus infinity is then NaN."""
     counts = tf.constant([4.0, 0.0, 0.0])
     bonus = tf.math.log(4.0) / counts  # culprit
     score = tf.sqrt(bonus) + tf.constant([0.5, 0.0, 0.0])

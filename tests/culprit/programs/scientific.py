@@ -155,7 +155,7 @@ def stiff_equation_with_a_large_step() -> Any:
 
 @bug(op_type="Mul", effect="result")
 def logistic_map_beyond_its_range() -> Any:
-    """An iteration that leaves its interval is squared until it overflows."""
+    """An iteration leaves its interval, and squares its value until the value overflows."""
     x = tf.constant(1.5)
     for _ in range(9):
         x = x * x * 4.5  # culprit
@@ -244,7 +244,7 @@ def quantile_of_one() -> None:
 
 @bug(op_type="Rsqrt", effect="result")
 def image_standardised_with_a_wrong_minimum() -> Any:
-    """A flat image is divided by its deviation, without tf.image's lower bound. tensorflow/tensorflow#411."""
+    """A flat image is divided by its deviation, without the lower bound of tf.image. tensorflow/tensorflow#411."""
 
     @tf.function
     def standardise(images: Any) -> Any:
@@ -272,7 +272,7 @@ def tensor_contraction_that_overflows() -> Any:
 
 @bug(op_type="Sum", effect="result")
 def sum_of_squares_that_overflows() -> Any:
-    """The squares are finite, but their sum is not."""
+    """The squares are finite, but their sum overflows."""
     squares = tf.square(tf.fill([8], 1.5e19))
     return tf.sqrt(tf.reduce_sum(squares))  # culprit
 

@@ -146,7 +146,7 @@ def recurrent_cell_with_exponential_activation() -> None:
 
 @bug(op_type="Exp", effect="variable")
 def simple_rnn_with_exponential_activation() -> None:
-    """Keras's own cell has the activation exp, so the line is the call of fit. keras-team/keras#15912."""
+    """Keras's own cell has the activation exp, so the line to name is the call of fit. keras-team/keras#15912."""
     layer = keras.layers.SimpleRNN(2, activation="exponential", kernel_initializer="ones", recurrent_initializer="ones")
     model = keras.Sequential([keras.Input((6, 2)), layer, keras.layers.Dense(1)])
     model.compile("sgd", "mse")
@@ -309,7 +309,7 @@ def ctc_by_hand_over_probabilities() -> None:
 
 @bug(op_type="CTCLoss", effect="result")
 def label_longer_than_its_frames() -> None:
-    """Seven equal characters need 13 frames, but there are only 8 frames. The loss is computed in its own step."""
+    """Seven equal characters need 13 frames, but there are only 8 frames. The loss is computed in a separate step."""
     random = np.random.default_rng(25)
     frames = random.normal(size=(16, 8, 5)).astype("float32")
     labels = np.zeros((16, 7), "int32")

@@ -1,4 +1,4 @@
-"""Helpers for all programs here: they fix the seeds before a run and print every bit of the results after it.
+"""Helpers for all programs here. They fix the seeds before a run, and print every bit of the results after the run.
 
 The passes of the graph optimizer that fuse and reorder ops are off, so that each op runs as the program contains it.
 """

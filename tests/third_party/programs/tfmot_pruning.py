@@ -1,4 +1,4 @@
-"""Pruning weights by magnitude and clustering them with the TensorFlow Model Optimization Toolkit."""
+"""Pruning of weights by magnitude, and clustering of weights, with the TensorFlow Model Optimization Toolkit."""
 
 import os
 

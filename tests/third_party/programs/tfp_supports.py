@@ -1,4 +1,4 @@
-"""log_prob at the edge of a support: impossible components of a mixture (-Inf) beside a possible one."""
+"""log_prob at the edge of a support: impossible components of a mixture (-Inf) beside a possible component."""
 
 import healthy
 import tensorflow as tf
