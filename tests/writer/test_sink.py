@@ -203,6 +203,27 @@ def test_flush_seals_everything_recorded_before(recording: Recording) -> None:
     assert recording.rows("graph_function", "run_id", "graph_id") == [(RUN_ID, 7)]
 
 
+def test_a_flush_that_interrupts_an_append_ends(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A signal handler can do this. The sink's thread then holds its lock, and waits for the lock of `append`."""
+    monkeypatch.setattr("tfdbg_arrow.writer.sink.sink._MAX_FLUSH_WAIT_S", 0.2)
+    is_held, may_go = threading.Event(), threading.Event()
+
+    def flush_elsewhere() -> None:
+        with recording.sink._lock:
+            is_held.set()
+            may_go.wait()
+
+    other = threading.Thread(target=flush_elsewhere)
+    other.start()
+    is_held.wait()
+    recording.sink.append("graph_function", [{"function_name": "f", "graph_id": 7}], recording.sink.flush)
+    may_go.set()
+    other.join()
+    assert any("the sink was busy" in text for text in recording.told)
+    recording.sink.flush()
+    assert recording.rows("graph_function", "graph_id") == [(7,)]
+
+
 def test_metadata_is_in_the_manifest_before_the_events_that_refer_to_it(recording: Recording) -> None:
     recording.call(0, step_id=50)
     recording.recorder.record(Kind.GRAPH_TENSOR, node=0, device=1, flags=MEASURED)

@@ -327,6 +327,14 @@ class _State:
 _state = _State()
 
 
+def _renew_lock() -> None:
+    """Gives a forked child a lock of its own, because a thread of the parent may hold the lock."""
+    _state.lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
+
+
 def _follow(launch: _Launch | None) -> None:
     """Makes later calls of enable_dump_debug_info() use the logdir of a launch; None means their own dump_root."""
     with _state.lock:

@@ -265,6 +265,8 @@ class Effects:
                 seen.update(of_gradient.event_index for of_gradient in new)
                 to_follow += new
             walk.met.update((unfollowed.event_index, unfollowed) for unfollowed in to_follow)
+        if to_follow and walk.harm != "variable":
+            raise CannotTellError  # what was not followed may do harm
 
     def _reason_out_of_sight(self, walk: Walk, event: TensorEvent) -> str:
         """Returns why a value that went out of reach did no harm.

@@ -78,7 +78,8 @@ class Stop:
         self._let_pass = let_pass
         self._on_error = on_error
         self._marker = re.compile(rf"\(event (-?\d+) of run {re.escape(run_id)}\)")
-        self._lock = threading.Lock()
+        # Reentrant, because a signal handler or a finalizer can run eager ops or end the recording.
+        self._lock = threading.RLock()
         self._told: set[object] = set()
         self._masked: set[int] = set()
         self._thread = _Thread()
@@ -268,7 +269,8 @@ class EagerWatch:
         self._set_watching = set_watching
         self._is_function = is_function
         self._note = note
-        self._lock = threading.Lock()
+        # Reentrant, because a signal handler or a finalizer can run eager ops or end the recording.
+        self._lock = threading.RLock()
         self._watched: OrderedDict[int, _Watched] = OrderedDict()
 
     def see(self, op_type: str, inputs: Sequence[Any], bad: Sequence[tuple[int, int, int]]) -> list[int]:
@@ -297,7 +299,9 @@ class EagerWatch:
     def take_idle(self) -> list[_Watched]:
         """Returns the bad tensors that no op has taken so far, each once, ordered by event."""
         with self._lock:
-            idle = [watched for watched in self._watched.values() if not watched.is_taken and not watched.is_told]
+            # The copy is made by one C call: a signal handler may add tensors during the loop.
+            all_watched = list(self._watched.values())
+            idle = [watched for watched in all_watched if not watched.is_taken and not watched.is_told]
             for watched in idle:
                 watched.is_taken = True
         return sorted(idle, key=lambda watched: watched.event_index)

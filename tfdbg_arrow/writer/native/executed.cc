@@ -60,6 +60,11 @@ class KnownOps {
     return table_.output_types(node);
   }
 
+  // For fork(). The child's thread has another id than the owner of the lock, so the child makes a new lock.
+  void lock() { mutex_.lock(); }
+  void unlock() { mutex_.unlock(); }
+  void renew_lock() { new (&mutex_) std::mutex; }
+
  private:
   void read() {
     const TensorFlowApi& tf = tf_api();
@@ -596,6 +601,12 @@ class Editor {
 };
 
 }  // namespace
+
+void lock_known_ops() { known_ops().lock(); }
+
+void unlock_known_ops() { known_ops().unlock(); }
+
+void renew_lock_of_known_ops() { known_ops().renew_lock(); }
 
 void ExecutedGraphs::add(int64_t graph_id, ProgramGraph graph) {
   auto added = std::make_shared<const ProgramGraph>(std::move(graph));

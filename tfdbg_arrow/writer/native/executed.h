@@ -116,4 +116,9 @@ struct Session;
 // Throws std::runtime_error if the bytes cannot be parsed.
 std::string with_record_ops(std::string_view graph_def, Session& session);
 
+// For fork(): lock and unlock the table of TensorFlow's ops, and renew its lock in the child.
+void lock_known_ops();
+void unlock_known_ops();
+void renew_lock_of_known_ops();
+
 }  // namespace tfdbg_arrow

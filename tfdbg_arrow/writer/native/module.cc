@@ -366,8 +366,9 @@ NB_MODULE(_core, m) {
   // A forked child does not take part in the recording. This handler also covers forks by C libraries. After os.fork(),
   // Python calls the same function again.
   strings();
-  pthread_atfork([] { strings().lock(); }, [] { strings().unlock(); }, [] {
+  pthread_atfork([] { lock_known_ops(), strings().lock(); }, [] { strings().unlock(), unlock_known_ops(); }, [] {
     strings().renew_lock();
+    renew_lock_of_known_ops();
     forget_session();
   });
 

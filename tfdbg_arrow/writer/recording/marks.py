@@ -289,7 +289,7 @@ class FitMarks:
 
     def __init__(self, mark: AddMark, end_step: Callable[[], None]) -> None:
         self._labels = FitLabels(mark, end_step)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # reentrant, because a signal handler can begin a fit, too
         self._thread: int | None = None
         self._callbacks: object = None
 

@@ -50,6 +50,12 @@ _MAX_FLUSH_INTERVAL_S = 5.0
 """How many seconds a reader of a running recording may wait for healthy events. Bad values are written at once."""
 _INTERVAL_GROWTH = 1.5
 """With this growth of the interval, a program that runs for ten seconds is written four times, not ten times."""
+_MAX_FLUSH_WAIT_S = 30.0
+"""Maximum number of seconds that `flush` waits for the sink's thread, which is far longer than a write takes.
+
+A signal handler that ends the recording can interrupt `append` and call `flush` in the same thread. Then the sink's
+thread may wait for a lock that `append` holds, and neither of the two would ever go on.
+"""
 _WAIT_SLICE_S = 0.2
 """Maximum number of seconds of one wait in the native core, which `close` does not wake."""
 
@@ -158,12 +164,17 @@ class Sink:
 
         A circular buffer is emptied: the last events that it keeps are written.
         """
-        with self._lock:
+        if not self._lock.acquire(timeout=_MAX_FLUSH_WAIT_S):
+            self._failures.add("flush", TimeoutError(f"the sink was busy for {_MAX_FLUSH_WAIT_S:.0f} s"))
+            return
+        try:
             if not self._closed:
                 with self._failures.caught("flush"):
                     self._take_all()
                     self._take_rest()
                     self._write()
+        finally:
+            self._lock.release()
 
     def close(
         self, *, run_row: Mapping[str, object], on_progress: Callable[[float], None] = lambda share: None
