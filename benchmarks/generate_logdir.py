@@ -41,7 +41,7 @@ START_NS = 1_795_000_000_000_000_000
 RUN_NS = 600 * 10**9
 """Time from the start of one run to the start of the next run."""
 NOISE = 0.02
-"""The magnitudes of a tensor are multiplied by a random factor. This is the standard deviation of its logarithm."""
+"""Standard deviation of the logarithm of a random factor. The magnitudes of a tensor are multiplied by this factor."""
 _MAGNITUDES = ("min_finite", "max_finite", "mean_finite", "stddev_finite", "max_abs_finite")
 _REPEATED = ("execution", "execution_input", "execution_output", "tensor_health", "mark")
 _INT64 = np.iinfo(np.int64)

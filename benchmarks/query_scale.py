@@ -1,8 +1,8 @@
 """Measures the cost of questions about a large logdir, and how the cost grows with the number of rows.
 
 The script generates a small and a large logdir (generate_logdir.py) unless they exist. The script asks both logdirs the
-same questions, each in a separate process. It compares the answers with the known content, and prints time, processor
-time and memory.
+same questions, each in a separate process. The script compares the answers with the known content, and prints time,
+processor time and memory.
 
     python benchmarks/query_scale.py [--directory DIR] [--rows 100000000] [--runs 1000] [--peer] [--output FILE]
 """

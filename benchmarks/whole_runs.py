@@ -160,7 +160,7 @@ def measure(program: str, *, is_recorded: bool) -> Run:
 
 
 def summarise(runs: Sequence[Run], program: str) -> Summary:
-    """Returns the summary of a program. Its runs alternate between not recorded and recorded."""
+    """Returns the summary of a program. The runs alternate between not recorded and recorded."""
     none, recorded = (
         [run for run in runs if run.program == program and run.is_recorded is wanted] for wanted in (False, True)
     )

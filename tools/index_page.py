@@ -1,8 +1,8 @@
 """Makes the package description for a package index from the README, without the relative links of the README.
 
 scikit-build-core calls `dynamic_metadata` when it builds the package. A build on GitHub knows the address of the
-repository, and makes the links absolute. Other builds do not know the address. In these builds, a link becomes plain
-text, and a picture is left out.
+repository, and makes the links absolute. Other builds do not know the address. They make plain text of links, and leave
+out pictures.
 """
 
 from __future__ import annotations

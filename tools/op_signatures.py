@@ -63,7 +63,7 @@ _FUSED = {
     "_FusedMatMul": "MatMul",
     "_UnaryOpsComposition": None,
 }
-"""Ops that only TensorFlow's optimizer makes. Each has all attributes of the given op of `tf.raw_ops`."""
+"""Ops that only TensorFlow's optimizer makes. Each op has all attributes of the given op of `tf.raw_ops`."""
 
 
 def signatures() -> dict[str, dict[str, Any]]:

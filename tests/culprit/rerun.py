@@ -62,7 +62,7 @@ def _why_not_finite(program: Program, second: Answer, values: list[Any]) -> str 
     """Returns the reason why a repaired program is not finite, or None if it is finite.
 
     The recording of the program must not report a bad value. The function also checks the program's variables and the
-    values that it returns. Otherwise, the test would only compare the package with itself.
+    values that it returns. Without these checks, the test would only compare the package with itself.
     """
     is_declared = program.raises is not None and (second.error or "").startswith(program.raises.__name__)
     if second.error is not None and not is_declared:

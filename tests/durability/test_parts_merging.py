@@ -132,7 +132,7 @@ class TestChosenParts:
 
 class TestCompact:
     def test_compaction_does_not_count_as_recovery(self, tmp_path: Path) -> None:
-        """Otherwise, if the process is killed later, a reader would assume that its spool is already in parts."""
+        """If compaction counted as recovery, readers would ignore the spool of a process that is killed later."""
         writer = made(tmp_path)
         for event in range(3):
             writer.write("mark", marks(event), spool_upto=event)

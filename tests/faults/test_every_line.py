@@ -202,7 +202,7 @@ def step_if_tensorflow_can(program: Program) -> float | None:
     """Returns the result of a step; None if TensorFlow cannot use a function after an interruption of its tracing.
 
     If TensorFlow is interrupted while it makes the gradient of a branch or a loop, it leaves half of the gradient in
-    the function. Every later call of the function then fails. This also happens without a recording.
+    the function. Every later call of the function then fails. Such failures also happen without a recording.
     """
     try:
         return program.step()

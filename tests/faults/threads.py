@@ -1,9 +1,9 @@
 """Processes that record into one logdir without TensorFlow, each from many threads and as fast as possible.
 
-Run as `python -m tests.faults.threads LOGDIR COUNTER NUM_PROCESSES NUM_THREADS SECONDS`. This process forks the other
-processes. Each thread counts its recorded rows in its own row of an array in a file. Each process prints a line of JSON
-with its run, its memory early and late in the recording, and its peak memory. The peak includes the final merge of all
-parts.
+Run as `python -m tests.faults.threads LOGDIR COUNTER NUM_PROCESSES NUM_THREADS SECONDS`. The first process forks the
+other processes. Each thread counts its recorded rows in its own row of an array in a file. Each process prints a line
+of JSON with its run, its memory early and late in the recording, and its peak memory. The peak includes the final merge
+of all parts.
 """
 
 from __future__ import annotations

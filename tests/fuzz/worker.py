@@ -1,4 +1,7 @@
-"""A process that tests inputs. It reads an input number from each line, and answers with a line of JSON."""
+"""A process that tests inputs.
+
+Each input line gives the number of an input. The process answers each line with a line of JSON.
+"""
 
 from __future__ import annotations
 

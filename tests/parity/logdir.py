@@ -29,7 +29,8 @@ def read_logdir(logdir: Path) -> Recording:
     health = sorted(_rows(logdir, "tensor_health"), key=lambda row: row["event_index"])
     values = {row["event_index"]: _value(row, mode, full) for row in health}
     devices = {row["device_id"]: row["device_name"] for row in _rows(logdir, "device")}
-    failed = {row["execution_index"] for row in _rows(logdir, "execution_error")}  # Debugger V2 does not record these
+    # Debugger V2 does not record executions with an error.
+    failed = {row["execution_index"] for row in _rows(logdir, "execution_error")}
     rows = [row for row in _rows(logdir, "execution") if row["execution_index"] not in failed]
     executions = sorted(rows, key=lambda row: row["execution_index"])
     thread = executions[0]["thread_id"]  # the main thread runs the first op of the corpus

@@ -1,9 +1,9 @@
 """A program that records as fast as it can, without TensorFlow, until it is killed.
 
 When run as a program, this module reads lines of `LOGDIR COUNTER SEED`. For each line, this process forks a child that
-records. It prints the child's process ID once the child records, and another line once the child is dead. After each
-event, the child updates the counts of recorded events in a file that it shares with the killer. The counts are never
-higher than the numbers of recorded events, and lack at most one event.
+records. This process prints the child's process ID once the child records, and another line once the child is dead.
+After each event, the child updates the counts of recorded events in a file that it shares with the killer. The counts
+are never higher than the numbers of recorded events, and lack at most one event.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A TensorFlow training that crashes or is killed.
 
 When run as a program, this module reads lines of `LOGDIR COUNTER RECORDER NUM_STEPS HOW`. For each line, this process
-forks a child that trains. It prints the child's process ID, another line once the child has trained a step, and the
-exit status once the child is dead. The child counts its trained steps in a file that it shares with the killer.
+forks a child that trains. This process prints the child's process ID, another line once the child has trained a step,
+and the exit status once the child is dead. The child counts its trained steps in a file that it shares with the killer.
 """
 
 from __future__ import annotations

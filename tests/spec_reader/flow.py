@@ -177,7 +177,10 @@ class Flow:
             self._executed_graphs[context.step_id] = row["executed_graph_id"]
 
     def _add_callers(self, context: Context, *, is_in_loop: bool) -> None:
-        """Adds the callers without rows of a context. To add calls by loops, all other contexts must be known."""
+        """Adds each caller of a context if the caller has no rows.
+
+        Calls by loops need all other contexts to be known.
+        """
         seen = self._seen[context]
         while (level := self._level_of(context)) and (is_in_loop or level[0]["attribute"] not in _LOOP):
             context, _ = self._caller(context)
@@ -647,7 +650,7 @@ class Flow:
     def _level(self, graph_id: int, site: str | None, root: int | None) -> tuple[Row, str] | tuple[()] | None:
         """Returns the same as `_level_of`, for a graph at a call site.
 
-        `root` is the outermost graph, or None for any.
+        `root` is the outermost graph, or None for any graph.
         """
         if not site:
             return () if root in (None, graph_id) else None

@@ -137,7 +137,7 @@ class Run(Flow):
         return found
 
     def first(self) -> Origin | None:
-        """Returns the first origin, in the order of the program, that no other origin flows into."""
+        """Returns the first origin in the order of the program. Skips origins into which another origin flows."""
         origins = self.origins()
         for tensor in sorted(origins, key=self.position):
             before = itertools.chain(self.ancestors(tensor), self.unlinked(tensor))

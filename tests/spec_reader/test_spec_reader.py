@@ -1,8 +1,8 @@
 """Test that an independent reader, written only from the specification, finds the same culprit as tfdbg_arrow.
 
 The specification defines origins and the first origin. `first_nonfinite` ranks origins by their harm before it takes
-the first origin. This ranking is not a part of the format. The programs in RANKED have an earlier origin that did less
-harm. For RANKED programs, the test checks only that the answer is one of the reader's origins.
+the first origin. The ranking by harm is not a part of the format. The programs in RANKED have an earlier origin that
+did less harm. For RANKED programs, the test checks only that the answer is one of the reader's origins.
 """
 
 from __future__ import annotations

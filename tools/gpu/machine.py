@@ -20,7 +20,7 @@ def environment(*, is_cpu: bool) -> dict[str, str]:
     """Returns the environment of a process that uses TensorFlow.
 
     Args:
-        is_cpu: Whether GPUs are hidden. Otherwise, the process sees the GPUs in CUDA_VISIBLE_DEVICES, or the first GPU.
+        is_cpu: Whether GPUs are hidden. If not, the process sees the GPUs in CUDA_VISIBLE_DEVICES, or the first GPU.
     """
     # The corpus and the tests hide the GPUs if CUDA_VISIBLE_DEVICES is not set.
     devices = "-1" if is_cpu else os.environ.get("CUDA_VISIBLE_DEVICES", "0")

@@ -197,7 +197,7 @@ def entropy_in_a_python_function() -> None:
 
 @bug(op_type="Log", effect="variable")
 def record_that_a_python_function_makes() -> None:
-    """A function of a data set calls a Python function. This function takes the logarithm of a negative number."""
+    """A function of a data set calls a Python function, which takes the logarithm of a negative number."""
     records = np.ones((8, 2), "float32")
     records[5, 1] = -0.5
 

@@ -1,4 +1,6 @@
-"""Helpers for all programs here. They fix the seeds before a run, and print every bit of the results after the run.
+"""Helpers for all programs here.
+
+The helpers fix the seeds before a run, and print every bit of the results after the run.
 
 The passes of the graph optimizer that fuse and reorder ops are off, so that each op runs as the program contains it.
 """
