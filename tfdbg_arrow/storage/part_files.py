@@ -23,8 +23,7 @@ from tfdbg_arrow.storage.manifest import ManifestEntry
 _BUFFER_BYTES = 1 << 16
 """Size of the write buffer. A buffer is needed because Parquet is written in many small pieces."""
 _READ_ROWS = 8_192
-"""Maximum number of rows that are read at a time. Rows with repeated values take fewer bytes in the file than in
-memory."""
+"""Maximum number of rows that are read at a time. Rows with equal values are smaller in the file than in memory."""
 _READ_BYTES = 2**20
 """Number of bytes that are read at a time; this memory is needed in addition to the memory of the row group."""
 

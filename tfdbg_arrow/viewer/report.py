@@ -41,8 +41,7 @@ _NUM_ROWS = 8
 _MAP_COLUMNS = 100
 """Maximum number of columns of the map. The report contains the numbers of all its cells."""
 _RULES_BUDGET_S = 120.0
-"""Time limit for all rules together, in seconds. It is long, because a report has no background in which rules go
-on."""
+"""Time limit for all rules together, in seconds. It is long, because a report cannot be completed later."""
 _GLANCE_ALERTS = 3
 """Maximum number of findings for each rule in a notebook, where an answer takes a part of the screen."""
 _NOT_IN_GLANCE = (
@@ -50,7 +49,7 @@ _NOT_IN_GLANCE = (
     "files: logdir.show() shows them"
 )
 _GLANCE_RULES_S = 2.0
-"""Time limit for all rules together in a notebook, in seconds. The cell shows nothing before."""
+"""Time limit for all rules together in a notebook, in seconds. The cell is empty until then."""
 _SHOWN_BYTES = 1_000_000
 """Maximum size of a report in a notebook, in bytes. The notebook stores it in its file."""
 

@@ -28,7 +28,7 @@ that were already read, or right after them."""
 _MIN_GAP = 10_000
 """Neighbouring tensor ids with a smaller difference are in one range. A row group of Parquet has more ids than that."""
 _MAX_RANGES = 100
-"""Number of ranges from which on wider gaps are closed too. Bounds the length of the query."""
+"""Approximate maximum number of ranges. If the ids are far apart, a range has wider gaps. Bounds the query's length."""
 _USES_BLOCK = 1024
 """Number of executions whose tensors' uses are read at a time."""
 _LABEL_BLOCK = 256
