@@ -22,7 +22,7 @@ EXIT_BUG = 3
 _MAX_NAMED = 10
 """Maximum number of logdirs that the error lists, so that it fits on a screen. Its last line counts the others."""
 _MAX_READ_S = 1.0
-"""Seconds after which no more of these logdirs are opened, so that the error appears soon."""
+"""Seconds after which no more logdirs are opened for the error, so that it appears soon."""
 NO_BUGS = (ClickException, Exit, Abort, BrokenPipeError)
 """The exceptions that Click handles. The last of them means that nobody reads stdout."""
 

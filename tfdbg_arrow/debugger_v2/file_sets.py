@@ -32,9 +32,9 @@ FILES = ("metadata", "source_files", "stack_frames", "graphs", "execution", "gra
 _NAME = re.compile(rf"(?P<prefix>.+)\.(?P<suffix>{'|'.join(FILES)})", re.DOTALL)
 _PREFIX = re.compile(r".*?\.(?P<seconds>\d{1,12})\.(?P<host>.+)", re.DOTALL)
 HEADER_BYTES = 12
-"""Size of a frame's header: the length of the record (8 bytes) and the checksum of the length (4 bytes)."""
+"""Bytes of a frame's header: the length of the record (8 bytes) and the checksum of the length (4 bytes)."""
 FOOTER_BYTES = 4
-"""Size of the checksum behind the record."""
+"""Size in bytes of the checksum behind the record."""
 MAX_RECORD_BYTES = 2**31 - 1
 """Maximum size of a protobuf message."""
 READ_BYTES = 4 * 2**20

@@ -32,7 +32,7 @@ from tfdbg_arrow.safe_text import to_json
 from tfdbg_arrow.schema import TABLES
 
 _ATTEMPTS = 3
-"""How often a query is run if a recording replaces its parts meanwhile. Then the user gets the error."""
+"""Maximum number of runs of a query if a recording replaces parts meanwhile. Then the user gets the error."""
 _GRACE_S = 10.0
 """Seconds that the process may take to start and to open the logdir, in addition to the time limit of the query."""
 _ADDRESS_SPACE = 2 << 30

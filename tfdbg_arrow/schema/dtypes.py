@@ -16,7 +16,7 @@ _REF_OFFSET = 100
 """The number of a reference to a dtype is the number of the dtype plus this offset."""
 _END = "<i8"
 _END_SIZE = 8
-"""Size of an end offset in bytes. It is written down because only functions import NumPy here."""
+"""Size of an end offset in bytes. NumPy could tell it, but only functions of this module import NumPy."""
 
 
 @dataclass(frozen=True)

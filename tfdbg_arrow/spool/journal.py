@@ -43,10 +43,9 @@ MAX_ENTRY_BYTES = 16 * 2**20
 MAX_JOURNAL_BYTES = 512 * 2**20
 """Maximum number of bytes that are read from a journal."""
 _MAX_KEPT_BYTES = 64 * 2**20
-"""Maximum bytes of entries that are kept in memory until the disk accepts them. Further entries are lost, and
-counted."""
+"""Maximum bytes of entries that are kept until the disk accepts them. Further entries are lost, and counted."""
 _ATTEMPTS = 2
-"""How often the write of an entry is tried. A reader skips an entry that was partly written."""
+"""Number of attempts to write an entry. A reader skips an entry that was partly written."""
 _HEAD = struct.Struct("<4sII")
 _STRING_ID = struct.Struct("<I")
 _READ_BYTES = 1 << 16

@@ -20,8 +20,7 @@ from tfdbg_arrow.storage.manifest import ManifestEntry
 _BUFFER_BYTES = 1 << 16
 """Size of the write buffer. The buffer is needed because Parquet is written in many small pieces."""
 _READ_ROWS = 8_192
-"""Maximum number of rows that are read at a time. Rows with repeated values take fewer bytes in the file than in
-memory."""
+"""Maximum number of rows that are read at a time. Rows with equal values are smaller in the file than in memory."""
 _READ_BYTES = 2**20
 """Number of bytes that are read at a time. The row group needs memory in addition to these bytes."""
 

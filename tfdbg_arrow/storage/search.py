@@ -19,7 +19,7 @@ MAX_DEPTH = 5
 MAX_DIRECTORIES = 5_000
 """Maximum number of directories that are listed. `is_cut` says if there are more."""
 MAX_ENTRIES = 200_000
-"""Maximum number of entries of these directories together. A directory with data may have millions."""
+"""Maximum number of entries that are examined in all directories. A directory with data may have millions."""
 MAX_S = 5.0
 """Seconds after which no further directory is listed, because somebody waits for the result."""
 _MAX_NAMED = 5

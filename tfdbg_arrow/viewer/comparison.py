@@ -27,7 +27,7 @@ from tfdbg_arrow.viewer.source_text import Excerpt, read_excerpt
 _running = threading.Lock()
 """Allows one comparison at a time, because each may use a gigabyte of memory."""
 _PARENT_POLL_S = 0.5
-"""Seconds between two checks whether the server still runs. Without it, a comparison takes memory for nothing."""
+"""Seconds between two checks whether the server still runs. Without a server, nobody waits for the comparison."""
 _Result = TypeVar("_Result")
 
 

@@ -14,7 +14,7 @@ from tfdbg_arrow.query import Logdir
 _NUM_BUCKETS = 120
 """Maximum number of stretches of a strip, so that the pointer can hit each one."""
 _NUM_ALIGNED_BUCKETS = 100
-"""The same for the strips in a list of runs, which are narrower."""
+"""Maximum number of stretches of a strip in a list of runs, where strips are narrower."""
 
 
 @dataclass(frozen=True)

@@ -38,8 +38,7 @@ _CHOICES = {
 }
 
 MIN_BUDGET_BYTES = 1 << 20
-"""The smallest max_bytes. A budget is divided into 16 pieces (`NUM_GRAINS`), and smaller pieces would hold few
-events."""
+"""The smallest max_bytes. A budget has 16 pieces (`NUM_GRAINS`), and smaller pieces would hold few events."""
 MAX_NAME = 200
 """Maximum number of characters of the name of a run, and of a tag."""
 MAX_TAGS = 100

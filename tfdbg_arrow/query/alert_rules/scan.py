@@ -231,7 +231,7 @@ _DERIVED = ("op_extremes", "weight_update")
 _BATCH = 100
 """Maximum number of runs whose tensors are read at a time."""
 _BATCH_BYTES = 64_000_000
-"""Maximum bytes of their parts. Both limits bound the memory, which grows with the number of outputs."""
+"""Maximum bytes of the parts of these runs. Both limits bound the memory, which grows with the number of outputs."""
 _LARGE_BATCH = 1000
 """Maximum number of runs whose digests are read at a time."""
 _Parts = tuple[str, ...]

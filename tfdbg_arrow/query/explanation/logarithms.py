@@ -97,7 +97,7 @@ _FROM_LOGITS = {
 MOVES = {**dict.fromkeys(("ExpandDims", "Identity", "Reshape", "SplitV", "Squeeze", "StridedSlice"), 0), "Split": 1}
 """Types of ops that return elements of an input, and the index of the input."""
 _MAX_MOVES = 5
-"""Maximum number of such ops in a chain. Bounds the search for the op that computed the elements."""
+"""Maximum number of ops in a chain that only move elements. Bounds the search for the op that computed them."""
 _SUMS = ("Mean", "Sum")
 _PRODUCTS = ("Mul", "RealDiv")
 _MAX_FACTORS = 20

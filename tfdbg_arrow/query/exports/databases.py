@@ -52,7 +52,7 @@ _SQLITE_TYPES = {"BIGINT": "INTEGER", "HUGEINT": "INTEGER", "VARCHAR": "TEXT", "
 _BATCH_ROWS = 16_384
 """Number of rows that are in memory at a time, as Python objects."""
 _BATCH_ROWS_WITH_BLOBS = 256
-"""The same for rows with elements of tensors, each of which may have many MiB."""
+"""Number of rows with elements of tensors that are in memory at a time. One row may have many MiB."""
 
 
 class DuckDBExport(TableWriter):

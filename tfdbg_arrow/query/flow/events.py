@@ -29,7 +29,7 @@ _MIN_GAP = 10_000
 """Neighbouring tensor IDs are in one range if their difference is smaller than this. A Parquet row group has more
 IDs."""
 _MAX_RANGES = 100
-"""Number of ranges from which on wider gaps are closed too. Bounds the length of the query."""
+"""Approximate maximum number of ranges. If the ids are far apart, a range has wider gaps. Bounds the query's length."""
 _USES_BLOCK = 1024
 """The uses of the tensors of this many executions are read at a time."""
 _LABEL_BLOCK = 256

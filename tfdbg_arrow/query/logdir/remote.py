@@ -37,11 +37,11 @@ logdir first."""
 _NUM_CONNECTIONS = 8
 """Maximum number of files that are fetched at the same time. A fetch waits for the network most of its time."""
 _ATTEMPTS = 10
-"""How often a logdir is read if a recording replaces parts meanwhile. Then an error says that the logdir changes."""
+"""Maximum number of readings if a recording replaces parts meanwhile. After the last one, an error says so."""
 _RETRY_S = 0.3
 """Seconds before another attempt, so that the recording can complete the replacement."""
 _TEMPORARY_AGE_S = 24 * 3600.0
-"""Age of a temporary file, in seconds, from which on no process can still be fetching it."""
+"""Age in seconds at which a temporary file counts as left behind by a process that ended. A fetch takes less time."""
 _T = TypeVar("_T")
 
 

@@ -24,7 +24,7 @@ _AnyHop = TypeVar("_AnyHop", bound="TensorHop")
 _NUM_FIRST = 3
 """Number of tensors at the start of a long path, next to the given tensor, that are shown without --full."""
 _NUM_LAST = 7
-"""The same for the end of the path. The end is longer, because the origin and its inputs are there."""
+"""Number of tensors at the end of a long path that are shown without --full: the origin, its inputs, and a few more."""
 _MAX_INDENT = 40
 """Maximum indentation in characters. It leaves half of a terminal with 80 columns for the text."""
 _NUM_SPREAD = 20

@@ -43,7 +43,7 @@ from tfdbg_arrow.writer.sink.parts import PartWriter
 _END_ATTEMPTS = 3
 """How often a last write is tried, because a disk can fail for a moment."""
 _END_PAUSE_S = 0.1
-"""Seconds between these attempts. The program waits for them."""
+"""Seconds between two attempts at the end of a recording. The program waits for them."""
 _PAUSE_S = 0.05
 """Seconds between two checks during a pause whether the spool fills up."""
 _MAX_FLUSH_INTERVAL_S = 5.0
