@@ -122,7 +122,9 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 def test_the_version_is_the_same_everywhere() -> None:
     changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     released = re.findall(r"^## (\d+\.\d+\.\d+)", changelog, re.MULTILINE)  # none before the first release
-    assert {tfdbg_arrow.__version__, importlib.metadata.version("tfdbg-arrow"), *released[:1]} == {tfdbg_arrow.__version__}
+    assert {tfdbg_arrow.__version__, importlib.metadata.version("tfdbg-arrow"), *released[:1]} == {
+        tfdbg_arrow.__version__
+    }
 
 
 def test_python_m_runs_the_command() -> None:

@@ -22,7 +22,6 @@ from tfdbg_arrow.schema.op_traits import Trait, types_with
 
 LeaveOut = Callable[[str, str], None]
 """A callback for a row that was left out; it receives the table and the reason."""
-_LAST_INDEX = 2**63 - 1
 UNKNOWN = "<unknown>"
 """File path, function and id of the frame that replaces an unrecorded stack."""
 _HANDING_ON = types_with(Trait.STANDS_FOR_CALL | Trait.ENTERS | Trait.EXITS | Trait.NEXT | Trait.SWITCHES)

@@ -30,7 +30,6 @@ _MAX_CALLS = 4_096
 """Maximum number of calls in flight to remember. Without this limit, calls without an end could fill the memory."""
 _MAX_STATE_STEPS = 1_024
 """Maximum number of steps in the state that `CallJoin.state` returns. The state has the last steps."""
-_NEVER = 2**63 - 1
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,6 +19,7 @@ _LOG = logging.getLogger(__name__)
 _MAX_KEPT = 500
 """Maximum number of answers that are kept."""
 _CLOSE_S = 1.0
+"""Seconds that the end of the server waits for the thread."""
 _LEAST_S = 0.05
 """With less time left, no computation is started."""
 _Result = TypeVar("_Result")

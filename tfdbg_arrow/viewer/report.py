@@ -40,7 +40,9 @@ _MAX_TENSORS = 40
 _NUM_ROWS = 8
 """Number of rows of elements in the section of a tensor. They show what the elements are like."""
 _MAP_COLUMNS = 100
+"""Maximum number of columns of the map. The report contains the numbers of all its cells."""
 _BUDGET_S = 240.0
+"""Time limit for all rules together, in seconds. It is long, because a report cannot be completed later."""
 _GLANCE_ALERTS = 3
 """Maximum number of findings for each rule in a notebook, where an answer takes a part of the screen."""
 _NOT_IN_GLANCE = (
@@ -48,6 +50,7 @@ _NOT_IN_GLANCE = (
     "files: logdir.show() shows them"
 )
 _GLANCE_S = 4.0
+"""Time limit for all rules together in a notebook, in seconds. The cell is empty until then."""
 _SHOWN_BYTES = 1_000_000
 """Maximum size of a report in a notebook, in bytes. The notebook stores it in its file."""
 

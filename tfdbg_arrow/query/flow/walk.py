@@ -15,6 +15,7 @@ from tfdbg_arrow.query.flow.decisions import SELECTS, effect_of_decision, is_che
 from tfdbg_arrow.query.flow.graphs import BRANCHES, CHECKS, DISCRETE, LOOPS, NEVER_BAD, Call
 from tfdbg_arrow.query.flow.sinks import Sinks, effect_of_write
 from tfdbg_arrow.query.recorded import KINDS, Context, GraphTensor, Op, SiteVisit, TensorEvent
+from tfdbg_arrow.schema.declaration import MAX_INT64
 from tfdbg_arrow.schema.op_traits import CONTAINERS, DIVISIONS, PUTS_INTO_STORE
 
 SKIPPED_STEP = "a check found it, and the branch that would have used it did not run"
@@ -40,7 +41,6 @@ _HANDS_OUT = re.compile(r"\w*PyFunc\w*|Write\w+|Save\w*|_?Send|_?HostSend")
 """Types of ops that pass their inputs out of TensorFlow."""
 _MAX_STEPS = 20_000
 """For one bad tensor, at most this many tensors are followed."""
-_LATEST = 2**63 - 1
 
 
 class CannotTellError(Exception):
@@ -230,7 +230,7 @@ class Walk:
         """Returns whether a bad tensor holds a NaN; None if it was not recorded."""
         event = self._event(tensor)
         if event is None and tensor.frame is not None:
-            event = self._flow.trace(_place(tensor.frame, tensor.name, tensor.slot), how="graph", near=_LATEST).row
+            event = self._flow.trace(_place(tensor.frame, tensor.name, tensor.slot), how="graph", near=MAX_INT64).row
         return None if event is None else event.num_nan != 0
 
     # Graphs.
@@ -544,4 +544,4 @@ class Walk:
 
 
 def _place(frame: Frame, op_name: str, output_slot: int) -> GraphTensor:
-    return GraphTensor(frame.context, frame.graph_id, op_name, output_slot, _LATEST)
+    return GraphTensor(frame.context, frame.graph_id, op_name, output_slot, MAX_INT64)

@@ -15,6 +15,7 @@ from tfdbg_arrow.viewer.page import PageKind, Parameters, chosen_run
 DEFAULT_LIMIT = 50
 """Default maximum number of findings, and of alerts, for each rule."""
 MAX_LIMIT = 1000
+"""Maximum number that an address can ask for. Browsers are slow with longer tables."""
 WAIT_S = 0.5
 """How long the page waits for rules that run in the background, in seconds."""
 _FIRST = ("nonfinite_origin", "nonfinite")

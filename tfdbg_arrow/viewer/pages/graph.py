@@ -29,6 +29,7 @@ from tfdbg_arrow.viewer.page import NoSuchPageError, PageKind, Parameters, one_r
 from tfdbg_arrow.viewer.source_text import Excerpt, read_excerpt
 
 DEFAULT_DEPTH = 2
+"""Default distance from the op, in ops, so that the picture fits on a screen."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,6 +19,7 @@ from tfdbg_arrow.viewer.strips import AlignedStrips, read_aligned_strips
 ORDERS = ("time", "bad")
 """Orders of the runs: by start time, or by the time at which they went bad."""
 LIMIT = 100
+"""Maximum number of runs on one page. Links lead to the others."""
 _WAIT_S = 0.5
 """How long the page waits for facts that are read in the background, in seconds."""
 
