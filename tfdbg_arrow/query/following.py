@@ -20,7 +20,10 @@ from tfdbg_arrow.spool.journal import held_if_dead
 from tfdbg_arrow.storage.layout import spool_paths, spooled_run_ids
 
 _NUM_LAST_STEPS = 20
-"""The latest value of a curve is searched in this many last steps, or executions if the program marks no steps."""
+"""The search for the latest value of a curve covers this many of the last steps.
+
+If the program marks no steps, the search covers this many of the last executions.
+"""
 _LAST_FACTOR = 10
 """After the recording has ended, the time limit is multiplied by this factor."""
 _SHARE_OF_TIME = 4
@@ -38,7 +41,7 @@ class Figure:
     Attributes:
         name: The curve.
         title: The name of the curve for people.
-        value: The latest value. It can be NaN or an infinity.
+        value: The latest value. The value can be NaN or an infinity.
         is_share: Whether the value is a fraction between 0 and 1.
     """
 

@@ -49,7 +49,7 @@ def check_run_id(text: str, *, where: str) -> str:
 
     Args:
         text: The run ID.
-        where: Where the run ID was found. The error message names it.
+        where: Where the run ID was found. The error message names this place.
 
     Raises:
         LogdirError: The run ID is not valid. A valid run ID consists of at most 200 letters, digits, `.`, `_` and `-`.

@@ -184,7 +184,8 @@ class SpoolProgress:
     Attributes:
         by_table: For each table of events, the first event index that is not in parts. For each other table, the first
             offset in the journal of rows that is not in parts.
-        events: A first event index that applies to all tables of events. For each table, the larger of both applies.
+        events: A first event index that applies to all tables of events. If `by_table` has a larger index for a table,
+            the larger index applies to this table.
         is_recovered: Whether the whole spool is in parts, and the process that wrote the spool is dead.
     """
 
