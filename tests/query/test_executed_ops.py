@@ -338,7 +338,7 @@ def test_an_iteration_uses_the_values_of_the_previous_one(tmp_path: Path) -> Non
 
 
 def test_sources_come_from_the_optimized_graph_that_produced_the_rows(tmp_path: Path) -> None:
-    """TensorFlow keeps both ops if there is a gradient. Otherwise, it fuses the two ops."""
+    """TensorFlow keeps both ops if there is a gradient. Otherwise, TensorFlow fuses the two ops."""
     run = RunBuilder("run-a")
     graph = run.graph("f").op("x", "Placeholder").op("Softmax", inputs=["x"]).op("Log", inputs=["Softmax"])
     graph.function("f", ["x"], ["Log"])

@@ -197,7 +197,7 @@ class SampleFinder:
 
         Args:
             source: The step's input whose rows are the samples.
-            bad: The tensor. Its first axis is the axis of the batch.
+            bad: The tensor. The first axis of the tensor is the axis of the batch.
             call: The execution that took the source as an argument.
         """
         if bad.first_bad_place is None or not bad.shape or bad.first_bad_place[0] >= bad.shape[0]:

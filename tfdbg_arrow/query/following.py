@@ -104,7 +104,7 @@ def read_progress(
         run_id: The run. None means the newest run and the runs of the other processes of its program.
         seconds: Time limit of each of the three questions: the first bad tensor, the figures, and the alerts. After the
             recording has ended, the limit is ten times as long.
-        before: An earlier result. Its values are used for questions that take too long.
+        before: An earlier result. The values of the earlier result are used for questions that take too long.
 
     Raises:
         QueryError: There is no such run.

@@ -107,7 +107,7 @@ class SealedRows:
 def recovered(paths: SpoolPaths, *, run_id: str, progress: SpoolProgress, sealed: SealedRows) -> Recovered:
     """Reads the spool of a dead process.
 
-    This needs memory of about five times the size of the spool.
+    Reading needs memory of about five times the size of the spool.
 
     Args:
         paths: The spool files of the process.

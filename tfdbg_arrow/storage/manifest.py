@@ -4,7 +4,7 @@ Each run has one manifest, and each change adds a line to the manifest. The cont
 function of this module returns a path outside the logdir.
 
 A line ends in `, "checksum": "<8 hexadecimal digits>"}`. The digits are the CRC-32 of all bytes of the file before this
-suffix. They reveal changed bytes, lost lines and swapped lines, but do not protect against deliberate changes.
+suffix. The digits reveal changed bytes, lost lines and swapped lines, but do not protect against deliberate changes.
 
 spec/README.md, "Manifest" and "Checksums", defines the format.
 """
