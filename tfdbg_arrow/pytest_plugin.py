@@ -88,7 +88,7 @@ _RECORDING = pytest.StashKey[TestRecording]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Adds command-line options. They apply to tests whose marker does not set these options."""
+    """Adds command-line options. The options apply to tests whose marker does not set these options."""
     group = parser.getgroup("tfdbg_arrow")
     group.addoption("--tfdbg-mode", metavar="MODE", help="tensor_debug_mode of recorded tests (ini: tfdbg_mode)")
     group.addoption(
@@ -232,7 +232,7 @@ def _examine(recording: TestRecording) -> str | None:
 
 
 def _what_came_up_anyway(recording: TestRecording) -> str | None:
-    """Returns the findings in a test whose body failed. If they cannot be read, returns the error as text."""
+    """Returns the findings in a test whose body failed. If the findings cannot be read, returns the error as text."""
     try:
         return _examine(recording)
     except Exception as error:

@@ -138,7 +138,7 @@ def parse_json(text: str | bytes) -> Any:
 def is_stack_used_up() -> bool:
     """Returns whether the frames of the callers take more than half of Python's recursion limit.
 
-    If so, the calling program causes a RecursionError, and not the content of a file.
+    If so, a RecursionError comes from the calling program, not from the content of a file.
     """
     frame, depth = sys._getframe(), 0
     while frame.f_back is not None:

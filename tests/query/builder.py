@@ -297,7 +297,7 @@ class RunBuilder:
         return GraphBuilder(self, graph_id, name)
 
     def executed(self, graph: GraphBuilder | None = None) -> ExecutedBuilder:
-        """Adds an optimized graph. Its nodes stand for the ops of one of the program's graphs."""
+        """Adds an optimized graph. The nodes of this graph stand for the ops of one of the program's graphs."""
         self._num_executed += 1
         return ExecutedBuilder(self, self._num_executed - 1, graph)
 

@@ -26,7 +26,10 @@ FORK_SERVER = '["python", "-c", "from multiprocessing.forkserver import main; ma
 def run_of(
     run_id: str, health: dict[str, Any] = CLEAN, *, start_s: int, end_s: int | None, **columns: Any
 ) -> RunBuilder:
-    """Returns a run with one tensor, recorded from `start_s` to `end_s`. If `end_s` is None, it did not end cleanly."""
+    """Returns a run with one tensor, recorded from `start_s` to `end_s`.
+
+    If `end_s` is None, the run did not end cleanly.
+    """
     run = RunBuilder(
         run_id,
         wall_time_ns=START_NS + start_s * SECOND,

@@ -188,7 +188,7 @@ def test_a_bad_value_that_the_call_returned_is_not_expected(tmp_path: Path) -> N
 
 
 class ScaledStep(Step):
-    """A step of an optimizer with a dynamic loss scale. It returns the norm of the scaled gradient."""
+    """A step of an optimizer with a dynamic loss scale. The step returns the norm of the scaled gradient."""
 
     def __init__(self, run: RunBuilder, *, role: str = "gradient", results: Sequence[str] = ("norm",)) -> None:
         super().__init__(run)
@@ -709,7 +709,10 @@ def test_a_bad_gradient_of_a_single_skipped_update_is_expected(tmp_path: Path) -
 def test_a_search_may_reject_bad_values(
     calls: Sequence[tuple[dict[str, object], str | None]], is_harmless: bool, tmp_path: Path
 ) -> None:
-    """A line search compares each finite objective with the best one. After a bad objective, it tries another step."""
+    """A line search compares each finite objective with the best one.
+
+    After a bad objective, the search tries another step.
+    """
     run = RunBuilder("run-a")
     _search(run, calls, source="while True:\n    trial = objective(w - step * g)\n    np.isfinite(trial)\n")
     assert answer(run, tmp_path) == ("exp", *(("absorbed", REJECTED) if is_harmless else ("result", None)))
@@ -985,7 +988,10 @@ def guarded_training(
 
 
 def test_a_value_in_a_call_whose_error_the_program_caught_did_no_harm(tmp_path: Path) -> None:
-    """TensorFlow may trace the function again between the calls. It then calls the function through other frames."""
+    """TensorFlow may trace the function again between the calls.
+
+    TensorFlow then calls the function through other frames.
+    """
     caught = guarded_training(RunBuilder("a"))
     assert answer(caught, tmp_path) == ("gradient", "absorbed", CAUGHT_ERROR)
     assert [bad.expected_reason for bad in nonfinite(tmp_path)] == [CAUGHT_ERROR]

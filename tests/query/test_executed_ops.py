@@ -338,7 +338,7 @@ def test_an_iteration_uses_the_values_of_the_previous_one(tmp_path: Path) -> Non
 
 
 def test_sources_come_from_the_optimized_graph_that_produced_the_rows(tmp_path: Path) -> None:
-    """TensorFlow keeps both ops if there is a gradient. Otherwise, it fuses the two ops."""
+    """TensorFlow keeps both ops if there is a gradient. Otherwise, TensorFlow fuses the two ops."""
     run = RunBuilder("run-a")
     graph = run.graph("f").op("x", "Placeholder").op("Softmax", inputs=["x"]).op("Log", inputs=["Softmax"])
     graph.function("f", ["x"], ["Log"])
@@ -471,7 +471,7 @@ def test_the_reason_of_a_fused_op_follows_from_the_counts_of_its_input(
     [
         (("AddV2", "Log", "Neg"), counts(zero=1, pos=2), counts(pos_inf=1, pos=2), True),
         (("Log", "Neg", "AddV2"), counts(zero=1, pos=2), counts(pos_inf=1, pos=2), False),
-        # The constant may be 1, so that TensorFlow ran Log1p or Expm1.
+        # If the constant is 1, TensorFlow may have run Log1p or Expm1.
         (("AddV2", "Log", "Neg"), counts(neg=1, pos=2), counts(pos_inf=1, pos=2), False),
         (("Exp", "Sub", "Log"), counts(neg=3), counts(neg_inf=1, neg=2), False),
     ],

@@ -35,7 +35,7 @@ NO_NUMERICS = dict.fromkeys(
 )
 """The columns that only FULL_NUMERICS measures."""
 NO_PLACE = dict.fromkeys(("first_bad_index", "num_bad_slices"))
-"""The columns with the places of bad elements. They are None for healthy tensors."""
+"""The columns with the places of bad elements. The columns are None for healthy tensors."""
 
 
 def health(event_index: int, columns: dict[str, object]) -> TensorHealth:
@@ -679,7 +679,7 @@ def optimizer_with_a_bad_variable(
     value: dict[str, object] = NAN,
     held: dict[str, object] = NAN,
 ) -> int:
-    """Adds a step in which an optimizer writes to a variable, and a next step that reads bad values from it.
+    """Adds a step in which an optimizer writes to a variable, and a second step that reads bad values from it.
 
     Args:
         run: The run.

@@ -1,4 +1,4 @@
-"""Test views that are created on first use. They show the parts of all runs or of one run."""
+"""Test views that are created on first use. The views show the parts of all runs or of one run."""
 
 from __future__ import annotations
 

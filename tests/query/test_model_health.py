@@ -44,7 +44,7 @@ def scalar(value: float) -> dict[str, Any]:
 
 @dataclass
 class Output:
-    """One output of an op for the plain computation. It has its row, and its tensors as (step, elements)."""
+    """One output of an op for the plain computation. The output has a row, and tensors as (step, elements)."""
 
     layer: str | None
     role: str | None

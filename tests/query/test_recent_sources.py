@@ -18,7 +18,10 @@ HANDLE = 9
 
 
 def training(run: RunBuilder, *, updates: int, read: Mapping[str, Any] = CLEAN) -> RunBuilder:
-    """Adds calls of a function that updates a variable, and a call of a function that reads it and has bad tensors."""
+    """Adds calls of a function that updates a variable, and a call of a function that reads the variable.
+
+    The second function has bad tensors.
+    """
     step = run.graph("step").op("w", "Placeholder", dtypes=["resource"], not_recorded="dtype").op("grad", "Mul")
     step.op("update", "AssignSubVariableOp", ["w", "grad"], dtypes=[]).function("step_1", captures=["w"])
     loss = run.graph("loss").op("w", "Placeholder", dtypes=["resource"], not_recorded="dtype")

@@ -1,4 +1,7 @@
-"""Test answers as Arrow, Polars and pandas data: one column for each attribute, NULL is not NaN, and fixed types."""
+"""Test answers as Arrow, Polars and pandas data.
+
+The data has one column for each attribute, distinguishes NULL from NaN, and has fixed types.
+"""
 
 from __future__ import annotations
 

@@ -258,7 +258,7 @@ def last_bad(engine: Engine, run_id: str) -> int:
 
 
 Question = Callable[[Any, str], Any]
-"""A function that asks an engine a question. Its second argument is the ID of the recorded run."""
+"""A function that asks an engine a question. The second argument of the function is the ID of the recorded run."""
 QUESTIONS: dict[str, Question] = {
     "runs": lambda engine, _: engine.runs(),
     "info": lambda engine, _: engine.info(),

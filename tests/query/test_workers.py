@@ -13,7 +13,10 @@ from .builder import CLEAN, INF, START_NS, RunBuilder
 
 
 def worker(index: int, *, is_bad: bool, late_ns: int = 0) -> RunBuilder:
-    """Returns the run of one worker. Its step computes a gradient. The reduced gradient of all workers is infinite."""
+    """Returns the run of one worker.
+
+    The step of this run computes a gradient. The reduced gradient of all workers is infinite.
+    """
     run = RunBuilder(f"run-{index}", worker=f"worker:{index}", wall_time_ns=START_NS + late_ns)
     graph = run.graph("step").op("x", "Placeholder").op("gradient", "Log", ["x"])
     graph.op("reduced", "CollectiveReduceV2", ["gradient"])

@@ -52,11 +52,12 @@ class BadSamples:
         first: Index of the first bad sample, from 0.
         num_bad: Number of bad samples; None if the number is not known.
         numbers: Indexes of all bad samples; empty if the recording did not keep the elements that show which samples
-            are bad. With `on_nonfinite='keep'`, it keeps them.
+            are bad. With `on_nonfinite='keep'`, the recording keeps these elements.
         num_samples: Number of all samples of the tensor.
-        whole: The name of the data that the samples belong to. Examples: `the batch`; `the data`, from which batches
-            are taken; `the batch of replica 1`, if a graph has several replicas; `the batch of the validation` and `the
-            validation data`, in the validation of Keras's `fit`; `the argument x of step`, for rows of an argument.
+        whole: The name of the data that the samples belong to. The name is usually `the batch`, or `the data` for the
+            data that batches are taken from. If a graph has several replicas, an example is `the batch of replica 1`.
+            In the validation of Keras's `fit`, the name is `the batch of the validation` or `the validation data`. For
+            rows of an argument, an example is `the argument x of step`.
         unit: The word for one sample: `sample`. If nothing shows that an argument is a batch, the word is `row`, or
             `element` if the argument is a vector.
         name: What the tensor is in the program, such as `the argument x of train_step` or `the second component of the
@@ -67,9 +68,10 @@ class BadSamples:
         is_row_of_arrays: Whether `row` is a row of the program's arrays. Otherwise, the records come from files, a
             generator or a range, or follow skipped records. False if `row` is None.
         follows_skipped: Whether the data set left out records with `skip`. `row` then counts only the records after
-            those.
+            the skipped records.
         first_sample: The elements that the inputs of the step have for the first bad sample. Empty if all samples are
-            bad, or if the recording did not keep the inputs of the step. With `on_nonfinite='keep'`, it keeps them.
+            bad, or if the recording did not keep the inputs of the step. With `on_nonfinite='keep'`, the recording
+            keeps the inputs.
     """
 
     first: int
@@ -195,7 +197,7 @@ class SampleFinder:
 
         Args:
             source: The step's input whose rows are the samples.
-            bad: The tensor. Its first axis is the axis of the batch.
+            bad: The tensor. The first axis of the tensor is the axis of the batch.
             call: The execution that took the source as an argument.
         """
         if bad.first_bad_place is None or not bad.shape or bad.first_bad_place[0] >= bad.shape[0]:

@@ -260,9 +260,9 @@ class BadTensorReader:
         return effects[0] if roots == [event] else Effect(None, None if None in reasons else reasons[0])
 
     def tensors_of_op(self, event: TensorEvent, *, limit: int) -> list[TensorEvent]:
-        """Returns the first bad tensors that are the same output of the op that made a tensor.
+        """Returns the first bad tensors of the output that a tensor was recorded at, over all runs of the tensor's op.
 
-        For an eager op, these are the outputs of all eager ops of the same type.
+        For an eager op, all eager ops of the same type count.
         """
         return read_events(
             self._logdir,
@@ -329,9 +329,9 @@ class BadTensorReader:
     def _element_of(self, event: TensorEvent) -> TensorEvent | None:
         """Returns the batch that contains the record of a bad tensor, or None if the batch is not certain.
 
-        The batch is certain if it has as many bad samples as the functions of the data set had made bad records before
-        it. The batch is also certain if the data set keeps the order of the records, because the first bad records then
-        belong to the first bad batch.
+        The batch is certain if the number of its bad samples equals the number of bad records that the functions of the
+        data set had made before the batch. The batch is also certain if the data set keeps the order of the records,
+        because the first bad records then belong to the first bad batch.
         """
         ends = " OR ".join("starts_with(op_type, ?)" for _ in PIPELINE_ENDS)
         rows = read_events(
@@ -411,7 +411,7 @@ class BadTensorReader:
         graph_ids = [other for other in self.flow.graphs.names if self._user_name(other) == own_name]
         if len(graph_ids) > 1:
             # A Python function has one graph for each signature. The graphs of one function share source lines. Graphs
-            # of different functions with the same name do not.
+            # of different functions with the same name do not share source lines.
             rows = self._logdir.rows(
                 "SELECT DISTINCT s.graph_id FROM op_source AS own JOIN op_source AS s ON s.run_id = own.run_id "
                 "AND s.file_path = own.file_path AND s.lineno = own.lineno WHERE own.run_id = ? AND own.graph_id = ? "

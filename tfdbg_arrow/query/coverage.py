@@ -14,7 +14,7 @@ from tfdbg_arrow.query.flow.graphs import NEVER_BAD
 
 _NEVER_BAD = tuple(sorted(NEVER_BAD | {"resource", "variant"}))
 _RECORDED_ELSEWHERE = ("reference", "control_flow")
-"""Reasons of outputs whose values are recorded at another op.
+"""The reasons for outputs whose values are recorded at another op.
 
 The other op writes to the memory of the output, or gives a loop the constant that the output passes on.
 """
@@ -56,9 +56,9 @@ class UnobservedOps:
         graph_name: The name of the graph; None if unknown.
         reason: The reason, from the column `graph_op_output.not_recorded_reason`.
         num_outputs: Number of these outputs.
-        num_could_be_bad: Number of these outputs that may hold an infinity or a NaN. Not counted are outputs whose
-            dtype has neither, and outputs whose values are recorded at another op. For example, the values of a
-            reference to a variable's memory are recorded at the ops that write to this memory.
+        num_could_be_bad: Number of these outputs that may hold an infinity or a NaN. Outputs whose dtype has neither,
+            and outputs whose values are recorded at another op, do not count. For example, the values of a reference to
+            a variable's memory are recorded at the ops that write to this memory.
         ops: The ops, by name.
     """
 
@@ -82,7 +82,7 @@ class FailedExecutions:
         num_executions: Number of these executions.
         is_lossy: Whether tensors that these executions computed may be missing. A call ends with the first op that
             fails, while other ops run in parallel, so the results of these ops may be missing. The end of a data set
-            (OutOfRangeError, StopIteration) loses nothing, because a call meets it before it computes anything.
+            (OutOfRangeError, StopIteration) loses nothing, because it comes before the call computes anything.
     """
 
     run_id: str

@@ -7,7 +7,7 @@ from tfdbg_arrow.query.recorded import TensorEvent
 from tfdbg_arrow.query.source_arrays import MAKES_BATCHES, SourceArrays, SourceRow
 
 _MAX_DATA_SETS = 100
-"""Maximum number of ops of data sets through which a search in a graph goes back."""
+"""Maximum number of ops of data sets that a search in a graph follows back."""
 
 
 class DataSetLoops:
@@ -32,7 +32,7 @@ class DataSetLoops:
         """Returns the record that a sample of an iteration's batch came from, or None if the record is not known.
 
         Args:
-            component: A component of the batch. It is an argument of the loop's body.
+            component: A component of the batch. This component is an argument of the loop's body.
             sample: The index of the sample in the batch.
         """
         if component.graph_id is None or component.step_id is None:
@@ -53,9 +53,10 @@ class DataSetLoops:
         )
 
     def _data_sets(self, graph_id: int, *, execution_index: int | None = None) -> tuple[bool, set[int]]:
-        """Returns whether the graph that contains a loop makes the batches, and the data sets that it takes otherwise.
+        """Returns where a loop's batches come from, as two values.
 
-        The second value has the tensor IDs of the data sets. It is empty if the data sets are not known.
+        The first value says whether the graph that contains the loop makes the batches itself. The second value has the
+        tensor IDs of the data sets that this graph takes otherwise. The set is empty if the data sets are not known.
 
         Args:
             graph_id: The body of the loop.

@@ -1,7 +1,7 @@
 """How answers are displayed: as a table or a card in a notebook, and as one line in a terminal.
 
-`present` writes these texts. It imports the classes of answers, and these classes import this module for their base
-class. Therefore, this module cannot import `present`; instead, `tfdbg_arrow.query` sets `Displayed.shown_by`.
+`present` writes these texts. `present` imports the classes of answers, and these classes import this module for their
+base class. Therefore, this module cannot import `present`; instead, `tfdbg_arrow.query` sets `Displayed.shown_by`.
 """
 
 from __future__ import annotations

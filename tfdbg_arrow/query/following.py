@@ -20,7 +20,10 @@ from tfdbg_arrow.spool.journal import held_if_dead
 from tfdbg_arrow.storage.layout import spool_paths, spooled_run_ids
 
 _NUM_LAST_STEPS = 20
-"""The latest value of a curve is searched in this many last steps, or executions if the program marks no steps."""
+"""The search for the latest value of a curve covers this many of the last steps.
+
+If the program marks no steps, the search covers this many of the last executions.
+"""
 _LAST_FACTOR = 10
 """After the recording has ended, the time limit is multiplied by this factor."""
 _SHARE_OF_TIME = 4
@@ -38,7 +41,7 @@ class Figure:
     Attributes:
         name: The curve.
         title: The name of the curve for people.
-        value: The latest value. It can be NaN or an infinity.
+        value: The latest value. The value can be NaN or an infinity.
         is_share: Whether the value is a fraction between 0 and 1.
     """
 
@@ -101,7 +104,7 @@ def read_progress(
         run_id: The run. None means the newest run and the runs of the other processes of its program.
         seconds: Time limit of each of the three questions: the first bad tensor, the figures, and the alerts. After the
             recording has ended, the limit is ten times as long.
-        before: An earlier result. Its values are used for questions that take too long.
+        before: An earlier result. The values of the earlier result are used for questions that take too long.
 
     Raises:
         QueryError: There is no such run.

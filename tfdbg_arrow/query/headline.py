@@ -36,7 +36,7 @@ Source: tensorflow/python/data/ops/from_generator_op.py.
 _GETS_ELEMENT = types_with(Trait.GETS_ELEMENT)
 _FED = types_with(Trait.FED)
 _PARTS = {"loss": "the loss", "metric": "a metric", "optimizer": "the optimizer"}
-"""For an op that has a role but no layer: the role as a phrase in a sentence."""
+"""By role, the phrase for an op that has this role but no layer."""
 _MAX_NUMBERS = 5
 """Maximum number of bad samples that a text lists by number."""
 

@@ -21,8 +21,8 @@ MODES_WITHOUT_HEALTH = frozenset({"NO_TENSOR", "SHAPE"})
 class Run:
     """One run. The attributes are columns of the table `run`, with None for NULL. `tags` is a tuple of texts.
 
-    Only `left_out` is not a column. It has one sentence for each gap in the recording of the run: events that were not
-    recorded on request, or that were lost.
+    Only `left_out` is not a column. `left_out` has one sentence for each gap in the recording of the run: events that
+    were not recorded on request, or that were lost.
     """
 
     run_id: str

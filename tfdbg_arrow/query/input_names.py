@@ -64,7 +64,7 @@ class InputNames:
         return own_names[0] if all(names == own_names[0] for names in own_names) else {}
 
     def _steps_of_user(self, method: str, execution_index: int | None) -> list[ast.FunctionDef]:
-        """Returns the program's own methods of a name, such as `train_step`.
+        """Returns the program's own methods that have a given name, such as `train_step`.
 
         Args:
             method: The name.
@@ -145,7 +145,7 @@ class InputNames:
     def _are_targets_outside_layers(self, execution: Execution, tensors: dict[int, tuple[str, Path]]) -> bool:
         """Returns whether x is the only parameter that layers take.
 
-        If a layer takes another one, the program's text was misread, for example because an argument is None.
+        If a layer takes another parameter, the program's text was misread, for example because an argument is None.
         """
         for index, (parameter, _) in tensors.items():
             placeholder = self._flow.graphs.placeholder(execution.op_type, index)
@@ -158,7 +158,7 @@ class InputNames:
         return True
 
     def _calls_at(self, file_path: str, lineno: int) -> Iterator[ast.Call]:
-        """Yields the calls in the program's text that extend over a line."""
+        """Yields the calls in the program's text whose lines include a given line."""
         module = self._stacks.module(file_path)
         for node in () if module is None else ast.walk(module):
             if isinstance(node, ast.Call) and node.lineno <= lineno <= (node.end_lineno or 0):

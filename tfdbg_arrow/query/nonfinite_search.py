@@ -51,13 +51,13 @@ def first_nonfinite(
             there are several runs, the answer comes from the run with the most harmful origin. Among equally harmful
             origins, the answer comes from the run in which a bad value was recorded first.
         is_allowed: Takes the type and the name of an op (None if the op has no name), and returns whether the op may
-            make bad values. Such an op is ignored. If another op makes a new bad value from its values, that op counts.
-            None means that no op may make bad values.
+            make bad values. Such an op is ignored. If another op makes a new bad value from the values of such an op,
+            the other op counts. None means that no op may make bad values.
 
     Returns:
         The origin. If several workers reduce a tensor together, the origin is the op that created the value, not an op
         that received it. If the recording leaves out tensors and so proves no origin, the result is the first bad
-        tensor that has no bad recorded input, and `is_origin` is False. None if no recorded tensor has a value of the
+        tensor that has no bad recorded input, and `is_origin` is False. None if no recorded tensor has a value of these
         kinds. In the mode CURT_HEALTH, which only measures has_inf_or_nan, a bad tensor counts for every requested
         kind.
 

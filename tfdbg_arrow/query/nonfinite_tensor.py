@@ -23,15 +23,12 @@ class Producer:
         event_index: The event_index of the tensor; None if the tensor was not recorded.
         execution_index: The execution that made the tensor, or the call during which the tensor was made; None if
             unknown.
-        how: The first border between the producer and the op that takes the tensor. It is one of:
-
-            * `graph`: no border; both ops are in one graph
-            * `argument` or `capture`: the tensor is an argument or a capture of a function
-            * `loop`: the tensor is a loop variable
-            * `call`: the tensor is the result of a function
-            * `variable`: the tensor was read from a variable; the producer is the op that last wrote the variable
-            * `eager`: no border; both ops are eager
-            * `external`: the tensor came from outside
+        how: The first border between the producer and the op that takes the tensor. `graph` and `eager` mean that there
+            is no border. With `graph`, both ops are in one graph; with `eager`, both ops are eager. `argument` or
+            `capture` means that the tensor is an argument or a capture of a function. `loop` means that the tensor is a
+            loop variable. `call` means that the tensor is the result of a function. `variable` means that the tensor
+            was read from a variable, and that the producer is the op that last wrote the variable. `external` means
+            that the tensor came from outside.
     """
 
     op_type: str | None
@@ -91,9 +88,9 @@ class TensorContext(UserPlace):
 class NonFinite(TensorHealth):
     """A tensor that has an infinity or a NaN. An attribute is None if it was not measured or does not apply.
 
-    The class also has the attributes of TensorHealth. They normally describe the recorded row. If TensorFlow replaced
-    the program's op by another op, and the output of the program's op follows from the recording, they describe that
-    output.
+    The class also has the attributes of TensorHealth. These attributes normally describe the recorded row. If
+    TensorFlow replaced the program's op by another op, and the output of the program's op follows from the recording,
+    the attributes describe that output.
 
     Attributes:
         run_id: The run.
@@ -142,13 +139,11 @@ class NonFinite(TensorHealth):
             from healthy inputs and did the same harm. Each line may need its own fix. `code` is the part of the line
             that made the value, if that part is known. Only `first_nonfinite` finds these lines.
         effect: Where the bad value of an origin, or a bad value in the gradient of the op, ends up. None if this is
-            unknown, or if the tensor is not an origin. Otherwise one of:
-
-            * `variable`: an op wrote the value to a variable
-            * `result`: the program got the value, and no later op uses it; or the program used an integer or a boolean
-              that was computed from a NaN; or the program got an error instead of a result
-            * `metric`: only metrics took the value
-            * `absorbed`: all tensors computed from the value are finite
+            unknown, or if the tensor is not an origin. `variable` means that an op wrote the value to a variable.
+            `result` means that the program got the value, and no later op uses it. `result` can also mean that the
+            program used an integer or a boolean that was computed from a NaN, or that the program got an error instead
+            of a result. `metric` means that only metrics took the value. `absorbed` means that all tensors computed
+            from the value are finite.
         is_expected: True if it is proven that the value did no harm: the value was absorbed, or a check found the value
             and skipped an update. For example, an optimizer with dynamic loss scaling skips the update of a step whose
             gradients overflow.
@@ -160,7 +155,7 @@ class NonFinite(TensorHealth):
             name is not known. A function captures a tensor made outside the function; `source` is then the line of the
             first op that takes this tensor.
         worker: The cluster task of the run, such as `worker:1`; None outside a cluster.
-        left_out: What the run did not record on request, or lost. An earlier bad tensor may be among these events.
+        left_out: The events that the run left out on request, or lost. An earlier bad tensor may be among these events.
         headline: The answer in one sentence: the user's line, the bad values, the step and the sample. Unknown facts
             are left out. An example is
             "`log(1 - p)` at layers.py:12 made -Inf in step 211: sample 17 of the batch."

@@ -27,7 +27,7 @@ class RaggedBatch:
         slot: The number of the component.
         first_id: The ID of the first tensor that TensorFlow passes to a function for this component. The argument for
             this tensor has the name of the component.
-        is_reduced: Whether the bad tensor has one slice for each sample, to which the sample's values were reduced.
+        is_reduced: Whether the values of each sample were reduced to one slice of the bad tensor.
     """
 
     values: KeptInput

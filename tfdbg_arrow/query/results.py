@@ -4,11 +4,12 @@ to_polars(logdir.history("Softmax")).group_by("step").agg(pl.col("max_finite").m
 
 Each attribute becomes one column, in order. A nested dataclass becomes a struct, a tuple becomes a list, and None
 becomes NULL. NaN stays NaN. `NonFinite.forward` becomes several columns, such as `forward_op_type` and
-`forward_op_name`. Its source line becomes the columns `forward_file_path`, `forward_lineno`, `forward_func`,
-`forward_code`, `forward_owner`, `forward_colno` and `forward_end_colno`.
+`forward_op_name`. The source line of `NonFinite.forward` becomes the columns `forward_file_path`, `forward_lineno`,
+`forward_func`, `forward_code`, `forward_owner`, `forward_colno` and `forward_end_colno`.
 
 The declaration of the dataclass determines the types of the columns, except for elements of tensors (`object`). If all
-elements of a tensor column have the same type, the column has booleans, integers or floats. Otherwise, it has text.
+elements of a tensor column have the same type, the column has booleans, integers or floats. Otherwise, the column has
+text.
 """
 
 from __future__ import annotations

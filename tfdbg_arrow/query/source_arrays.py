@@ -252,7 +252,7 @@ class SourceArrays:
         """Returns the same as `row`, for the batch of an iteration of a loop over a data set in a tf.function.
 
         Args:
-            source: A component of the batch. It is an argument of the loop's body.
+            source: A component of the batch. This component is an argument of the loop's body.
             sample: The index of the sample in the batch.
             dataset_id: The data set.
             first_event: The first event_index of the loop.

@@ -66,7 +66,7 @@ _GLOB = re.compile(r"[]*?{}\\[]")
 
 
 class SparkLogdir(Answers):
-    """A logdir opened for reading in Spark. The query functions accept it instead of a `Logdir`.
+    """A logdir opened for reading in Spark. The query functions accept a `SparkLogdir` instead of a `Logdir`.
 
     Each table of the format and each public view is a temporary view over the parts that were live when the logdir was
     opened. `refresh` shows newer parts.
@@ -77,8 +77,8 @@ class SparkLogdir(Answers):
 
     Attributes:
         path: The logdir.
-        session: The Spark session that has the views. It is a new session on the cluster of the given session. Each
-            session has its own views and SQL settings, so several logdirs can be open at the same time.
+        session: The Spark session that has the views: a new session on the cluster of the given session. Each session
+            has its own views and SQL settings, so several logdirs can be open at the same time.
 
     Raises:
         LogdirError: The path is not a readable logdir.

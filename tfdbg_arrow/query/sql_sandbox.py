@@ -151,7 +151,7 @@ class Sandbox:
 
     def _ask_process(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
         command = [sys.executable, "-P", "-m", "tfdbg_arrow.query.sql_sandbox"]
-        # A killed process may leave files in this directory. They are removed with the directory.
+        # A killed process may leave files in this directory. These files are removed with the directory.
         with tempfile.TemporaryDirectory(prefix="tfdbg_arrow_sql_") as scratch:
             try:
                 done = subprocess.run(

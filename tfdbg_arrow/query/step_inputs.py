@@ -77,11 +77,11 @@ class StepInputs:
         )
 
     def of_arguments(self, argument: GraphTensor, components: Mapping[str, int]) -> dict[int, KeptInput]:
-        """Returns the kept components of an element that one iteration of a loop over a data set took.
+        """Returns, by number, the kept components of an element that one iteration of a loop over a data set took.
 
         Args:
             argument: Any argument of the loop's body in this iteration.
-            components: The name and the number of each argument that is a component. The result is keyed by the number.
+            components: For each argument that is a component, its name and its number.
         """
         input_by_name = self._read(
             "op_name", "graph_id = ? AND step_id = ?", [argument.graph_id, argument.context.step_id]

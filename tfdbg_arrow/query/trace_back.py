@@ -45,13 +45,11 @@ class TensorHop(TensorHealth):
         hop_index: The index of this hop among the hops.
         input_index: The input of the later op that received the data; None for the start of the search, and if other
             tensors lie between the two ops.
-        how: The first border between the two ops, going back from the later op. The values are those of `Producer.how`,
-            and also:
-
-            * `unrecorded`: unrecorded tensors lie between the two ops
-            * `zeros`: the later op took zeros that are the exponentials of elements that are -Inf in this tensor
-            * `gradient`: the later op belongs to the gradient of the earlier op
-            * `start`: this hop is the start of the search
+        how: The first border between the two ops, going back from the later op. The attribute has the values of
+            `Producer.how` and four more. `unrecorded` means that unrecorded tensors lie between the two ops. `zeros`
+            means that the later op took zeros that are the exponentials of elements that are -Inf in this tensor.
+            `gradient` means that the later op belongs to the gradient of the earlier op. `start` means that this hop is
+            the start of the search.
         execution_index: The execution that made the tensor, or the call in which the tensor's op ran.
         step: The marked training step.
         iteration: Iteration of the loop, from 0; None outside loops.
@@ -211,17 +209,13 @@ class Hop(TensorHop):
     Attributes:
         user_hop_index: The hop whose op took this tensor; None for the start of the search. If several ops took the
             tensor, this is the hop from which the search first found the tensor.
-        role: What the tensor is on the path:
-
-            * `origin`: the op created a bad value of one of the kinds
-            * `propagator`: all bad values of the tensor came from an input
-            * `candidate`: the tensor is bad, but the recording does not prove that it is an origin or a propagator,
-              because an input was not recorded
-            * `cause`: a healthy input of an origin or candidate
-            * `infinite`: an infinite input of the origin on the path, or an infinite tensor whose exponentials are
-              zeros in such an input
-            * `literal`: the op that wrote the infinities of such an input as constants of the program
-            * `unfollowed`: the tensor is bad, but the search reached its limit before examining the tensor
+        role: What the tensor is on the path. `origin` means that the op created a bad value of one of the kinds.
+            `propagator` means that all bad values of the tensor came from an input. A `candidate` is bad, but the
+            recording does not prove that it is an origin or a propagator, because an input was not recorded. A `cause`
+            is a healthy input of an origin or candidate. `infinite` is an infinite input of the origin on the path, or
+            an infinite tensor whose exponentials are zeros in such an input. `literal` is the op that wrote the
+            infinities of such an input as constants of the program. An `unfollowed` tensor is bad, but the search
+            reached its limit before examining the tensor.
         is_on_path: Whether the hop lies on the path to the earliest origin or candidate, or has the role `cause`,
             `infinite` or `literal` for this origin or candidate.
         why: One sentence that says how the op created the bad value; None if the recorded counts do not prove it.
@@ -291,9 +285,9 @@ def provenance(
 ) -> Provenance:
     """Follows a bad tensor back to the ops that created the bad value.
 
-    The path follows the data edges of the tensor's call and iteration. It crosses the borders of arguments, nested
-    calls, loops and eager tensors, and goes from a captured variable to its last assignment. At each bad tensor, the
-    search continues with the bad inputs of the tensor's op.
+    The search follows the data edges of the tensor's call and iteration. The search crosses the borders of arguments,
+    nested calls, loops and eager tensors, and goes from a captured variable to its last assignment. At each bad tensor,
+    the search continues with the bad inputs of the tensor's op.
 
     Args:
         logdir: An open logdir or its path.
@@ -316,7 +310,7 @@ def provenance(
 
 
 class _Search:
-    """One search. It follows the earliest bad tensors first, because it then reaches the origins sooner."""
+    """One search. The search follows the earliest bad tensors first, because it then reaches the origins sooner."""
 
     def __init__(self, logdir: Engine, *, run_id: str) -> None:
         self._logdir = logdir

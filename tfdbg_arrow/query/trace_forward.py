@@ -116,7 +116,7 @@ class _Edge:
 
 
 class _Search:
-    """One search. It goes over the bad tensors of the run in order, and finds the inputs of each tensor's op.
+    """One search. The search goes over the bad tensors of the run in order, and finds the inputs of each tensor's op.
 
     An op's output may have been recorded before its inputs. Therefore, the search stores the inputs of each tensor, and
     marks a tensor as affected as soon as one of these inputs is affected.

@@ -2,7 +2,7 @@
 
 NumPy does not have bfloat16 and the float8 dtypes. A bfloat16 is the upper half of a float32. The name of a float8
 dtype gives the number of bits of the exponent and the mantissa. `fn` in the name means that the dtype has no
-infinities. `uz` means that it has only one zero, and that the bit pattern of -0 is NaN.
+infinities. `uz` means that the dtype has only one zero, and that the bit pattern of -0 is NaN.
 
 Source: OCP 8-bit floating point specification, and arXiv 2206.02915 for `fnuz`.
 """

@@ -381,8 +381,8 @@ def facts_text(health: TensorHealth) -> str:
     names = _COUNTS[:-3] if is_complex else _COUNTS
     counts = [f"{getattr(health, column):,} {name}" for column, name in names if getattr(health, column)]
     if is_complex:
-        # Complex numbers have no sign. Their negative and positive counts together are the number of finite elements
-        # that are not 0.
+        # Complex numbers have no sign. The negative and positive counts of a complex tensor together are the number of
+        # finite elements that are not 0.
         num_nonzero = (health.num_neg_finite or 0) + (health.num_pos_finite or 0)
         counts += [
             f"{number:,} {name}" for number, name in ((health.num_zero, "zero"), (num_nonzero, "nonzero")) if number

@@ -27,7 +27,7 @@ class Column:
     """One column of a table.
 
     Attributes:
-        id: The Parquet field ID. It is unique within the table, and is never reused for another column.
+        id: The Parquet field ID. The ID is unique within the table, and is never reused for another column.
         name: The name in SQL.
         type: The type of the values.
         doc: One line that says what the value is, and what NULL means if NULL is allowed.

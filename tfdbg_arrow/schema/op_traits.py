@@ -293,7 +293,7 @@ ADDING: Mapping[str, Added] = MappingProxyType(
 REFERENCE_WRITER = re.compile(
     r"Assign(Add|Sub)?|(Sparse)?Apply\w+|Scatter(Nd)?(Update|Add|Sub|Mul|Div|Min|Max)|StridedSliceAssign"
 )
-"""Matches types of ops that write to a variable of TensorFlow 1 through its reference. They return the reference."""
+"""Matches types of ops that write to a variable of TensorFlow 1 through its reference, and return the reference."""
 UPDATER = re.compile(
     r"Assign(Add|Sub)(VariableOp)?|(Resource)?(Sparse)?Apply\w+|(Resource)?Scatter(Nd)?(Add|Sub|Mul|Div)"
 )

@@ -63,7 +63,7 @@ def _arrow_types() -> dict[Type, pa.DataType]:
         Type.DOUBLE: pa.float64(),
         Type.VARCHAR: pa.string(),
         Type.BOOLEAN: pa.bool_(),
-        # The times are always UTC. They are stored without a time zone, because DuckDB needs pytz to convert
+        # The times are always UTC. Times are stored without a time zone, because DuckDB needs pytz to convert
         # TIMESTAMPTZ to Python.
         Type.TIMESTAMP: pa.timestamp("us"),
         Type.BLOB: pa.binary(),
@@ -115,8 +115,8 @@ def parquet_options(name: str) -> dict[str, Any]:
 
     Returns:
         Keyword arguments for `pyarrow.parquet.ParquetWriter` and `write_table`. The dict is cached, so do not change
-        it. It does not contain the size of row groups: pass `row_group_size=ROW_GROUP_ROWS` to the call that writes a
-        table.
+        it. The dict does not contain the size of row groups: pass `row_group_size=ROW_GROUP_ROWS` to the call that
+        writes a table.
 
     Raises:
         KeyError: The format has no such table.

@@ -18,7 +18,7 @@ def parse_format_version(text: str, *, path: str | PurePath) -> tuple[int, int]:
 
     Args:
         text: `MAJOR.MINOR`, as found in a logdir.
-        path: The file that contains the text. The error message names it.
+        path: The file that contains the text. The error message names this file.
 
     Returns:
         (MAJOR, MINOR).
@@ -43,7 +43,7 @@ def check_format_version(text: str, *, path: str | PurePath) -> None:
 
     Args:
         text: `MAJOR.MINOR`, as found in a logdir.
-        path: The file that contains the text. The error message names it.
+        path: The file that contains the text. The error message names this file.
 
     Raises:
         LogdirError: The text does not have the form `MAJOR.MINOR`.

@@ -93,7 +93,7 @@ class CallJoin:
         return joined
 
     def state(self) -> dict[str, object]:
-        """Returns the facts about earlier batches that later batches need. Their size is limited."""
+        """Returns the facts about earlier batches that later batches need. The size of these facts is limited."""
         calls = [[call.execution_index, call.graph_id, call.thread_id, call.start] for call in self._in_flight.values()]
         decided = [
             [step, execution_index]

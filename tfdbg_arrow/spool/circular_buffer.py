@@ -26,7 +26,8 @@ class Retention:
     """Says which events a circular buffer keeps.
 
     Attributes:
-        size: The number of executions that the buffer holds, at least 1. It holds the same number of graph tensors.
+        size: The number of executions that the buffer holds, at least 1. The buffer holds the same number of graph
+            tensors.
         num_after: The number of executions and graph tensors together that are kept after a bad value.
         only_bad: Whether only the events around bad values are kept. Otherwise, the last events of the recording are
             also kept.

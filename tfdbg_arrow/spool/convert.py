@@ -42,7 +42,7 @@ EVENT_TABLES = (
     *("execution", "execution_input", "execution_output", "execution_error"),
     *("tensor_health", "tensor_value", "input_value", "step_input"),
 )
-"""The tables that contain events. They grow with each op that runs. The other tables describe the program."""
+"""The tables that contain events. These tables grow with each op that runs. The other tables describe the program."""
 _MAX_DTYPE = 256
 """The numbers of TensorFlow's dtypes are below this, also those of references."""
 
@@ -273,7 +273,7 @@ def _shapes(batch: Batch, rows: Ints) -> pa.ListArray:
 
 
 def _histograms(batch: Batch, rows: Ints) -> dict[str, pa.Array]:
-    """Returns the columns of histograms. They are NULL if a histogram was not measured or is not complete."""
+    """Returns the columns of histograms. The columns are NULL if a histogram was not measured or is not complete."""
     flags, sizes = batch.flags[rows], batch.field("size", rows)
     measured = (flags & Flag.HISTOGRAM_COUNTED) != 0
     list_type = arrow_schema("tensor_health").field("histogram_negative").type

@@ -57,7 +57,7 @@ _PAGE_BYTES = 4096
 MAX_SILENCE_S = 600.0
 """Time for which a process on another machine counts as alive after it last touched its journal."""
 _LOCK_PATIENCE_S = 30.0
-"""Maximum time to wait for readers. They hold the lock of a dead run while they read its spool."""
+"""Maximum time to wait for readers. Readers hold the lock of a dead run while they read its spool."""
 _LOCK_POLL_S = 0.02
 """Seconds between two attempts to get the lock. A short pause delays a recovery little."""
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -66,12 +66,12 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 class Journal:
     """A new journal that any thread can append to.
 
-    An entry that cannot be written is counted in `num_unwritten`. It raises no error.
+    An entry that cannot be written is counted in `num_unwritten`. Such an entry raises no error.
 
     Args:
         path: The file, which must not exist. A missing directory is created.
-        is_kept: Whether entries that could not be written are stored and written later. If so, the order of the entries
-            must not matter.
+        is_kept: Whether entries that could not be written are stored and written later. If entries are written later,
+            their order must not matter.
 
     Raises:
         OSError: The file cannot be created.
@@ -429,7 +429,9 @@ class RunFiles:
 
 @contextlib.contextmanager
 def held_if_dead(journal: Path, *, to_change: bool, other_machines: bool = False) -> Iterator[bool]:
-    """Yields whether the process that made a journal is dead. If it is dead, holds the journal's lock during the block.
+    """Yields whether the process that made a journal is dead.
+
+    If the process is dead, the function holds the journal's lock during the block.
 
     Either several processes hold a shared lock to read the run, or one process holds an exclusive lock to change the
     run. No other process gets the lock while the run's own process lives.

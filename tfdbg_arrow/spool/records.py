@@ -33,8 +33,8 @@ The fields that each kind uses:
 The `INPUTS` of an `EXECUTION` directly follow it. `DIMS` and then `HISTOGRAM` records directly follow their tensor,
 `INPUT_VALUE` or `STEP_INPUT`.
 
-Copy records with `pick` and `join_records`. NumPy's own functions copy one field at a time. They are slow, and they do
-not copy bytes that belong to no field, such as the last integer of a payload.
+Copy records with `pick` and `join_records`. NumPy's own functions copy one field at a time. Therefore, these functions
+are slow, and do not copy bytes that belong to no field, such as the last integer of a payload.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class Flag(IntFlag):
     CONTEXT = 1024
     """step_id, frame_id, iteration and call_site are known."""
     HISTOGRAM_COUNTED = 2048
-    """The histogram is measured. Its counts are in HISTOGRAM records, unless it has no buckets."""
+    """The histogram is measured. The counts are in HISTOGRAM records, unless the histogram has no buckets."""
     PLACED = 4096
     """first_bad_index and num_bad_slices are measured, because the tensor is bad and its elements were on the host."""
     SCALAR = 8192
@@ -232,7 +232,7 @@ _RAW = np.dtype(f"V{RECORD_SIZE}")
 _WORDS = RECORD_SIZE // 8
 _PAYLOAD_WORD = _WORDS - PAYLOAD_LENGTH
 _TRANSPOSE_ROWS = 512
-"""Number of records that are transposed at a time. Their 128 KiB fit into the processor's cache."""
+"""Number of records that are transposed at a time. The 128 KiB of these records fit into the processor's cache."""
 _MAX_VALUE_BYTES = 2**31 - 1
 """Maximum size of one BLOB value that Arrow can write."""
 _HOLE_PATIENCE_S = 10.0

@@ -1,8 +1,8 @@
 """Converts the spool of a dead process into tables.
 
-The process may have been killed at any moment. Examples are while it wrote a record or an entry, between sealing a part
-and freeing the slots, or while it ended. The lines of the manifest state how much of the spool is already in the parts
-of each table. This module converts the rest with the code that the sink also uses.
+The process may have been killed at any moment. For example, the process was writing a record or an entry, had sealed a
+part but not yet freed the slots, or was ending. The lines of the manifest state how much of the spool is already in the
+parts of each table. This module converts the rest with the code that the sink also uses.
 
 The files are untrusted. Whatever they contain, the result is rows, or fewer rows and a note, or one error.
 """
@@ -86,7 +86,7 @@ class SealedRows:
         self._logdir, self._parts = logdir, parts
 
     def has_ended(self) -> bool:
-        """Returns whether the recording ended and wrote all data. It then only failed to remove the spool."""
+        """Returns whether the recording ended and wrote all data. Only the removal of the spool then failed."""
         return True in self._column("run", "is_clean_end")
 
     def device_ids(self) -> frozenset[int]:
@@ -110,7 +110,7 @@ class SealedRows:
 def recovered(paths: SpoolPaths, *, run_id: str, progress: SpoolProgress, sealed: SealedRows) -> Recovered:
     """Reads the spool of a dead process.
 
-    This needs memory of about five times the size of the spool.
+    Reading needs memory of about five times the size of the spool.
 
     Args:
         paths: The spool files of the process.

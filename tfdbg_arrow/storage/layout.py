@@ -49,11 +49,11 @@ def check_run_id(text: str, *, where: str) -> str:
 
     Args:
         text: The run ID.
-        where: Where the run ID was found. The error message names it.
+        where: Where the run ID was found. The error message names this place.
 
     Raises:
         LogdirError: The run ID is not valid. A valid run ID consists of at most 200 letters, digits, `.`, `_` and `-`.
-            It starts with a letter or digit, and has at least one letter.
+            The ID starts with a letter or digit, and has at least one letter.
     """
     if _RUN_ID.fullmatch(text) is None:
         raise LogdirError(
@@ -131,7 +131,7 @@ def manifest_path(run_id: str) -> str:
 class SpoolPaths:
     """The paths of the files that hold a run's data until the data is in parts.
 
-    The files exist while the run is recorded. They remain if the recording process is killed.
+    The files exist while the run is recorded. The files remain if the recording process is killed.
 
     Attributes:
         spool: The events. This file is created last.

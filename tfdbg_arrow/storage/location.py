@@ -1,7 +1,7 @@
 """Locations of logdirs: a local directory, or a URL that fsspec opens.
 
-fsspec handles credentials. They come from its options, from its configuration files, or from the environment variables
-of the store's client.
+fsspec handles credentials. The credentials come from fsspec's options, from its configuration files, or from the
+environment variables of the store's client.
 """
 
 from __future__ import annotations
@@ -225,7 +225,7 @@ def described(what: str) -> Iterator[None]:
     """Converts all errors that a remote file system raises in the block into a LogdirError.
 
     Args:
-        what: The beginning of the message. It names the action that failed and the location.
+        what: The beginning of the message. The beginning names the action that failed and the location.
 
     Raises:
         LogdirError: The block raised an error. The message says what to check.

@@ -4,7 +4,7 @@ Each run has one manifest, and each change adds a line to the manifest. The cont
 function of this module returns a path outside the logdir.
 
 A line ends in `, "checksum": "<8 hexadecimal digits>"}`. The digits are the CRC-32 of all bytes of the file before this
-suffix. They reveal changed bytes, lost lines and swapped lines, but do not protect against deliberate changes.
+suffix. The digits reveal changed bytes, lost lines and swapped lines, but do not protect against deliberate changes.
 
 spec/README.md, "Manifest" and "Checksums", defines the format.
 """
@@ -184,7 +184,8 @@ class SpoolProgress:
     Attributes:
         by_table: For each table of events, the first event index that is not in parts. For each other table, the first
             offset in the journal of rows that is not in parts.
-        events: A first event index that applies to all tables of events. For each table, the larger of both applies.
+        events: A first event index that applies to all tables of events. If `by_table` has a larger index for a table,
+            the larger index applies to this table.
         is_recovered: Whether the whole spool is in parts, and the process that wrote the spool is dead.
     """
 

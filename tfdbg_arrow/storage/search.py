@@ -69,7 +69,7 @@ def find_logdirs(
     """Searches a directory for logdirs, level by level.
 
     The search leaves out directories whose names begin with a dot, directories inside a logdir, and directories that
-    cannot be listed. It does not follow symbolic links.
+    cannot be listed. The search does not follow symbolic links.
 
     Args:
         path: The directory. If this directory is a logdir, only this logdir is returned.
