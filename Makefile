@@ -118,7 +118,7 @@ coverage: $(STAMPS)/quality $(STAMPS)/package
 	$(BIN)/python -m coverage run -m pytest tests/durability
 	$(BIN)/python -m coverage report
 
-# From nothing: it else believes what it found of a mutant before. Those that survive are explained in
+# It starts from nothing, because it would otherwise reuse what it found about a mutant before. Those that survive are explained in
 # tests/durability/README.md.
 mutation: $(STAMPS)/quality $(STAMPS)/package
 	rm -rf mutants
