@@ -322,7 +322,7 @@ def log_of_count(x: Any, axis: int) -> Any:
 def test_the_sample_of_a_mask_that_is_computed_from_the_data_is_known(
     tmp_path: Path, num_steps: int, num_features: int, axis: int, is_known: bool
 ) -> None:
-    """The mask is of booleans, which have no rows. In the near misses, the program reduces the axis of the batch."""
+    """The mask holds booleans, which have no rows. In the near misses, the program reduces the axis of the batch."""
     series = np.random.default_rng(0).uniform(1, 2, (NUM_ROWS, num_steps, num_features)).astype("float32")
     series[BAD_ROW if axis else slice(None)] = 0
     found = first(tmp_path, lambda: train_on(batches(series), lambda x: log_of_count(x, axis)))

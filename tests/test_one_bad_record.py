@@ -427,7 +427,7 @@ def test_the_repair_names_data_that_no_op_changed(name: str, tmp_path: Path) -> 
 
 
 def records_that_a_function_spoils(bad: dict[int, tuple[bool, bool]], *, parallel: int | None = None) -> None:
-    """Trains on records of which a function spoils the features, the labels or both: `bad` says which, by row."""
+    """Trains on records. In the rows of `bad`, a function spoils the features, the labels or both."""
     x, y = np.ones((NUM, 5), "float32"), np.ones((NUM, 1), "float32")
     for row, (in_features, in_labels) in bad.items():
         x[row], y[row] = 0.0 if in_features else 1.0, 0.0 if in_labels else 1.0

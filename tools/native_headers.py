@@ -58,6 +58,7 @@ _FUNCTIONS: tuple[tuple[str, Trait, str], ...] = (
 _TYPES = {"<u8": "uint64_t", "<i8": "int64_t", "<f8": "double", "<i4": "int32_t", "<i2": "int16_t", "|u1": "uint8_t"}
 """The types of the native core, by the formats of NumPy."""
 _CONSTANTS: Mapping[str, tuple[str, int]] = {
+    "kSpoolVersion": ("uint32_t", records.SPOOL_VERSION),
     "kNumInlineDims": ("int", records.NUM_INLINE_DIMS),
     "kPayloadLength": ("int", records.PAYLOAD_LENGTH),
     "kBucketsShift": ("int", records.BUCKETS_SHIFT),

@@ -36,7 +36,7 @@ class Culprit:
         executed: The expected `op_type` and `forward` with `graphs='executed'` if TensorFlow's optimizer replaces or
             removes the op. None if the op itself runs, or if the op that runs stands for this op.
         is_removed: Whether TensorFlow removes the op even with `graphs='traced'`, because no op needs its result.
-        effect_in_xla: The end of the bad value if XLA compiles the program. XLA turns a product with a mask into
+        effect_in_xla: What becomes of the bad value if XLA compiles the program. XLA turns a product with a mask into
             `where(mask, x, 0)`, so a gradient that is NaN without XLA can be 0 with XLA.
     """
 

@@ -44,7 +44,7 @@ class Answer:
         ran_as: The ops that TensorFlow ran in place of the op.
         op_name: Name of the op in its graph.
         forward: Type of the forward op of a gradient op.
-        effect: The end of the bad value, such as `variable`.
+        effect: What became of the bad value, such as `variable` or `absorbed`.
         path: File of the line to change.
         lineno: Number of this line, from 1.
         code: Text of this line.

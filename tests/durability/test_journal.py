@@ -340,6 +340,7 @@ class TestBrokenEntries:
             # Cut in the middle of the file, and followed by further entries.
             (entry(b"x" * 10_000)[:8192] + GOOD, [BrokenEntry(offset=0, is_cut=True)]),
             (entry(b"x" * 4080) + GOOD[:4] + GOOD, [BrokenEntry(offset=4092, is_cut=True)]),
+            (entry(b"x" * 4080) + entry(b"y" * 9000)[:4100] + GOOD, [BrokenEntry(offset=4092, is_cut=True)]),
             (
                 entry(b"x" * 10_000)[:4096] + entry(b"y" * 10_000)[:4096] + GOOD + b"z",
                 [

@@ -40,7 +40,7 @@ class Figure:
 
     Attributes:
         name: The curve.
-        title: The name of the curve for people.
+        title: The readable name of the curve.
         value: The latest value. The value can be NaN or an infinity.
         is_share: Whether the value is a fraction between 0 and 1.
     """

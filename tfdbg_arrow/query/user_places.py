@@ -143,7 +143,7 @@ class UserPlaces:
         return None if line is None or (source is not None and line.line == source.line) else line
 
     def _equal_lines(self, event: TensorEvent, graph_id: int | None, source: Frame | None) -> tuple[Frame, ...]:
-        """Returns the lines of other ops of a graph that equal the op of a tensor. The op's own line is left out.
+        """Returns the lines of the ops that are equal to the op of a tensor. The op's own line is left out.
 
         Ops in the gradient of this op are left out, because they have no line of their own.
         """

@@ -227,28 +227,36 @@ class JournalReader:
         """
         with open(self._path, "rb", buffering=_READ_BYTES) as file:
             size = min(os.fstat(file.fileno()).st_size, self._start + MAX_JOURNAL_BYTES)
-            # Arbitrary bytes can look like the start of a long entry, and these bytes are then read for nothing. The
-            # budget limits the sum of such reads.
-            budget = 4 * size + _MIN_BUDGET
-            offset = self._start
-            while offset + _HEAD.size <= size and budget > 0:
-                file.seek(offset)
-                magic, length, crc = _HEAD.unpack(file.read(_HEAD.size))
-                payload = b""
-                if magic == MAGIC and length <= min(MAX_ENTRY_BYTES, size - offset - _HEAD.size):
-                    payload = file.read(length)
-                if payload and zlib.crc32(payload) == crc:
-                    entry = _parse(payload, offset)
-                    if entry is not None:
-                        yield entry
-                    else:
-                        self.num_torn += 1
-                    offset += _HEAD.size + length
-                    continue
-                self.num_torn += 1
-                magic_offset = _find_magic(file, offset + 1, size)
-                budget -= len(payload) + max(magic_offset - offset, _READ_BYTES)
-                offset = magic_offset
+            for offset, _, payload in _pieces(file, self._start, size):
+                entry = _parse(payload, offset) if payload else None
+                if entry is not None:
+                    yield entry
+                elif payload or offset + _HEAD.size <= size:
+                    self.num_torn += 1
+
+
+def _pieces(file: BinaryIO, start: int, size: int) -> Iterator[tuple[int, int, bytes]]:
+    """Yields the offset, the end and the payload of each entry; where no complete entry begins, an empty payload.
+
+    The end of a piece without a payload is the place where the next entry may begin.
+    """
+    # Bytes that look like the start of an entry can claim a great length, which is read in vain. The budget limits the
+    # total of these reads.
+    budget = 4 * size + _MIN_BUDGET
+    offset = start
+    while offset < size and budget > 0:
+        file.seek(offset)
+        magic, length, crc = _HEAD.unpack(file.read(_HEAD.size).ljust(_HEAD.size, b"\0"))
+        payload = b""
+        if magic == MAGIC and length <= min(MAX_ENTRY_BYTES, size - offset - _HEAD.size):
+            payload = file.read(length)
+        end = offset + _HEAD.size + length
+        if zlib.crc32(payload) != crc or not payload:
+            end = _find_magic(file, offset + 1, size)
+            budget -= len(payload) + max(end - offset, _READ_BYTES)
+            payload = b""
+        yield offset, end, payload
+        offset = end
 
 
 def _find_magic(file: Any, start: int, size: int) -> int:
@@ -308,48 +316,27 @@ def broken_entries(path: Path, *, start: int = 0) -> Iterator[BrokenEntry]:
         OSError: The file cannot be read.
     """
     with open(path, "rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        offset = start
-        while offset < size:
-            end = _end_of_entry(file, offset, size)
-            if end is None:
-                end = _end_of_cut(file, offset, size)
-                yield BrokenEntry(offset=offset, is_cut=end is not None)
-                if end is None:
+        for offset, end, payload in _pieces(file, start, os.fstat(file.fileno()).st_size):
+            if not payload:
+                is_cut = _is_cut(file, offset, end)
+                yield BrokenEntry(offset=offset, is_cut=is_cut)
+                if not is_cut:
                     return
-            offset = end
 
 
-def _end_of_entry(file: BinaryIO, offset: int, size: int) -> int | None:
-    """Returns the end of the entry that begins at an offset; None if no complete entry begins at this offset."""
+def _is_cut(file: BinaryIO, offset: int, end: int) -> bool:
+    """Returns whether the incomplete entry between two offsets was cut at a page boundary.
+
+    The next entry is where the next MAGIC is, because the payload is UTF-8, and therefore never contains MAGIC.
+    """
+    if end % _PAGE_BYTES:
+        return False
     file.seek(offset)
-    head = file.read(_HEAD.size)
+    head = file.read(min(_HEAD.size, end - offset))
     if len(head) < _HEAD.size:
-        return None
-    magic, length, crc = _HEAD.unpack(head)
-    end: int = offset + _HEAD.size + length
-    if magic != MAGIC or not 0 < length <= MAX_ENTRY_BYTES or end > size:
-        return None
-    return end if zlib.crc32(file.read(length)) == crc else None
-
-
-def _end_of_cut(file: BinaryIO, offset: int, size: int) -> int | None:
-    """Returns the page boundary at which the entry at an offset was cut; None if the entry was not cut."""
-    boundary = offset + _PAGE_BYTES - offset % _PAGE_BYTES
-    file.seek(offset)
-    head = file.read(min(_HEAD.size, boundary - offset))
-    limit = boundary + 1
-    if len(head) == _HEAD.size:
-        length = _HEAD.unpack(head)[1]
-        limit = offset + _HEAD.size + length if length <= MAX_ENTRY_BYTES else 0
-    if not head.startswith(MAGIC[: len(head)]):
-        return None
-    for end in range(boundary, min(limit, size + 1), _PAGE_BYTES):
-        file.seek(end)
-        # The payload is UTF-8, so it never contains MAGIC.
-        if end == size or file.read(len(MAGIC)) == MAGIC:
-            return end
-    return None
+        return MAGIC.startswith(head[: len(MAGIC)])
+    magic, length, _ = _HEAD.unpack(head)
+    return bool(magic == MAGIC and length <= MAX_ENTRY_BYTES and end < offset + _HEAD.size + length)
 
 
 class RunFiles:

@@ -54,6 +54,8 @@ import numpy.typing as npt
 from tfdbg_arrow.spool.failures import Failures
 from tfdbg_arrow.storage.retries import repeated
 
+SPOOL_VERSION = 3
+"""Version of the layout of a spool. Only this version can be read. Raise it when the layout of records changes."""
 RECORD_SIZE = 256
 """Bytes of a record. A power of two, so that no record crosses a page of memory."""
 NUM_INLINE_DIMS = 4

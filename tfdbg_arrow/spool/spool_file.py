@@ -14,11 +14,9 @@ from pathlib import Path
 import numpy as np
 
 from tfdbg_arrow.errors import LogdirError
-from tfdbg_arrow.spool.records import RECORD_DTYPE, RECORD_SIZE, Kind, Records, is_follower, pick
+from tfdbg_arrow.spool.records import RECORD_DTYPE, RECORD_SIZE, SPOOL_VERSION, Kind, Records, is_follower, pick
 
 MAGIC = b"TFDBGSPL"
-VERSION = 3
-"""Version of the spool's layout (`kSpoolVersion` in the native core). Only this version can be read."""
 HEADER_SIZE = 4096
 """Bytes before the first record (`kSpoolHeaderSize`): a page of memory."""
 HEADER = struct.Struct("<8sIIQq")
@@ -69,10 +67,10 @@ def read_header(path: Path) -> SpoolHeader:
     if len(content) < HEADER_SIZE or content[:8] != MAGIC:
         raise _damaged(path, "it is not an event spool of tfdbg_arrow")
     _, version, record_size, capacity, _ = HEADER.unpack_from(content)
-    if (version, record_size) != (VERSION, RECORD_SIZE):
+    if (version, record_size) != (SPOOL_VERSION, RECORD_SIZE):
         raise _damaged(
             path,
-            f"it has version {version} and records of {record_size} bytes, expected version {VERSION} and "
+            f"it has version {version} and records of {record_size} bytes, expected version {SPOOL_VERSION} and "
             f"{RECORD_SIZE} bytes",
         )
     if not 0 < capacity <= MAX_CAPACITY or capacity & (capacity - 1) or size != HEADER_SIZE + capacity * RECORD_SIZE:

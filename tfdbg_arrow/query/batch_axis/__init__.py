@@ -173,7 +173,7 @@ class BatchAxis:
         return "bool" in dtypes or (op.op_type == "Cast" and not dtypes.isdisjoint(NEVER_BAD))
 
     def _as_argument(self, row: TensorEvent) -> BatchSource | None:
-        """Returns an eager tensor as an argument of the first call that took it.
+        """Returns the source for an eager tensor: the argument of the first call that took the tensor.
 
         If the call is a step of Keras, or a training step with several such arguments, these arguments are the batch. A
         tensor from outside that no call took is a source only if its elements were kept. The answer then shows the row,

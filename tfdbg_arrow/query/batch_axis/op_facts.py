@@ -1,4 +1,4 @@
-"""OpFacts: facts about an op of a graph that the recording shows without any recorded tensor."""
+"""OpFacts: facts about a graph op that are known even if none of its tensors was recorded."""
 
 from __future__ import annotations
 

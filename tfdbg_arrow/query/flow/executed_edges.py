@@ -501,7 +501,7 @@ class ExecutedEdges:
     def _inside_loop(
         self, at: GraphTensor, graph: ExecutedGraph, merge: ExecutedNode, step: ExecutedNode
     ) -> Iterator[GraphTensor]:
-        """Yields places in the body of a loop, in the last iteration of each visit that left rows in the loop.
+        """Yields, for each visit that left rows in a loop, a place in the last iteration of the loop's body.
 
         Args:
             at: A place behind the loop.

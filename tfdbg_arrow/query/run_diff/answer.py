@@ -144,7 +144,7 @@ class UnalignedOp:
 
 @dataclass(frozen=True)
 class Unaligned:
-    """The numbers of items that only one run has.
+    """How many tensors, executions and ops only one run has.
 
     Attributes:
         num_tensors: Number of recorded tensors.

@@ -262,7 +262,7 @@ def _distribution(
         run_id=run_id,
         axis=series.axis,
         positions=(first, None if last is None else last + 1),
-        # There are no more columns than recorded steps, so that steps without tensors make no gaps.
+        # There is at most one column for each recorded step, because steps without tensors would make gaps.
         max_columns=min(MAX_COLUMNS, len(series.buckets)),
     )
     return None if distributions is None else distribution_picture(distributions)

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tfdbg_arrow.writer.graphs.node_defs import definitions_within, function_values, runs_inline
+from tfdbg_arrow.writer.graphs.stripping import strip_function
 
 if TYPE_CHECKING:
     from tfdbg_arrow.writer.hooks.runtime import RuntimeFunctions
@@ -247,8 +248,8 @@ class PlainFunctions:
         has_own = False
         for function_def in definitions_within(function_name, read=self._library.function_def, inline=True):
             definitions[function_def.signature.name] = function_def
-            has_own |= self._library.strip_function(function_def)
-            if "api_implements" in function_def.attr:  # TensorFlow may call another function instead
+            has_own |= strip_function(function_def)
+            if "api_implements" in function_def.attr:  # TensorFlow may replace it by another function
                 return None
             if any(may_keep_state(node.op) and self._library.keeps_state(node.op) for node in function_def.node_def):
                 return None

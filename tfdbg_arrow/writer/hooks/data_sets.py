@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -24,15 +25,21 @@ from tfdbg_arrow.writer.own_frames import own_frames_left_out
 
 def hook_data_sets(observation: Observation, patches: Patches) -> None:
     """Installs the hooks."""
-    noted = functools.partial(_noted, observation)
+    noted = functools.partial(_noted, observation, set())
     patches.put(iterator_ops.OwnedIterator, "_create_iterator", noted(lambda iterator, *_: iterator._dataset))
     for of_tensors in (from_tensor_slices_op._TensorSliceDataset, from_tensors_op._TensorDataset):
         patches.put(of_tensors, "__init__", noted(lambda dataset, *_: dataset))
     patches.put(dataset_ops.DatasetSpec, "_to_components", noted(lambda _, dataset: dataset))
 
 
-def _noted(observation: Observation, dataset_of: Callable[..., Any]) -> Callable[[Any], Any]:
-    """Returns a decorator that notes a data set after a method has run; `dataset_of` gets the object and arguments."""
+def _noted(observation: Observation, tensor_ids: set[int], dataset_of: Callable[..., Any]) -> Callable[[Any], Any]:
+    """Returns a decorator that notes a data set after a method has run.
+
+    Args:
+        observation: Takes the rows.
+        tensor_ids: The tensors of the data sets that have rows; Keras makes an iterator for each epoch.
+        dataset_of: Returns the data set, from the object and the arguments of the method.
+    """
 
     def make(original: Any) -> Any:
         @functools.wraps(original)
@@ -40,7 +47,7 @@ def _noted(observation: Observation, dataset_of: Callable[..., Any]) -> Callable
             with own_frames_left_out:
                 result = original(self, *args, **kwargs)
             if observation.is_active:
-                _tell(observation, dataset_of(self, *args))
+                _tell(observation, tensor_ids, dataset_of(self, *args))
             return result
 
         return run_and_note
@@ -48,13 +55,21 @@ def _noted(observation: Observation, dataset_of: Callable[..., Any]) -> Callable
     return make
 
 
-def _tell(observation: Observation, dataset: Any) -> None:
-    """Reports a data set, unless it is in a graph, where it has no eager tensor."""
+def _tell(observation: Observation, tensor_ids: set[int], dataset: Any) -> None:
+    """Adds the row of a data set, unless it is in a graph, where it has no eager tensor."""
     try:
         variant = dataset._variant_tensor
-        if isinstance(variant, framework_ops.EagerTensor):
-            paths = list(_component_paths(dataset.element_spec))
-            observation.observer.note_data_set(variant._id, paths, _is_deterministic(dataset))
+        if not isinstance(variant, framework_ops.EagerTensor) or variant._id in tensor_ids:
+            return
+        paths = list(_component_paths(dataset.element_spec))
+        is_flat = all(path == (index,) for index, path in enumerate(paths))
+        row = {
+            "tensor_id": variant._id,
+            "is_deterministic": _is_deterministic(dataset),
+            "component_paths": None if is_flat else json.dumps(paths),
+        }
+        tensor_ids.add(variant._id)
+        observation.observer.append("data_set", [row])
     except Exception as error:
         observation.observer.note_failure("describing a data set", error)
 

@@ -15,7 +15,6 @@ from tensorflow.python.framework import ops as framework_ops
 
 from tfdbg_arrow._version import SUPPORTED_TENSORFLOW
 from tfdbg_arrow.errors import RecordingError
-from tfdbg_arrow.writer.graphs.stripping import strip_function
 
 
 def eager_tensor_id(tensor: Any) -> int:
@@ -94,10 +93,6 @@ class RuntimeFunctions:
     def add_function_def(self, function_def: Any) -> None:
         """Adds a function."""
         eager_context.context().add_function_def(function_def)
-
-    def strip_function(self, function_def: Any) -> bool:
-        """Removes all of our ops and marks from a FunctionDef; returns True if there were any."""
-        return strip_function(function_def)
 
     def keeps_state(self, op_type: str) -> bool:
         """Returns True if ops of this type are stateful and do not take a resource that holds the state."""

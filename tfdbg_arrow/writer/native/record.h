@@ -9,6 +9,7 @@
 
 namespace tfdbg_arrow {
 
+constexpr uint32_t kSpoolVersion = 3;
 constexpr int kNumInlineDims = 4;
 constexpr int kPayloadLength = 19;
 constexpr int kBucketsShift = 16;

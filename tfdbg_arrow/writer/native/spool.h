@@ -18,7 +18,6 @@
 namespace tfdbg_arrow {
 
 constexpr char kSpoolMagic[8] = {'T', 'F', 'D', 'B', 'G', 'S', 'P', 'L'};
-constexpr uint32_t kSpoolVersion = 3;
 constexpr int64_t kSpoolHeaderSize = 4096;
 
 struct SpoolHeader {

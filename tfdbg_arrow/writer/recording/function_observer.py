@@ -19,6 +19,7 @@ from tfdbg_arrow.writer.hooks.unobserved import is_connected, is_remote, local_t
 from tfdbg_arrow.writer.live_stop.stop import GraphJudge, Stop
 from tfdbg_arrow.writer.recording.capture_stats import FunctionNotes
 from tfdbg_arrow.writer.recording.marks import FitMarks, StepGate
+from tfdbg_arrow.writer.rows import Row
 from tfdbg_arrow.writer.scopes import Scopes
 
 
@@ -41,7 +42,7 @@ class FunctionObserver:
         notes: Reports functions that are not recorded.
         scopes: The scopes of the ops of each thread.
         fit_marks: Labels the steps of Keras's fit.
-        note_data_set: Notes a data set.
+        append: Adds rows of a table.
         note_failure: Reports failures.
         generation: The number of the recording in this process.
         xla: How to treat functions with jit_compile=True: `inside`, `observe` or `keep`.
@@ -62,7 +63,7 @@ class FunctionObserver:
         notes: FunctionNotes,
         scopes: Scopes,
         fit_marks: FitMarks,
-        note_data_set: Callable[[int, Sequence[tuple[int | str, ...]], bool], None],
+        append: Callable[[str, list[Row]], None],
         note_failure: Callable[[str, object], None],
         generation: int,
         xla: str,
@@ -78,7 +79,7 @@ class FunctionObserver:
         self._notes = notes
         self.scopes = scopes
         self.fit_marks = fit_marks
-        self.note_data_set = note_data_set
+        self.append = append
         self.note_failure = note_failure
         self.stop = stop
         self.generation = generation

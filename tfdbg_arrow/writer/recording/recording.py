@@ -34,7 +34,6 @@ from tfdbg_arrow.writer.hooks.unobserved import is_defun, local_task
 from tfdbg_arrow.writer.live_stop.masking import stop_rules
 from tfdbg_arrow.writer.live_stop.stop import EagerWatch, GraphJudge, Origin, Stop, find_origins
 from tfdbg_arrow.writer.recording.capture_stats import CaptureStats, FunctionNotes, pass_on, sentence_of
-from tfdbg_arrow.writer.recording.data_sets import DataSets
 from tfdbg_arrow.writer.recording.function_observer import FunctionObserver
 from tfdbg_arrow.writer.recording.marks import FitMarks, Marks, StepGate
 from tfdbg_arrow.writer.recording.run_row import run_row
@@ -139,7 +138,7 @@ class Recording:
             redact=redaction.rows if settings.redact else None,
         )
         undo.callback(self._sink.discard)
-        if self._counts_on_device:
+        if self._backend.counts_on_device:
             self._note_left_out_on_device()
         self._backend.stack_table = StackTable(
             _weakly(self._sink.append),
@@ -201,7 +200,7 @@ class Recording:
             notes=notes,
             scopes=scopes,
             fit_marks=FitMarks(self._marks.add_automatic, self._marks.end_automatic_step),
-            note_data_set=DataSets(_weakly(self._sink.append)).note,
+            append=_weakly(self._sink.append),
             note_failure=self._stats.note_failure,
             generation=self._generation,
             xla=self._xla,
@@ -348,13 +347,8 @@ class Recording:
             keeps_ops=self.settings.keeps_ops,
             judge=judge,
             note_failure=self._stats.note_failure,
-            failing=FailingOps() if self._counts_on_device else None,
+            failing=FailingOps() if self._backend.counts_on_device else None,
         )
-
-    @property
-    def _counts_on_device(self) -> bool:
-        """True if TensorFlow's own ops count the elements of tensors on their devices."""
-        return self._backend.counts_on_device
 
     def _note_left_out_on_device(self) -> None:
         """Reports which settings do not apply to tensors that are counted on their devices."""

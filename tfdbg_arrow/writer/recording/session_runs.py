@@ -231,7 +231,8 @@ class SessionRuns:
 
     def _array(self, value: Any, dtype: Any) -> FedArray:
         array = np.asarray(value)
-        # The value may be a handle to a tensor in the session: an object, although the feed has another dtype.
+        # The value may be a handle to a tensor in the session. Its array then has dtype object, although the feed has
+        # another dtype.
         if array.dtype.hasobject and dtype.is_numpy_compatible and dtype.name != "string":
             return FedArray(value, STRING, new_tensor_id())
         return FedArray(array, dtype, new_tensor_id())
