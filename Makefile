@@ -3,7 +3,8 @@
 #
 #   make demo      train a classifier to NaN under the recorder, and name the tensor that went bad first, also as a page
 #   make test      linters, types, layers, the specification's freshness, and the tests, in less than ten minutes
-#   make slow      the tests that need more than Python: Spark, a browser, an S3 server, Debugger V2's dumps, kills
+#   make slow      the tests that need more than Python: Spark, a browser, an S3 server, Debugger V2's dumps, kills, and
+#                   cases that `make test` leaves out
 #   make exhaustive  the tests that take long: every mode beside Debugger V2's, 1,000 kills of a recording
 #   make third-party  record programs over other libraries (keras-hub, TensorFlow Probability …), and test the graphs for GPUs
 #                   with a TensorFlow that has kernels for GPUs; downloads 1 GB the first time

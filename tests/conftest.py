@@ -33,7 +33,7 @@ _SLOW_DIRECTORIES = ("faults", "fuzz", "parity", "recovery", "remote", "writer/d
 
 # Each case of these tests records a program or writes a logdir.
 _SAMPLED_DIRECTORIES = ("cli", "live_stop", "query", "viewer", "writer")
-_CASES_IN_SAMPLE = 3
+_CASES_IN_SAMPLE = 5
 """Number of cases of a parametrized test that `make test` runs. More cases rarely fail where these pass."""
 
 

@@ -1,7 +1,8 @@
 """Answers name the one bad record of a data set: its sample in the batch, and its row in arrays that are not shuffled.
 
 Each program trains on 96 records in batches of 16, of which the record with the number `BAD` makes a bad value: in
-features, labels, weights, masks or tokens; in `fit`, in loops, and under a strategy.
+features, labels, weights, masks or tokens; in `fit`, in loops, and under a strategy. `tests/test_bad_samples.py` has
+other ways to train.
 """
 
 from __future__ import annotations
@@ -43,7 +44,6 @@ class Expected(NamedTuple):
 
 
 SHUFFLED = Expected(sample=None, row=None)
-LOOP = Expected(row=None)
 WHOLE_DATA = Expected(sample=BAD, row=None, whole="the data")
 
 PROGRAMS: dict[str, tuple[Callable[[], object], Expected]] = {}
@@ -111,12 +111,6 @@ def row_of_zeros_is_given_unit_length() -> None:
     trained(keras.Sequential([UnitLength(), keras.layers.Dense(1)]), x, labels())
 
 
-@program()
-def several_steps_in_one_call() -> None:
-    model = keras.Sequential([LogLayer(), keras.layers.Dense(1)])
-    trained(model, features(), labels(), compile={"steps_per_execution": 4})
-
-
 @program(WHOLE_DATA)
 def nan_feature() -> None:
     trained(keras.Sequential([keras.layers.Dense(3, "relu"), keras.layers.Dense(1)]), features(np.nan), labels())
@@ -126,11 +120,6 @@ def nan_feature() -> None:
 def infinite_feature_in_shuffled_arrays() -> None:
     model = keras.Sequential([keras.layers.Dense(3, "tanh"), keras.layers.Dense(1)])
     trained(model, features(np.inf), labels(), shuffle=True)
-
-
-@program(WHOLE_DATA)
-def nan_label() -> None:
-    trained(keras.Sequential([keras.layers.Dense(1)]), features(None), labels(np.nan))
 
 
 @program(WHOLE_DATA)
@@ -224,14 +213,6 @@ def data_set_with_a_map() -> None:
     model.fit(data.batch(BATCH).prefetch(2), epochs=2, verbose=0, shuffle=False)
 
 
-@program(SHUFFLED)
-def shuffled_data_set() -> None:
-    data = tf.data.Dataset.from_tensor_slices((features(), labels())).shuffle(NUM, seed=5).batch(BATCH)
-    model = keras.Sequential([LogLayer(), keras.layers.Dense(1)])
-    model.compile("sgd", "mse")
-    model.fit(data, epochs=2, verbose=0, shuffle=False)
-
-
 @program()
 def custom_train_step() -> None:
     class Custom(keras.Model):  # type: ignore[misc]
@@ -259,7 +240,7 @@ def loop(batches: Any, step: Callable[[Any, Any], object]) -> None:
         step(x, y)
 
 
-def step_of(forward: Callable[[Any], Any], *, is_function: bool = True) -> Callable[[Any, Any], object]:
+def step_of(forward: Callable[[Any], Any]) -> Callable[[Any, Any], object]:
     weight = tf.Variable(tf.ones([5, 1]))
 
     def step(x: Any, y: Any) -> None:
@@ -267,18 +248,8 @@ def step_of(forward: Callable[[Any], Any], *, is_function: bool = True) -> Calla
             loss = tf.reduce_mean(tf.square(forward(x) @ weight - tf.cast(y, tf.float32)))
         weight.assign_sub(0.01 * tape.gradient(loss, weight))
 
-    return tf.function(step) if is_function else step
-
-
-@program()
-def loop_with_a_function() -> None:
-    loop(tf.data.Dataset.from_tensor_slices((features(), labels())).batch(BATCH), step_of(tf.math.log))
-
-
-@program()
-def eager_loop() -> None:
-    data = tf.data.Dataset.from_tensor_slices((features(), labels())).batch(BATCH)
-    loop(data, step_of(tf.math.log, is_function=False))
+    function: Callable[[Any, Any], object] = tf.function(step)
+    return function
 
 
 def pixels() -> Any:
@@ -319,20 +290,6 @@ def zero_in_a_column_of_integers() -> None:
     trained(model, {"clicks": counts, "age": features()[:, 0]}, labels())
 
 
-@program(LOOP)
-def loop_over_slices_of_arrays() -> None:
-    x, y = features(), labels()
-    slices = ((x[start : start + BATCH], y[start : start + BATCH]) for start in range(0, NUM, BATCH))
-    loop(slices, step_of(tf.math.log))
-
-
-@program(LOOP)
-def nan_in_a_slice_of_arrays() -> None:
-    x, y = features(np.nan), labels()
-    slices = ((x[start : start + BATCH], y[start : start + BATCH]) for start in range(0, NUM, BATCH))
-    loop(slices, step_of(tf.identity))
-
-
 @program(SHUFFLED)
 def loop_over_shuffled_data() -> None:
     data = tf.data.Dataset.from_tensor_slices((features(), labels())).shuffle(NUM, seed=1).batch(BATCH)
@@ -354,13 +311,6 @@ def generator() -> None:
 
     kinds = (tf.TensorSpec([5], tf.float32), tf.TensorSpec([1], tf.float32))
     loop(tf.data.Dataset.from_generator(records, output_signature=kinds).batch(BATCH), step_of(tf.math.log))
-
-
-@program()
-def evaluation() -> None:
-    model = keras.Sequential([LogLayer(), keras.layers.Dense(1)])
-    model.compile("sgd", "mse")
-    model.evaluate(features(), labels(), batch_size=BATCH, verbose=0)
 
 
 @program(Expected(sample=SAMPLE % (BATCH // 2), row=None, whole="the batch of replica 0"))

@@ -479,15 +479,15 @@ def test_a_scan_of_many_runs_finds_the_same_alerts_as_a_full_read(
 ) -> None:
     parameters = {"growth_trend": {"growth": 50}}
     with open_logdir(programs(tmp_path, parts=3)) as logdir:
-        whole = logdir.alerts(limit=5, parameters=parameters)
+        whole = logdir.alerts(limit=3, parameters=parameters)
         monkeypatch.setattr("tfdbg_arrow.query.alert_rules.scan._LARGE_BYTES", 0)
         monkeypatch.setattr("tfdbg_arrow.query.alert_rules.scan._MAX_RUNS", 7)
         monkeypatch.setattr("tfdbg_arrow.query.alert_rules.scan._BATCH_BYTES", 20_000)
-        scanned = logdir.alerts(limit=5, parameters=parameters)
+        scanned = logdir.alerts(limit=3, parameters=parameters)
     assert (scanned.num_found, scanned.num_cut) == (whole.num_found, whole.num_cut)
     assert findings(scanned) == findings(whole)
     assert all(whole.num_found.values())
-    assert any(whole.num_cut.values())
+    assert whole.num_cut > 0
 
 
 EXTREMES = st.sampled_from([0.0, 1e-200, 1e-9, 0.02, 0.9, 1.0, 30.0, 5e3, 1e38, 1e200])

@@ -24,8 +24,10 @@ _LISTS = {
     "half_val": "<u2", "float_val": "<f4", "double_val": "<f8", "int64_val": "<i8", "bool_val": "?",
     "scomplex_val": "<f4", "dcomplex_val": "<f8", "uint32_val": "<u4", "uint64_val": "<u8",
 }  # fmt: skip
-"""Fields that list elements, each with the dtype of its elements in memory. Left out are `int_val` (dtype varies) and `float8_val`
-(bytes)."""
+"""Fields that list elements, each with the dtype of its elements in memory.
+
+`int_val` (its dtype varies) and `float8_val` (bytes) are left out.
+"""
 _MAX_LISTED_BYTES = 64 * 2**20
 """Maximum size of a list of elements, because a message of a few bytes can claim any size."""
 Mask = npt.NDArray[np.bool_]
