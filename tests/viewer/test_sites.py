@@ -42,7 +42,7 @@ def paths(tmp_path: Path) -> list[Path]:
 
 def test_a_reader_stays_open_while_a_request_uses_it(paths: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     is_reading, may_end = threading.Event(), threading.Event()
-    read = tensors.tensor_window
+    read = tensors.tensors
 
     def slow(logdir: Logdir, *arguments: object, **settings: object) -> object:
         if logdir.path == paths[0]:
@@ -50,7 +50,7 @@ def test_a_reader_stays_open_while_a_request_uses_it(paths: list[Path], monkeypa
             assert may_end.wait(60)
         return read(logdir, *arguments, **settings)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(tensors, "tensor_window", slow)
+    monkeypatch.setattr(tensors, "tensors", slow)
     Opened.count = 0
     answers: list[Answer] = []
     with contextlib.closing(Sites(LogdirSearch(paths), open_reader=Opened)) as sites:  # type: ignore[arg-type]
