@@ -21,18 +21,18 @@ def test_an_intact_logdir(healthy: Path) -> None:
 def test_damage_is_named_and_counted(bad: Path) -> None:
     (bad / PART).unlink()
     (bad / "mark" / "\x1b[31mred").write_text("x")
-    for number in range(30):
-        (bad / "mark" / f"extra-{number:02}").write_text("x")
+    for number in range(1030):
+        (bad / "mark" / f"extra-{number:04}").write_text("x")
     result = run_cli("verify", str(bad))
     assert result.exit_code == 1
     assert f"missing: {PART} is missing\n" in result.stdout
     assert "extra: mark/\\x1b[31mred is not a part of a run" in result.stdout
-    assert "extra: and 11 more; see --json\n" in result.stdout
-    assert result.stdout.splitlines()[-1].startswith(f"{bad}: damage in 32 places (")
+    assert "extra: and 1,011 more; see --json for the first 1,000\n" in result.stdout
+    assert result.stdout.splitlines()[-1].startswith(f"{bad}: damage in 1,032 places (")
     result = run_cli("verify", str(bad), "--json")
     assert result.exit_code == 1
     found = json.loads(result.stdout)
-    assert (found["is_intact"], found["verification"]["num_damaged"]) == (False, 32)
+    assert (found["is_intact"], found["verification"]["num_damaged"]) == (False, 1032)
     assert found["verification"]["deviations"][0] == {
         "kind": "missing", "path": PART, "run_id": "run-a", "what": "is missing",
     }  # fmt: skip

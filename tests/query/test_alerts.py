@@ -18,6 +18,10 @@ from hypothesis import strategies as st
 
 from tfdbg_arrow.errors import QueryError
 from tfdbg_arrow.query import Alerts, alerts, builtin_rules, open_logdir
+from tfdbg_arrow.query.alert_rules import answer
+from tfdbg_arrow.query.present.answers import blocks_of
+from tfdbg_arrow.query.present.text import text_of
+from tfdbg_arrow.query.wording import unjudged_text
 
 from .builder import CLEAN, INF, NAN, GraphBuilder, RunBuilder, counts
 
@@ -378,6 +382,19 @@ def test_alerts_beyond_the_limit_are_counted(tmp_path: Path) -> None:
     assert [alert.op_name for alert in found.alerts] == ["op_0", "op_1", "op_2"] * 2
     assert (found.num_found, found.num_cut) == ({"nonfinite": 7, "nonfinite_origin": 7}, 8)
     assert alerts(logdir, kinds=["nonfinite"], limit=0).num_cut == 7
+
+
+def test_alerts_that_were_not_checked_for_harm_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(many, tmp_path / "logdir")
+    run = RunBuilder("run-b")
+    many(run)
+    logdir = run.write(tmp_path / "logdir")
+    assert alerts(logdir, run_id="all").num_unjudged == 0
+    monkeypatch.setattr(answer, "_MAX_JUDGED", 1)
+    found = alerts(logdir, kinds=["nonfinite_origin"], run_id="run-b")
+    assert (found.num_unjudged, len(found.alerts)) == (6, 7)
+    assert unjudged_text(6) in text_of(blocks_of(found))
+    assert alerts(logdir, kinds=["nonfinite_origin", "nonfinite"], run_id="all").num_unjudged == 6 + 7 + 7
 
 
 def test_alerts_of_the_same_rule_layer_and_line_are_one_finding(tmp_path: Path) -> None:

@@ -121,6 +121,17 @@ def test_filters_and_windows_of_ops(path: Path) -> None:
     assert names(OpFilter(name="nothing")) == ([], 0, 0)
 
 
+def test_every_bad_op_of_a_window_is_marked(tmp_path: Path) -> None:
+    run = RunBuilder("run-a")
+    graph = run.graph("f")
+    for number in range(2100):
+        graph.op(f"op{number}", "Log")
+        run.tensor(graph, f"op{number}", NAN)
+    with open_logdir(run.write(tmp_path)) as logdir:
+        window = op_window(logdir, OpFilter(is_bad=True), run_id="run-a", graph_id=0, first=2099)
+    assert ([row.num_bad for row in window.rows], window.num_matching) == ([1], 2100)
+
+
 def border(kind: str, op: str, index: int, caller: str, attribute: str, *, to: tuple[int, str, str, int]) -> Border:
     graph_id, name, op_name, slot = to
     return Border(

@@ -26,7 +26,7 @@ from tfdbg_arrow.query import (
     open_logdir,
     training_curves,
 )
-from tfdbg_arrow.query.model_health.series import MAX_LABELS, parse_number
+from tfdbg_arrow.query.model_health.series import MAX_LABELS
 
 from .builder import CLEAN, RunBuilder, numerics
 
@@ -662,17 +662,18 @@ def test_a_marked_loss(tmp_path: Path) -> None:
     assert math.isnan(loss.values[2])
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("1", 1.0), ("-1.5e-3", -0.0015), ("np.float32(2.5)", 2.5), ("inf", math.inf), ("-Infinity", -math.inf),
-        ("[[0.25]]", 0.25), (" .5", 0.5), ("a 1", None), ("", None), ("1.2.3", None), ("nano", None),
-        ("3 apples", None), ("1/10", None), ("[1. 2.]", None), ("tf.Tensor(nan, shape=(), dtype=float32)", math.nan),
-        ("1" * 400, math.inf),
-    ],
-)  # fmt: skip
-def test_the_text_of_a_loss(text: str, expected: float | None) -> None:
-    assert repr(parse_number(text)) == repr(expected)
+def test_the_texts_of_marked_numbers(tmp_path: Path) -> None:
+    number_of_text = {
+        "1": 1.0, "-1.5e-3": -0.0015, "np.float32(2.5)": 2.5, "inf": math.inf, "-Infinity": -math.inf, "[[0.25]]": 0.25,
+        " .5": 0.5, "a 1": None, "": None, "1.2.3": None, "nano": None, "3 apples": None, "1/10": None, "[1. 2.]": None,
+        "tf.Tensor(nan, shape=(), dtype=float32)": math.nan, "1" * 400: math.inf,
+    }  # fmt: skip
+    run = training()
+    for index, text in enumerate(number_of_text):
+        run.add("mark", event_index=run.next_event_index, step=1, label=f"text{index}", value=text)
+    _, curves = answers(run, tmp_path)
+    found = [curve(curves, f"text{index}") for index in range(len(number_of_text))]
+    assert repr([each and each.values[1] for each in found]) == repr([*number_of_text.values()])
 
 
 def test_marked_numbers_have_curves(tmp_path: Path) -> None:

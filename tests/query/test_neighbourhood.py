@@ -95,6 +95,17 @@ def test_too_many_consumers_are_cut_and_counted_and_bad_ones_come_first(tmp_path
     assert (len(room.nodes), room.num_consumers_left_out, room.is_cut) == (4, 597, True)
 
 
+def test_bad_neighbours_come_first_in_a_graph_of_many_bad_ops(tmp_path: Path) -> None:
+    run = RunBuilder("run-a")
+    graph = run.graph("f").op("x")
+    for number in range(400):
+        graph.op(f"other{number}", "Neg")
+        run.tensor(graph, f"other{number}", NAN)
+    graph.op("y0", "Neg", ["x"]).op("y1", "Neg", ["x"])
+    run.tensor(graph, "y1", NAN)
+    assert list(levels(around(run, tmp_path, "x", max_fan=1))) == ["x", "y1"]
+
+
 def test_too_many_inputs_are_cut_and_counted(tmp_path: Path) -> None:
     run = RunBuilder("run-a")
     graph = run.graph("f")

@@ -13,6 +13,8 @@ from tests.query.manifests import resealed
 from tests.recovery.checking import tree
 from tfdbg_arrow import open_logdir, recover, verify
 from tfdbg_arrow.errors import FormatVersionError, LogdirError
+from tfdbg_arrow.query.present.logdirs import verification
+from tfdbg_arrow.query.present.text import text_of
 from tfdbg_arrow.schema import FORMAT_VERSION
 from tfdbg_arrow.storage.manifest import with_checksum
 
@@ -50,6 +52,15 @@ def test_a_new_logdir_is_intact_and_verify_does_not_change_it(logdir: Path) -> N
     with open_logdir(logdir) as opened:
         assert opened.verify() == found
     assert tree(logdir) == before
+
+
+def test_deviations_beyond_the_limit_are_counted(logdir: Path) -> None:
+    (logdir / PART).unlink()
+    for number in range(1500):
+        (logdir / "mark" / f"extra-{number:04}").touch()
+    found = verify(logdir)
+    assert (found.num_found, found.num_damaged, len(found.deviations)) == ({"missing": 1, "extra": 1500}, 1501, 1001)
+    assert "extra: and 1,480 more\n" in text_of(verification(found))
 
 
 class TestParts:

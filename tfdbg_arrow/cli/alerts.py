@@ -92,7 +92,7 @@ def _exit_code(answer: Alerts, *, is_clean: bool) -> int:
 
 def _facts(logdir: str, answer: Alerts, about: AboutRuns) -> dict[str, object]:
     """Returns the JSON object."""
-    names = ("findings", "alerts", "num_found", "num_cut", "not_run")
+    names = ("findings", "alerts", "num_found", "num_cut", "not_run", "num_unjudged")
     facts = {name: getattr(answer, name) for name in names}
     return {"logdir": logdir, "about": about, "summary": answer.summary, **facts}
 

@@ -432,6 +432,11 @@ def input_health_text(input_: InputTensor) -> str:
     return "not recorded" if input_.health is None else facts_text(input_.health)
 
 
+def unjudged_text(num_unjudged: int) -> str:
+    """Returns a sentence about the alerts that were not checked for harm."""
+    return f"Not checked for harm because of a limit: {number_of(num_unjudged, 'alert')} with the severity of the rule."
+
+
 def similar_text(text: str, names: Sequence[str]) -> str:
     """Returns a sentence with names that are similar to a text, such as ` Did you mean Log?`.
 

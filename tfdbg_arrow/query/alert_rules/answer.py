@@ -28,7 +28,7 @@ ORIGIN_RULE = "nonfinite_origin"
 _BAD_RULE = "nonfinite"
 """The rule whose alerts are about all bad tensors."""
 _MAX_JUDGED = 200
-"""Maximum number of origins of each run that are checked for harm."""
+"""Maximum number of runs whose bad values are checked for harm, and of origins of each run. Each takes a search."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -143,6 +143,8 @@ class Alerts(Displayed):
         num_found: For each rule that was run, the total number of alerts.
         num_cut: Number of alerts that are not in `alerts` because of the limit.
         not_run: The rules that the memory limit stopped, with the error message.
+        num_unjudged: Number of alerts about bad values that were not checked for harm because of a limit. Their
+            severity is that of the rule, although the values may have done no harm.
     """
 
     findings: tuple[AlertFinding, ...]
@@ -150,6 +152,7 @@ class Alerts(Displayed):
     num_found: dict[str, int]
     num_cut: int
     not_run: dict[str, str]
+    num_unjudged: int
 
     @property
     def summary(self) -> tuple[RuleSummary, ...]:
@@ -223,14 +226,18 @@ def alerts(
         all_alerts = [
             _alert(rule, given.get(rule.kind, {}), row, place) for (rule, row), place in zip(rows, places, strict=True)
         ]
+        num_unjudged = 0
         if not num_found.keys().isdisjoint((ORIGIN_RULE, _BAD_RULE)):
             culprits = _culprits(open_, asked)
+            num_unjudged = sum(alert.kind == _BAD_RULE and alert.run_id not in culprits for alert in all_alerts)
             all_alerts = [_of_bad_tensor(alert, culprits.get(alert.run_id)) for alert in all_alerts]
             origin_rule = next((rule for rule in rules if rule.kind == ORIGIN_RULE and rule.kind in num_found), None)
             if origin_rule is not None:
                 before = len(all_alerts)
-                all_alerts = _with_culprits(open_, origin_rule, _judged(open_, all_alerts, culprits), culprits)
+                all_alerts, unjudged = _judged(open_, all_alerts, culprits)
+                all_alerts = _with_culprits(open_, origin_rule, all_alerts, culprits)
                 num_found[ORIGIN_RULE] += len(all_alerts) - before
+                num_unjudged += sum(alert in unjudged for alert in all_alerts)
     all_alerts.sort(key=lambda alert: SEVERITIES.index(alert.severity))
     listed = _first_of_each(all_alerts, limit)
     return Alerts(
@@ -239,6 +246,7 @@ def alerts(
         num_found=num_found,
         num_cut=sum(num_found.values()) - len(listed),
         not_run={kind: str(findings.error) for kind, findings in by_rule.items() if findings.error is not None},
+        num_unjudged=num_unjudged,
     )
 
 
@@ -253,11 +261,16 @@ def _culprits(logdir: Engine, asked: AskedRuns) -> dict[str, NonFinite | None]:
     return {run: first_nonfinite(logdir, run_id=run) for (run,) in runs}
 
 
-def _judged(logdir: Engine, alerts: list[Alert], culprits: Mapping[str, NonFinite | None]) -> list[Alert]:
+def _judged(
+    logdir: Engine, alerts: list[Alert], culprits: Mapping[str, NonFinite | None]
+) -> tuple[list[Alert], set[Alert]]:
     """Returns the alerts with the origins, effects and lines that `first_nonfinite` determines.
 
     Alerts about harmless origins get the severity `info` and a message with the reason. Alerts about tensors that took
     their bad values from another tensor are left out.
+
+    Returns:
+        The alerts, and those of them that were not checked for harm because of a limit.
     """
     judged: dict[tuple[str, int | None], NonFinite | None] = {}
     for run_id, culprit in culprits.items():
@@ -265,14 +278,19 @@ def _judged(logdir: Engine, alerts: list[Alert], culprits: Mapping[str, NonFinit
         indexes = [index for index in firsts if index is not None][:_MAX_JUDGED]
         origins = judged_origins(logdir, indexes, run_id=run_id, culprit=culprit)
         judged |= {(run_id, index): origin for index, origin in origins.items()}
-    judged_alerts = []
+    judged_alerts, unjudged = [], set()
     for alert in alerts:
         key = (alert.run_id, alert.first_event_index)
-        if alert.kind != ORIGIN_RULE or key not in judged:
+        if alert.kind != ORIGIN_RULE:
             judged_alerts.append(alert)
+        elif key not in judged:
+            judged_alerts.append(alert)
+            culprit = culprits.get(alert.run_id)
+            if culprit is None or culprit.event_index != alert.first_event_index:
+                unjudged.add(alert)
         elif (origin := judged[key]) is not None:
             judged_alerts.append(_of_origin(alert, origin))
-    return judged_alerts
+    return judged_alerts, unjudged
 
 
 def _of_bad_tensor(alert: Alert, culprit: NonFinite | None) -> Alert:

@@ -103,26 +103,22 @@ def op_outputs(
     return {name: tuple(outputs) for name, outputs in outputs_of_op.items()}
 
 
-def bad_ops(
-    logdir: Engine, *, run_id: str, graph_id: int, context: Context | None = None, limit: int = 300
-) -> dict[str, int]:
-    """Returns the number of bad tensors of each op of a graph with a bad output, ordered by the first bad tensor.
+def bad_ops(*, run_id: str, graph_id: int, context: Context | None = None) -> tuple[str, list[object]]:
+    """Returns SQL that selects the ops of a graph with a bad output, and its parameters.
+
+    The columns are `op_name` and `num_bad`, the number of bad tensors of the op.
 
     Args:
-        logdir: The logdir.
         run_id: The run.
         graph_id: The graph.
         context: Only this run of the graph; None means the whole run.
-        limit: Maximum number of ops.
     """
     where, parameters = context_condition(context)
-    rows = logdir.rows(
-        "SELECT op_name, count(*) FROM tensor_health WHERE run_id = ? "
-        f"AND graph_id = ? AND has_inf_or_nan AND op_name IS NOT NULL{where} "
-        f"GROUP BY op_name ORDER BY min(event_index) LIMIT {int(limit)}",
-        [run_id, graph_id, *parameters],
+    select = (
+        "SELECT op_name, count(*) AS num_bad FROM tensor_health WHERE run_id = ? "
+        f"AND graph_id = ? AND has_inf_or_nan AND op_name IS NOT NULL{where} GROUP BY op_name"
     )
-    return dict(rows)
+    return select, [run_id, graph_id, *parameters]
 
 
 MAX_LISTED = 100
@@ -293,8 +289,6 @@ def op_facts(
     )
 
 
-_MAX_BAD = 2_000
-"""Maximum number of bad ops that are marked or selected. Each is a parameter of the query."""
 _MAX_TYPES = 500
 """Maximum number of op types that a page suggests. A user can also type another one."""
 
@@ -356,14 +350,14 @@ def op_window(
 
     Args:
         logdir: The logdir.
-        filter_: Selects the ops. With `is_bad`, it selects only from the first 2,000 ops with a bad output.
+        filter_: Selects the ops.
         run_id: The run.
         graph_id: The graph.
         first: The window starts at the first op with at least this op_index.
         before: The window ends directly before this op_index instead; None makes the window start at `first`.
         limit: Maximum number of ops.
     """
-    bad = bad_ops(logdir, run_id=run_id, graph_id=graph_id, limit=_MAX_BAD)
+    select_bad, of_bad = bad_ops(run_id=run_id, graph_id=graph_id)
     conditions, parameters = given_conditions(
         [("run_id = ?", run_id), ("graph_id = ?", graph_id), ("op_type = ?", filter_.op_type or None)]
     )
@@ -371,8 +365,8 @@ def op_window(
         conditions.append("(contains(lower(op_name), ?) OR contains(lower(op_type), ?))")
         parameters += [filter_.name.lower()] * 2
     if filter_.is_bad:
-        conditions.append(f"op_name IN ({', '.join('?' * len(bad))})" if bad else "1 = 0")
-        parameters += list(bad)
+        conditions.append(f"op_name IN (SELECT op_name FROM ({select_bad}) AS bad)")
+        parameters += of_bad
     condition = " AND ".join(conditions)
     bound, order, at = (">=", "", first) if before is None else ("<", " DESC", before)
     rows = logdir.rows(
@@ -381,6 +375,13 @@ def op_window(
         [*parameters, at],
     )
     rows.sort(key=lambda row: row[0])
+    names = [name for _, name, *_ in rows] or [""]
+    num_bad = dict(
+        logdir.rows(
+            f"SELECT op_name, num_bad FROM ({select_bad}) AS bad WHERE op_name IN ({', '.join('?' * len(names))})",
+            [*of_bad, *names],
+        )
+    )
     ((num_matching, num_before),) = logdir.rows(
         f"SELECT count(*), count(CASE WHEN op_index < ? THEN 1 END) FROM graph_op WHERE {condition}",
         [rows[0][0] if rows else at, *parameters],
@@ -391,7 +392,7 @@ def op_window(
     )
     return OpWindow(
         rows=tuple(
-            OpRow(index, name, op_type, layer, role, bad.get(name, 0)) for index, name, op_type, layer, role in rows
+            OpRow(index, name, op_type, layer, role, num_bad.get(name, 0)) for index, name, op_type, layer, role in rows
         ),
         num_matching=num_matching,
         num_before=num_before,

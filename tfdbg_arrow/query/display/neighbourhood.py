@@ -141,14 +141,13 @@ def neighbourhood(
         max_ops: Maximum number of ops.
         max_fan: Maximum number of inputs of each op. It also limits the consumers.
     """
-    reader = _Edges(logdir, run_id=run_id, graph_id=graph_id, has_control=has_control)
+    reader = _Edges(logdir, run_id=run_id, graph_id=graph_id, has_control=has_control, context=context)
     if not reader.types([op_name]):
         op = DataFlow.of(logdir, run_id=run_id).graphs.op(graph_id, op_name)
         if op is None or op.made_for is None:
             return None
         op_name = op.made_for
     up, down = min(up, MAX_DEPTH), min(down, MAX_DEPTH)
-    bad = list(bad_ops(logdir, run_id=run_id, graph_id=graph_id, context=context))
     levels = {op_name: 0}
     is_cut = False
     # The two directions alternate, so that neither direction uses up the limit.
@@ -157,7 +156,7 @@ def neighbourhood(
         for direction, limit in ((-1, up), (1, down)):
             if depth > limit:
                 continue
-            neighbours, is_fan_cut = reader.next_ops(frontiers[direction], direction, first=bad, max_fan=max_fan)
+            neighbours, is_fan_cut = reader.next_ops(frontiers[direction], direction, max_fan=max_fan)
             new = [name for name in neighbours if name not in levels]
             room = max_ops - len(levels)
             is_cut = is_cut or is_fan_cut or len(new) > room
@@ -204,28 +203,30 @@ def neighbourhood(
 class _Edges:
     """Reads ops and edges of one graph."""
 
-    def __init__(self, logdir: Engine, *, run_id: str, graph_id: int, has_control: bool) -> None:
+    def __init__(
+        self, logdir: Engine, *, run_id: str, graph_id: int, has_control: bool, context: Context | None
+    ) -> None:
         self._logdir = logdir
         self._run_id = run_id
         self._graph_id = graph_id
         self._of_graph = "run_id = ? AND graph_id = ?" + ("" if has_control else " AND NOT is_control")
+        self._bad_ops = bad_ops(run_id=run_id, graph_id=graph_id, context=context)
 
-    def next_ops(
-        self, op_names: Sequence[str], direction: int, *, first: Sequence[str], max_fan: int
-    ) -> tuple[list[str], bool]:
+    def next_ops(self, op_names: Sequence[str], direction: int, *, max_fan: int) -> tuple[list[str], bool]:
         """Returns the ops one edge away from the given ops, and whether `max_fan` left out any op."""
         if not op_names:
             return [], False
         near, far = _ends(direction)
-        is_first = f"CASE WHEN far IN ({', '.join('?' * len(first))}) THEN 0 ELSE 1 END, " if first else ""
+        select_bad, of_bad = self._bad_ops
         rows = self._logdir.rows(
             "SELECT near, far, place, num_far FROM (SELECT near, far, row_number() OVER (PARTITION BY near "
-            f"ORDER BY {is_first}is_waiting, input_index, far) AS place, count(*) OVER (PARTITION BY near) AS num_far "
+            "ORDER BY CASE WHEN bad.op_name IS NULL THEN 1 ELSE 0 END, is_waiting, input_index, far) AS place, "
+            "count(*) OVER (PARTITION BY near) AS num_far "
             f"FROM (SELECT {near} AS near, {far} AS far, min(CASE WHEN is_control THEN 1 ELSE 0 END) AS is_waiting, "
             f"min(input_index) AS input_index FROM graph_op_input WHERE {self._of_graph} "
-            f"AND {near} IN ({_marks(op_names)}) GROUP BY {near}, {far}) AS edges) AS ranked "
-            "WHERE place <= ? ORDER BY place, near",
-            [*first, self._run_id, self._graph_id, *op_names, max_fan],
+            f"AND {near} IN ({_marks(op_names)}) GROUP BY {near}, {far}) AS edges "
+            f"LEFT JOIN ({select_bad}) AS bad ON bad.op_name = far) AS ranked WHERE place <= ? ORDER BY place, near",
+            [self._run_id, self._graph_id, *op_names, *of_bad, max_fan],
         )
         return list(dict.fromkeys(far for _, far, _, _ in rows)), any(number > max_fan for *_, number in rows)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,6 +80,7 @@ class Verification(Displayed):
         num_rows: Number of rows of the live parts, according to the manifests.
         num_bytes: Number of bytes of the live parts, according to the manifests.
         num_damaged: Number of deviations that are damage.
+        num_found: Number of deviations of each kind.
         deviations: The deviations, damage first, with at most the first 1,000 of each kind.
     """
 
@@ -88,6 +90,7 @@ class Verification(Displayed):
     num_rows: int
     num_bytes: int
     num_damaged: int
+    num_found: dict[str, int]
     deviations: tuple[Deviation, ...]
 
     @property
@@ -150,7 +153,8 @@ def verify(logdir: str | Path, *, progress: Callable[[int, int], None] = lambda 
         num_parts=sum(len(check.live) for check in checks),
         num_rows=sum(entry.rows for check in checks for entry in check.live),
         num_bytes=total,
-        num_damaged=deviations.num_damaged,
+        num_damaged=sum(deviations.num_found[kind] for kind in _DAMAGE),
+        num_found=dict(deviations.num_found),
         deviations=deviations.all(),
     )
 
@@ -185,17 +189,17 @@ class _Deviations:
     """Collects deviations in bounded memory.
 
     Attributes:
-        num_damaged: Number of deviations that are damage.
+        num_found: Number of deviations of each kind.
     """
 
     def __init__(self) -> None:
-        self.num_damaged = 0
+        self.num_found = Counter[str]()
         self._listed: dict[str, list[Deviation]] = {kind: [] for kind in _KINDS}
 
     def add(self, kind: str, path: str, what: str, *, run_id: str | None = None) -> None:
         """Adds a deviation. The arguments are the attributes of Deviation."""
         deviation = Deviation(kind=kind, path=path, run_id=run_id, what=what)
-        self.num_damaged += deviation.is_damage
+        self.num_found[kind] += 1
         if len(self._listed[kind]) < _MAX_KEPT:
             self._listed[kind].append(deviation)
 

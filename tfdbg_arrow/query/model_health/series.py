@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -22,11 +21,8 @@ _MAX_CANDIDATES = 50
 _FLOATS = ("bfloat16", "float16", "float32", "float64")
 _NO_LOSSES = ("Cast", "Const", "ReadVariableOp")
 """Op types that do not compute a loss. A scalar from such an op is a constant, a number of elements or a weight."""
-_NUMBER = re.compile(
-    r"\s*(?:tf\.Tensor\(|np\.float\d+\()?\[*\s*([-+]?(?:nan|inf(?:inity)?|(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?))\s*(?:$|[\]),])",
-    re.IGNORECASE,
-)
-"""Matches the start of the text of a number, or of a tensor or an array with one element."""
+_NUMBER = r"(?i)^\s*(?:tf\.Tensor\(|np\.float\d+\()?\[*\s*([-+]?(?:nan|inf(?:inity)?|(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?))\s*(?:$|[\]),])"
+"""A pattern in SQL that matches the start of the text of a number, or of a tensor or an array with one element."""
 
 
 @dataclass(frozen=True)
@@ -164,53 +160,29 @@ def _marked(
         )
         place_sql, condition = place_of_event(columns), "1 = 1" if end is None else f"h.event_index < {end}"
     labels = (
-        f"SELECT h.label, {place_sql} AS place, h.event_index, h.value, TRY_CAST(h.value AS DOUBLE) AS number "
+        f"SELECT h.label, {place_sql} AS place, h.event_index, "
+        "coalesce(TRY_CAST(h.value AS DOUBLE), TRY_CAST(regexp_extract(h.value, ?, 1) AS DOUBLE)) AS number "
         f"FROM mark AS h WHERE h.run_id = ? AND {condition} AND h.label NOT IN ('step', 'epoch', 'phase')"
     )
-    numbers = logdir.rows(
-        f"SELECT label, place, min(event_index), count(*), avg(number) FROM ({labels}) AS m "
-        "WHERE number IS NOT NULL AND place IS NOT NULL GROUP BY label, place",
-        [run_id],
-    )
-    others = logdir.rows(
-        f"SELECT label, place, event_index, 1, value FROM ({labels}) AS m WHERE number IS NULL AND place IS NOT NULL "
-        "AND (value LIKE 'tf.Tensor(%' OR value LIKE 'np.float%' OR value LIKE '[%' OR value LIKE ' %') LIMIT 100000",
-        [run_id],
-    )
-    parsed = ((*row, parse_number(text)) for *row, text in others)
-    means: dict[str, dict[int, list[tuple[int, float]]]] = {}
+    means: dict[str, dict[int, float]] = {}
     first_events: dict[str, int] = {}
-    for label, column, event_index, number, mean in (*numbers, *parsed):
-        if mean is not None:
-            means.setdefault(label, {}).setdefault(column, []).append((number, mean))
-            first_events[label] = min(event_index, first_events.get(label, event_index))
+    for label, column, event_index, mean in logdir.rows(
+        f"SELECT label, place, min(event_index), avg(number) FROM ({labels}) AS m "
+        "WHERE number IS NOT NULL AND place IS NOT NULL GROUP BY label, place",
+        [_NUMBER, run_id],
+    ):
+        means.setdefault(label, {})[column] = mean
+        first_events[label] = min(event_index, first_events.get(label, event_index))
     ordered = sorted(means, key=lambda label: (label != "loss", first_events[label], label))
     series = {
-        label: Series(
-            label, tuple(_mean(means[label].get(column)) for column in range(axis.num_columns)), _source(label)
-        )
+        label: Series(label, tuple(map(means[label].get, range(axis.num_columns))), _source(label))
         for label in ordered[:max_labels]
     }
     return series, len(ordered) - len(series)
 
 
-def _mean(parts: list[tuple[int, float]] | None) -> float | None:
-    """Returns the mean of numbers that are given in parts: how many numbers each part has, and their mean."""
-    if parts is None:
-        return None
-    if len(parts) == 1:
-        return parts[0][1]
-    return sum(number * mean for number, mean in parts) / sum(number for number, _ in parts)
-
-
 def _source(label: str) -> str:
     return "Keras's logs" if label.startswith(KERAS_LOGS) else f"mark({label}=…)"
-
-
-def parse_number(text: str) -> float | None:
-    """Returns the number in the text of a label, a tensor or an array; None if the text has no number."""
-    match = _NUMBER.match(text)
-    return None if match is None else float(match.group(1))
 
 
 def _graph_loss(logdir: Engine, axis: Axis, *, run_id: str) -> Series | None:

@@ -57,7 +57,7 @@ def rule_line(rule: RuleSummary) -> Line:
 
 
 def findings(answer: Alerts, *, expand: bool = False, limit: int | None = None) -> Blocks:
-    """Yields the findings, then the rules that were stopped at a limit.
+    """Yields the findings, then what the limits left out.
 
     Args:
         answer: The findings of the rules.
@@ -72,6 +72,8 @@ def findings(answer: Alerts, *, expand: bool = False, limit: int | None = None) 
         yield from _rest("alerts", Counter(answer.num_found) - Counter(shown.kind for shown in answer.alerts))
     else:
         yield from _limited_findings(answer, limit)
+    if answer.num_unjudged:
+        yield Line((wording.unjudged_text(answer.num_unjudged), "bold"))
     for kind, error in answer.not_run.items():
         yield Line((f"The rule {kind} did not finish: {error}", "bad"))
 

@@ -22,7 +22,7 @@ _DEVIATIONS: Mapping[str, Style] = {
     "unchecked": "quiet",
 }
 _MAX_SHOWN = 20
-"""Maximum number of deviations of each kind that are shown; the attributes and `--json` contain up to 1,000."""
+"""Maximum number of deviations of each kind that are shown."""
 
 
 def info(answer: LogdirInfo) -> Blocks:
@@ -60,8 +60,10 @@ def verification(answer: Verification) -> Iterator[Line]:
         name: Span = kind, _DEVIATIONS[kind]
         for deviation in deviations[:_MAX_SHOWN]:
             yield Line(name, f": {deviation.path} {deviation.what}")
-        if len(deviations) > _MAX_SHOWN:
-            yield Line(name, f": and {len(deviations) - _MAX_SHOWN:,} more", ("; see --json", "option"))
+        num_found = answer.num_found[kind]
+        if num_found > _MAX_SHOWN:
+            first = f" for the first {len(deviations):,}" if num_found > len(deviations) else ""
+            yield Line(name, f": and {num_found - _MAX_SHOWN:,} more", (f"; see --json{first}", "option"))
     yield verification_line(answer)
 
 

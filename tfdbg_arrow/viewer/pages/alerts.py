@@ -40,10 +40,12 @@ class RuleAlerts(RuleSummary):
     Attributes:
         doc: Description of one alert of the rule.
         alerts: The first alerts.
+        num_unjudged: Number of alerts that were not checked for harm.
     """
 
     doc: str
     alerts: tuple[Alert, ...]
+    num_unjudged: int
 
     def summary(self, *, limit: int) -> RuleSummary:
         """Returns the result without the alerts, with at most `limit` findings."""
@@ -154,6 +156,7 @@ def run_rule(logdir: Logdir, *, rule: Rule, run_id: str | None, limit: int) -> R
         num_findings=len(answer.findings),
         findings=answer.findings,
         alerts=answer.alerts,
+        num_unjudged=answer.num_unjudged,
     )
 
 
