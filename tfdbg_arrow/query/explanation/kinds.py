@@ -435,7 +435,7 @@ def _scale_of_loss(computed: Computed) -> Explanation | None:
 
 
 def _extreme_of_nothing(computed: Computed) -> Explanation | None:
-    """Explains a finite tensor in which the maximum or minimum of no elements is an extreme number of the dtype."""
+    """Explains a finite tensor that holds an extreme number of its dtype, because an op reduced no elements."""
     output, x = computed.output, computed.inputs.get(0)
     if x is None or not holds_extreme(output, x):
         return None
