@@ -143,7 +143,9 @@ def neighbourhood(
     """
     reader = _Edges(logdir, run_id=run_id, graph_id=graph_id, has_control=has_control, context=context)
     if not reader.types([op_name]):
-        op = DataFlow.of(logdir, run_id=run_id).graphs.op(graph_id, op_name)
+        flow = DataFlow.of(logdir, run_id=run_id)
+        with flow.lock:
+            op = flow.graphs.op(graph_id, op_name)
         if op is None or op.made_for is None:
             return None
         op_name = op.made_for

@@ -226,13 +226,14 @@ class OpenLogdir(Statements, Engine):
 
     def kept(self, client: str, key: Hashable, make: Callable[[], _Result]) -> _Result:
         """Returns a cached value computed from the rows; `make` computes it again after the parts changed."""
-        values = self._results.setdefault(client, OrderedDict())
-        if key not in values:
-            values[key] = make()
-        values.move_to_end(key)
+        values: OrderedDict[Hashable, _Result] = self._results.setdefault(client, OrderedDict())
+        # Several threads may ask for the same value. Each step is one C call, so none of them finds half a change.
+        value = values.pop(key, None)
+        if value is None:
+            value = make()
+        values[key] = value
         while len(values) > _MAX_KEPT:
             values.popitem(last=False)
-        value: _Result = values[key]
         return value
 
     def kept_rows(self, query: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
