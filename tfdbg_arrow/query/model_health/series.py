@@ -21,7 +21,10 @@ _MAX_CANDIDATES = 50
 _FLOATS = ("bfloat16", "float16", "float32", "float64")
 _NO_LOSSES = ("Cast", "Const", "ReadVariableOp")
 """Op types that do not compute a loss. A scalar from such an op is a constant, a number of elements or a weight."""
-_NUMBER = r"(?i)^\s*(?:tf\.Tensor\(|np\.float\d+\()?\[*\s*([-+]?(?:nan|inf(?:inity)?|(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?))\s*(?:$|[\]),])"
+_NUMBER = (
+    r"(?i)^\s*(?:tf\.Tensor\(|np\.float\d+\()?\[*\s*"
+    r"([-+]?(?:nan|inf(?:inity)?|(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?))\s*(?:$|[\]),])"
+)
 """A pattern in SQL that matches the start of the text of a number, or of a tensor or an array with one element."""
 
 
