@@ -27,6 +27,8 @@ from tfdbg_arrow.query import (
     training_curves,
 )
 from tfdbg_arrow.query.model_health.series import MAX_LABELS
+from tfdbg_arrow.query.present.answers import blocks_of
+from tfdbg_arrow.query.present.text import text_of
 
 from .builder import CLEAN, RunBuilder, numerics
 
@@ -790,6 +792,7 @@ def test_too_many_layers_are_folded_into_those_around_them(tmp_path: Path) -> No
     assert [each.layer for each in found.rows] == ["net", "net/part_0", "net/part_1", "net/part_2", "a", "a/a"]
     assert [each.num_outputs for each in found.rows] == [1500, 500, 500, 500, 1, 1]
     assert found.num_folded == 1501
+    assert "1,501 layers or lines have no row of their own" in text_of(blocks_of(found))
     run = RunBuilder("run-a")
     graph = run.graph("g")
     for number in range(900):

@@ -437,6 +437,13 @@ def unjudged_text(num_unjudged: int) -> str:
     return f"Not checked for harm because of a limit: {number_of(num_unjudged, 'alert')} with the severity of the rule."
 
 
+def folded_text(num_folded: int) -> str:
+    """Returns a sentence about the layers or lines that have no row of their own on a map."""
+    number = number_of(num_folded, "layer or line has", "layers or lines have")
+    own = "its" if num_folded == 1 else "their"
+    return f"{number} no row of {own} own, because there are too many; the tensors count in the rows around."
+
+
 def similar_text(text: str, names: Sequence[str]) -> str:
     """Returns a sentence with names that are similar to a text, such as ` Did you mean Log?`.
 
