@@ -216,7 +216,7 @@ class Hop(TensorHop):
             * `origin`: the op created a bad value of one of the kinds
             * `propagator`: all bad values of the tensor came from an input
             * `candidate`: the tensor is bad, but the recording does not prove that it is an origin or a propagator,
-              because an input was not recorded
+              because an input was not recorded, or the search for it stopped at a limit
             * `cause`: a healthy input of an origin or candidate
             * `infinite`: an infinite input of the origin on the path, or an infinite tensor whose exponentials are
               zeros in such an input
