@@ -132,6 +132,16 @@ def test_every_bad_op_of_a_window_is_marked(tmp_path: Path) -> None:
     assert ([row.num_bad for row in window.rows], window.num_matching) == ([1], 2100)
 
 
+def test_every_branch_of_an_op_is_a_called_graph(tmp_path: Path) -> None:
+    run = RunBuilder("run-a")
+    inner = run.graph("inner").op("x").function("inner_fn", ["x"])
+    outer = run.graph("outer").op("case", "Case")
+    for branch in range(2100):
+        outer.calls("case", "inner_fn", inner, attribute="branches", branch=branch)
+    with open_logdir(run.write(tmp_path)) as logdir:
+        assert len(called_graphs(logdir, ["case"], run_id="run-a", graph_id=outer.graph_id)["case"]) == 2100
+
+
 def test_the_callers_of_a_graph_are_counted(tmp_path: Path) -> None:
     run = RunBuilder("run-a")
     inner = run.graph("inner").op("x").function("inner_fn", ["x"])

@@ -716,6 +716,17 @@ def test_too_many_marked_numbers_are_cut(tmp_path: Path) -> None:
     assert curves.notes == (f"4 labels of marks have no curve, because there are more than {MAX_LABELS}.",)
 
 
+def test_the_loss_is_found_before_many_later_scalars_of_losses(tmp_path: Path) -> None:
+    run = training(bad_from=None)
+    graph = run.graph("evaluation")
+    for number in range(60):
+        graph.op(f"later{number}", "Mean", role="loss")
+        run.rows["graph_op_output"][-1]["static_shape"] = []
+        forward = {"forward_graph_id": graph.graph_id, "forward_op_name": f"later{number}"}
+        graph.op(f"gradient{number}", "Mul", role="gradient", **forward)
+    assert curve(answers(run, tmp_path)[1], "loss").source == "loss:0"
+
+
 def test_numbers_of_keras_and_tensorflow_in_graphs(tmp_path: Path) -> None:
     run = training(bad_from=None)
     graph = run.graph("update")

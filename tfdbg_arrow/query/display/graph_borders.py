@@ -12,7 +12,7 @@ from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.data_flow import DataFlow
 
 _MAX_ROWS = 2000
-"""Maximum number of rows of one query, which bounds the time. Only ops with very many branches or callers exceed it."""
+"""Maximum number of rows of one query, which bounds the time. Only ops with very many callers exceed it."""
 _MAX_CALLERS = 3
 """Maximum number of callers that are returned for each argument and result."""
 _MAX_LISTED_CALLERS = 50
@@ -116,7 +116,7 @@ def called_graphs(
         "LEFT JOIN graph_function_output AS r ON r.run_id = c.run_id AND r.function_name = c.function_name "
         "AND r.output_index = 0 WHERE c.run_id = ? AND c.graph_id = ? "
         f"AND c.op_name IN ({', '.join('?' * len(op_names))}) "
-        f"ORDER BY c.op_name, c.attribute, c.branch_index LIMIT {_MAX_ROWS}",
+        "ORDER BY c.op_name, c.attribute, c.branch_index",
         [run_id, graph_id, *op_names],
     )
     callees = sorted({row[5] for row in rows if row[5] is not None})
