@@ -105,6 +105,12 @@ class TestNewest:
             with pytest.raises(QueryError, match=r"run 'x' is not in .*; it holds z-old, a-new"):
                 ask(run_id="x")
 
+    def test_the_error_for_an_unknown_run_lists_the_newest_runs(self, tmp_path: Path) -> None:
+        for number in range(21):
+            run_of(f"run-{number}", CLEAN, start_s=number, end_s=number + 1).write(tmp_path)
+        with open_logdir(tmp_path) as opened, pytest.raises(QueryError, match=r"it holds run-1, .*, run-20, …\."):
+            opened.first_nonfinite(run_id="x")
+
     def test_a_logdir_without_runs_has_no_answer(self, tmp_path: Path) -> None:
         run = RunBuilder("run-a")
         run.rows["run"].clear()

@@ -7,6 +7,7 @@ import dataclasses
 import pickle
 import sys
 from collections.abc import Iterator
+from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import pytest
 
 import tfdbg_arrow.query as query
 from tfdbg_arrow.query import HistoryRow, Logdir, open_logdir, read_reasons
-from tfdbg_arrow.query.displayed import Displayed, Rows
+from tfdbg_arrow.query.displayed import CUT_TEXT, Displayed, Rows
 from tfdbg_arrow.query.model_health import layer_health, training_curves
 from tfdbg_arrow.query.model_health.histograms import distributions
 from tfdbg_arrow.query.present.html import MAX_BYTES, MAX_DRAWING_BYTES
@@ -166,8 +167,12 @@ def test_long_answers_are_cut_and_say_so(tmp_path: Path) -> None:
         assert len(html.encode()) <= MAX_BYTES
         num_shown = html.count("<tr>")
         assert f"… {900 - num_shown:,} more" in Text(html).text
-        assert repr(rows).endswith(",\n … 890 more]")
-        assert repr(rows).count("\n") == 10
+        assert repr(rows).endswith(f",\n … 890 more,\n {CUT_TEXT}]")
+        assert repr(rows).count("\n") == 11
+        assert CUT_TEXT in Text(html).text
+        for num_all, ask in ((1000, partial(logdir.history, ".*")), (500, logdir.nonfinite)):
+            cuts = [ask(limit=limit).is_cut for limit in (0, num_all - 1, num_all)]
+            assert (cuts, len(ask(limit=num_all))) == ([True, True, False], num_all)
 
 
 def test_rows_are_a_list(logdir: Logdir) -> None:

@@ -132,6 +132,27 @@ def test_every_bad_op_of_a_window_is_marked(tmp_path: Path) -> None:
     assert ([row.num_bad for row in window.rows], window.num_matching) == ([1], 2100)
 
 
+def test_every_branch_of_an_op_is_a_called_graph(tmp_path: Path) -> None:
+    run = RunBuilder("run-a")
+    inner = run.graph("inner").op("x").function("inner_fn", ["x"])
+    outer = run.graph("outer").op("case", "Case")
+    for branch in range(2100):
+        outer.calls("case", "inner_fn", inner, attribute="branches", branch=branch)
+    with open_logdir(run.write(tmp_path)) as logdir:
+        assert len(called_graphs(logdir, ["case"], run_id="run-a", graph_id=outer.graph_id)["case"]) == 2100
+
+
+def test_the_callers_of_a_graph_are_counted(tmp_path: Path) -> None:
+    run = RunBuilder("run-a")
+    inner = run.graph("inner").op("x").function("inner_fn", ["x"])
+    outer = run.graph("outer")
+    for number in range(60):
+        outer.op(f"call{number}", "PartitionedCall").calls(f"call{number}", "inner_fn", inner)
+    with open_logdir(run.write(tmp_path)) as logdir:
+        found, num_callers = callers(logdir, inner.graph_id, run_id="run-a")
+    assert (len(found), num_callers) == (50, 60)
+
+
 def border(kind: str, op: str, index: int, caller: str, attribute: str, *, to: tuple[int, str, str, int]) -> Border:
     graph_id, name, op_name, slot = to
     return Border(
@@ -193,7 +214,7 @@ def test_an_invariant_of_a_loop_comes_only_from_outside(path: Path) -> None:
 def test_calls_have_the_entry_op_the_number_of_bad_tensors_and_the_iterations(path: Path) -> None:
     with open_logdir(path) as logdir:
         calls = called_graphs(logdir, ["call", "while", "y"], run_id="run-a", graph_id=0)
-        outside = callers(logdir, 2, run_id="run-a")
+        outside, _ = callers(logdir, 2, run_id="run-a")
     assert {
         (one.op_name, one.attribute): (one.graph_name, one.entry_op_name, one.num_bad, one.iterations)
         for some in calls.values()

@@ -27,6 +27,8 @@ from tfdbg_arrow.query import (
     training_curves,
 )
 from tfdbg_arrow.query.model_health.series import MAX_LABELS
+from tfdbg_arrow.query.present.answers import blocks_of
+from tfdbg_arrow.query.present.text import text_of
 
 from .builder import CLEAN, RunBuilder, numerics
 
@@ -714,6 +716,17 @@ def test_too_many_marked_numbers_are_cut(tmp_path: Path) -> None:
     assert curves.notes == (f"4 labels of marks have no curve, because there are more than {MAX_LABELS}.",)
 
 
+def test_the_loss_is_found_before_many_later_scalars_of_losses(tmp_path: Path) -> None:
+    run = training(bad_from=None)
+    graph = run.graph("evaluation")
+    for number in range(60):
+        graph.op(f"later{number}", "Mean", role="loss")
+        run.rows["graph_op_output"][-1]["static_shape"] = []
+        forward = {"forward_graph_id": graph.graph_id, "forward_op_name": f"later{number}"}
+        graph.op(f"gradient{number}", "Mul", role="gradient", **forward)
+    assert curve(answers(run, tmp_path)[1], "loss").source == "loss:0"
+
+
 def test_numbers_of_keras_and_tensorflow_in_graphs(tmp_path: Path) -> None:
     run = training(bad_from=None)
     graph = run.graph("update")
@@ -790,6 +803,7 @@ def test_too_many_layers_are_folded_into_those_around_them(tmp_path: Path) -> No
     assert [each.layer for each in found.rows] == ["net", "net/part_0", "net/part_1", "net/part_2", "a", "a/a"]
     assert [each.num_outputs for each in found.rows] == [1500, 500, 500, 500, 1, 1]
     assert found.num_folded == 1501
+    assert "1,501 layers or lines have no row of their own" in text_of(blocks_of(found))
     run = RunBuilder("run-a")
     graph = run.graph("g")
     for number in range(900):

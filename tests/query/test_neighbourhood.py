@@ -106,6 +106,13 @@ def test_bad_neighbours_come_first_in_a_graph_of_many_bad_ops(tmp_path: Path) ->
     assert list(levels(around(run, tmp_path, "x", max_fan=1))) == ["x", "y1"]
 
 
+def test_edges_that_are_left_out_are_counted(tmp_path: Path) -> None:
+    run = RunBuilder("run-a")
+    run.graph("f").op("x").op("y", "Pack", ["x"] * 4100)
+    found = around(run, tmp_path, "y")
+    assert (len(found.edges[0].input_indexes), found.num_edges_left_out, found.is_cut) == (4000, 100, False)
+
+
 def test_too_many_inputs_are_cut_and_counted(tmp_path: Path) -> None:
     run = RunBuilder("run-a")
     graph = run.graph("f")

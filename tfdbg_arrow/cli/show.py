@@ -75,20 +75,18 @@ def show(
             _follow(opened, pattern, steps=steps, run_id=run_id, num_values=values)
             return
         with progress("Reading …"):
-            rows = opened.history(pattern, steps=steps, run_id=run_id, limit=limit + 1, num_values=values)
+            rows = opened.history(pattern, steps=steps, run_id=run_id, limit=limit, num_values=values)
             ops = () if rows else recorded_ops(opened, run_id=run_id)
             about = opened.about_runs(run_id=run_id)
-    is_cut = len(rows) > limit
-    rows = rows[:limit]
     if json:
-        print_json({"logdir": logdir, "pattern": pattern, "tensors": rows, "is_cut": is_cut, "about": about})
+        print_json({"logdir": logdir, "pattern": pattern, "tensors": rows, "is_cut": rows.is_cut, "about": about})
         return
     print_about(about)
     for row in rows:
         print_blocks(history_row(row))
     if not rows:
         click.echo(printable(f"No recorded tensor matches {pattern}.{similar_text(pattern, ops)}"))
-    if is_cut:
+    if rows.is_cut:
         click.echo(f"There are more than {limit:,}; --limit raises the limit.")
 
 

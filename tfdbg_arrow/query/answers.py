@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tfdbg_arrow.query.alert_rules.answer import Alerts
     from tfdbg_arrow.query.asked_runs import AboutRuns
     from tfdbg_arrow.query.coverage import Coverage
+    from tfdbg_arrow.query.displayed import Rows
     from tfdbg_arrow.query.info import LogdirInfo, Run
     from tfdbg_arrow.query.integrity.verification import Verification
     from tfdbg_arrow.query.model_health.answers import LayerDifferences, LayerHealth, TrainingCurves
@@ -76,7 +77,7 @@ class Answers(Engine, Protocol):
 
     def nonfinite(
         self, *, kinds: Iterable[str] = ("nan", "inf"), run_id: str | None = None, limit: int | None = 1000
-    ) -> list[NonFinite]:
+    ) -> Rows[NonFinite]:
         """Returns the bad tensors in the order in which they were recorded; see `tfdbg_arrow.nonfinite`."""
         from tfdbg_arrow.query.nonfinite_search import nonfinite
 
@@ -109,7 +110,7 @@ class Answers(Engine, Protocol):
         after: int = -1,
         limit: int = 1000,
         num_values: int = 0,
-    ) -> list[HistoryRow]:
+    ) -> Rows[HistoryRow]:
         """Returns the health of selected tensors over time; see `tfdbg_arrow.query.history`."""
         from tfdbg_arrow.query.tensor_history import history
 

@@ -7,7 +7,7 @@ default.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -25,7 +25,7 @@ ALL_RUNS = "all"
 _MAX_NAMED = 3
 """Maximum number of runs that a sentence names."""
 _MAX_LISTED = 20
-"""If several runs have the same name, an error lists at most this many of them: the newest ones."""
+"""An error about the name of a run lists at most this many runs: the newest ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,10 +107,15 @@ def find_run(logdir: Engine, run: str) -> str:
     if len(named) == 1:
         return str(named[0][0])
     if named:
-        names = ", ".join(row[0] for row in named[-_MAX_LISTED:]) + (", …" if len(named) > _MAX_LISTED else "")
+        names = _names_of([named_id for (named_id,) in named])
         raise QueryError(f"{len(named)} runs of {logdir.path} have the name {run!r}; choose one by its ID: {names}.")
-    run_ids = ", ".join(process.run_id for process in _read_processes(logdir).oldest_first)
-    raise QueryError(f"run {run!r} is not in {logdir.path}; it holds {run_ids or 'no run'}.")
+    names = _names_of([process.run_id for process in _read_processes(logdir).oldest_first])
+    raise QueryError(f"run {run!r} is not in {logdir.path}; it holds {names or 'no run'}.")
+
+
+def _names_of(run_ids: Sequence[str]) -> str:
+    """Returns the newest runs as text. The runs are given oldest first."""
+    return ", ".join(run_ids[-_MAX_LISTED:]) + (", …" if len(run_ids) > _MAX_LISTED else "")
 
 
 def asked_runs(logdir: Engine, run_id: str | None = None) -> AskedRuns:

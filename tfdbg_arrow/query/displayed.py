@@ -6,12 +6,14 @@ base class. Therefore, this module cannot import `present`; instead, `tfdbg_arro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, Protocol, SupportsIndex, TypeVar, overload
 
 _Row = TypeVar("_Row")
 _MAX_SHOWN = 10
 """Maximum number of rows in a `repr`, so that it fits on a screen. The last line counts the others."""
+CUT_TEXT = "… and others that the limit left out"
+"""The last line of a list that the limit of a question cut."""
 
 
 class Texts(Protocol):
@@ -20,7 +22,7 @@ class Texts(Protocol):
     def answer_html(self, answer: object) -> str:
         """Returns an answer as HTML."""
 
-    def rows_html(self, rows: Sequence[Any]) -> str:
+    def rows_html(self, rows: Rows[Any]) -> str:
         """Returns a list of answers of one class as an HTML table."""
 
     def line_of(self, answer: object) -> str:
@@ -49,9 +51,17 @@ class Displayed:
 
 
 class Rows(list[_Row]):
-    """A list of answers that is displayed as a table in a notebook, and as one line for each row in a terminal."""
+    """A list of answers that is displayed as a table in a notebook, and as one line for each row in a terminal.
 
-    __slots__ = ()
+    Attributes:
+        is_cut: Whether the limit of the question left out further rows.
+    """
+
+    __slots__ = ("is_cut",)
+
+    def __init__(self, rows: Iterable[_Row] = (), *, is_cut: bool = False) -> None:
+        super().__init__(rows)
+        self.is_cut = is_cut
 
     @overload
     def __getitem__(self, index: SupportsIndex, /) -> _Row: ...
@@ -68,16 +78,18 @@ class Rows(list[_Row]):
         return Displayed.shown_by().rows_html(self)
 
     def __repr__(self) -> str:
-        return lines_of(self, len(self))
+        return lines_of(self, len(self), is_cut=self.is_cut)
 
 
-def lines_of(rows: Iterable[object], number: int) -> str:
+def lines_of(rows: Iterable[object], number: int, *, is_cut: bool = False) -> str:
     """Returns the first rows as text, one row on each line, followed by the number of remaining rows.
 
     Args:
         rows: The rows.
         number: Number of all rows.
+        is_cut: Whether a limit left out further rows.
     """
     shown = [f" {row!r}" for row, _ in zip(rows, range(_MAX_SHOWN), strict=False)]
     others = [f" … {number - len(shown):,} more"] if number > len(shown) else []
-    return "[" + ",\n".join([*shown, *others]).removeprefix(" ") + "]"
+    cut = [f" {CUT_TEXT}"] if is_cut else []
+    return "[" + ",\n".join([*shown, *others, *cut]).removeprefix(" ") + "]"

@@ -268,7 +268,7 @@ def nonfinite(
     kinds: Iterable[str] = KINDS,
     run_id: str | None = None,
     limit: int | None = 1000,
-) -> list[NonFinite]:
+) -> Rows[NonFinite]:
     """Returns the tensors that have a bad value, sorted by run and then by event_index.
 
     Args:
@@ -291,9 +291,10 @@ def nonfinite(
         for run in runs_by_first_bad(open_, wanted, asked):
             reader = BadTensorReader(open_, run_id=run, kinds=wanted)
             left = None if limit is None else limit - len(described)
-            rows = reader.flow.events.bad_events(wanted, limit=left)
-            described.extend(reader.describe(row, effect=reader.own_effect(row)) for row in rows)
-            if limit is not None and len(described) >= limit:
+            rows = reader.flow.events.bad_events(wanted, limit=None if left is None else left + 1)
+            described.extend(reader.describe(row, effect=reader.own_effect(row)) for row in rows[:left])
+            if left is not None and len(rows) > left:
+                described.is_cut = True
                 break
     return described
 

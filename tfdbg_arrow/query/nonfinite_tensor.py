@@ -106,7 +106,7 @@ class NonFinite(TensorHealth):
         device_name: The device on which the tensor was computed.
         is_origin: True if it is proven that this op created a bad value of a requested kind: the tensor has a value of
             this kind, and no input of the op has one. False if an input has a value of this kind, or if an input that
-            could have one was not recorded.
+            could have one was not recorded, or was not found because the search stopped at a limit.
         inputs: The inputs of the op, in order.
         stack: The Python stack, innermost frame first. For an op in a graph, it is the stack that created the op; for
             an eager op, the stack that executed the op; for a tensor from outside, the stack that first used the

@@ -67,7 +67,7 @@ def history(
     after: int = -1,
     limit: int = 1000,
     num_values: int = 0,
-) -> list[HistoryRow]:
+) -> Rows[HistoryRow]:
     """Returns the health of selected tensors, sorted by run and then by event_index.
 
     Args:
@@ -104,10 +104,11 @@ def history(
             f"AND {condition} AND h.event_index > ? "
             "AND (h.step >= ? OR ? IS NULL) AND (h.step < ? OR ? IS NULL) "
             "ORDER BY h.run_id, h.event_index LIMIT ?",
-            [*[whole] * 3, *run_ids, after, first, first, end, end, min(limit, MAX_ROWS)],
+            [*[whole] * 3, *run_ids, after, first, first, end, end, min(limit + 1, MAX_ROWS)],
         )
+        is_cut, rows = len(rows) > limit, rows[:limit]
         values_of_event = _read_values(open_, rows, num_values) if num_values and rows else {}
-    history_rows: Rows[HistoryRow] = Rows()
+    history_rows: Rows[HistoryRow] = Rows(is_cut=is_cut)
     for row in rows:
         facts = dict(zip(_COLUMNS, row, strict=False))
         del facts["graph_id"]

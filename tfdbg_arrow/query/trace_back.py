@@ -209,13 +209,17 @@ class Hop(TensorHop):
     Attributes:
         user_hop_index: The hop whose op took this tensor; None for the start of the search. If several ops took the
             tensor, this is the hop from which the search first found the tensor.
-        role: What the tensor is on the path. `origin` means that the op created a bad value of one of the kinds.
-            `propagator` means that all bad values of the tensor came from an input. A `candidate` is bad, but the
-            recording does not prove that it is an origin or a propagator, because an input was not recorded. A `cause`
-            is a healthy input of an origin or candidate. `infinite` is an infinite input of the origin on the path, or
-            an infinite tensor whose exponentials are zeros in such an input. `literal` is the op that wrote the
-            infinities of such an input as constants of the program. An `unfollowed` tensor is bad, but the search
-            reached its limit before examining the tensor.
+        role: What the tensor is on the path:
+
+            * `origin`: the op created a bad value of one of the kinds
+            * `propagator`: all bad values of the tensor came from an input
+            * `candidate`: the tensor is bad, but the recording does not prove that it is an origin or a propagator,
+              because an input was not recorded, or the search for it stopped at a limit
+            * `cause`: a healthy input of an origin or candidate
+            * `infinite`: an infinite input of the origin on the path, or an infinite tensor whose exponentials are
+              zeros in such an input
+            * `literal`: the op that wrote the infinities of such an input as constants of the program
+            * `unfollowed`: the tensor is bad, but the search reached its limit before examining the tensor
         is_on_path: Whether the hop lies on the path to the earliest origin or candidate, or has the role `cause`,
             `infinite` or `literal` for this origin or candidate.
         why: One sentence that says how the op created the bad value; None if the recorded counts do not prove it.

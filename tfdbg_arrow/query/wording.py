@@ -341,7 +341,7 @@ def nonfinite_facts(tensor: NonFinite) -> list[tuple[str, str]]:
 def origin_text(tensor: NonFinite) -> str:
     """Returns a text that says whether the op of a bad tensor created the bad value, and why this is known or not."""
     if not tensor.is_origin:
-        return "not proven: an input was not recorded, or contains the value too"
+        return "not proven: an input is not known, or contains the value too"
     if tensor.op_type is None:
         return "yes: the value came from outside with this tensor"
     healths = (input_.health for input_ in tensor.inputs)
@@ -435,6 +435,13 @@ def input_health_text(input_: InputTensor) -> str:
 def unjudged_text(num_unjudged: int) -> str:
     """Returns a sentence about the alerts that were not checked for harm."""
     return f"Not checked for harm because of a limit: {number_of(num_unjudged, 'alert')} with the severity of the rule."
+
+
+def folded_text(num_folded: int) -> str:
+    """Returns a sentence about the layers or lines that have no row of their own on a map."""
+    number = number_of(num_folded, "layer or line has", "layers or lines have")
+    own = "its" if num_folded == 1 else "their"
+    return f"{number} no row of {own} own, because there are too many; the tensors count in the rows around."
 
 
 def similar_text(text: str, names: Sequence[str]) -> str:

@@ -12,11 +12,11 @@ from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.data_flow import DataFlow
 
 _MAX_ROWS = 2000
-"""Maximum number of rows of one query, which bounds the time. Only ops with very many branches or callers exceed it."""
+"""Maximum number of rows of one query, which bounds the time. Only ops with very many callers exceed it."""
 _MAX_CALLERS = 3
 """Maximum number of callers that are returned for each argument and result."""
 _MAX_LISTED_CALLERS = 50
-"""Maximum number of callers of a graph. A page shows 20 of them, and says that there are more."""
+"""Maximum number of callers of a graph. A page shows 20 of them, and says how many more there are."""
 _SHIFTED = "c.attribute IN ('then_branch', 'else_branch', 'branches')"
 """The SQL condition for calls by If and Case. The first input of these ops is the predicate."""
 
@@ -116,7 +116,7 @@ def called_graphs(
         "LEFT JOIN graph_function_output AS r ON r.run_id = c.run_id AND r.function_name = c.function_name "
         "AND r.output_index = 0 WHERE c.run_id = ? AND c.graph_id = ? "
         f"AND c.op_name IN ({', '.join('?' * len(op_names))}) "
-        f"ORDER BY c.op_name, c.attribute, c.branch_index LIMIT {_MAX_ROWS}",
+        "ORDER BY c.op_name, c.attribute, c.branch_index",
         [run_id, graph_id, *op_names],
     )
     callees = sorted({row[5] for row in rows if row[5] is not None})
@@ -137,15 +137,15 @@ def called_graphs(
     return {op_name: tuple(calls) for op_name, calls in calls_of_op.items()}
 
 
-def callers(logdir: Engine, graph_id: int, *, run_id: str) -> tuple[Caller, ...]:
-    """Returns the first ops that call a graph."""
+def callers(logdir: Engine, graph_id: int, *, run_id: str) -> tuple[tuple[Caller, ...], int]:
+    """Returns the first ops that call a graph, and the total number of these ops."""
     rows = logdir.rows(
-        "SELECT c.graph_id, g.graph_name, c.op_name, c.attribute FROM graph_call AS c LEFT JOIN graph AS g "
-        "ON g.run_id = c.run_id AND g.graph_id = c.graph_id WHERE c.run_id = ? AND c.callee_graph_id = ? "
-        f"ORDER BY c.graph_id, c.op_name, c.attribute LIMIT {_MAX_LISTED_CALLERS}",
+        "SELECT c.graph_id, g.graph_name, c.op_name, c.attribute, count(*) OVER () FROM graph_call AS c "
+        "LEFT JOIN graph AS g ON g.run_id = c.run_id AND g.graph_id = c.graph_id WHERE c.run_id = ? "
+        f"AND c.callee_graph_id = ? ORDER BY c.graph_id, c.op_name, c.attribute LIMIT {_MAX_LISTED_CALLERS}",
         [run_id, graph_id],
     )
-    return tuple(Caller(*row) for row in rows)
+    return tuple(Caller(*caller) for *caller, _ in rows), rows[0][-1] if rows else 0
 
 
 def borders(logdir: Engine, op_names: Sequence[str], *, run_id: str, graph_id: int) -> tuple[Border, ...]:

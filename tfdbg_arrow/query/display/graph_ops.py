@@ -226,7 +226,7 @@ def op_facts(
         return None
     devices = logdir.rows(
         "SELECT device_name FROM device WHERE run_id = ? AND device_id IN (SELECT device_id FROM tensor_health "
-        f"WHERE run_id = ? AND graph_id = ? AND op_name = ?) ORDER BY device_name LIMIT {MAX_LISTED}",
+        "WHERE run_id = ? AND graph_id = ? AND op_name = ?) ORDER BY device_name",
         [run_id, *of_op],
     )
     inputs = {

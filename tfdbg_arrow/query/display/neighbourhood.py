@@ -92,6 +92,7 @@ class Neighbourhood:
         borders: Where tensors enter or leave the graph at these ops.
         num_inputs_left_out: Number of inputs of the given op that were left out because of the limits.
         num_consumers_left_out: Number of consumers of the given op that were left out because of the limits.
+        num_edges_left_out: Number of inputs of the nodes that come from a node, and whose edges were left out.
         is_cut: Whether the limits left out any op within the distance.
     """
 
@@ -105,6 +106,7 @@ class Neighbourhood:
     borders: tuple[Border, ...]
     num_inputs_left_out: int
     num_consumers_left_out: int
+    num_edges_left_out: int
     is_cut: bool
 
 
@@ -165,7 +167,7 @@ def neighbourhood(
             levels |= dict.fromkeys(new[:room], direction * depth)
             frontiers[direction] = new[:room]
     names = list(levels)
-    edges = reader.edges_between(names)
+    edges, num_edges_left_out = reader.edges_between(names)
     num_inputs, num_consumers = reader.counts(names, -1), reader.counts(names, 1)
     shown_inputs = len({edge.source_op_name for edge in edges if edge.op_name == op_name})
     shown_consumers = len({edge.op_name for edge in edges if edge.source_op_name == op_name})
@@ -198,6 +200,7 @@ def neighbourhood(
         borders=borders(logdir, names, run_id=run_id, graph_id=graph_id),
         num_inputs_left_out=num_inputs.get(op_name, 0) - shown_inputs if up else 0,
         num_consumers_left_out=num_consumers.get(op_name, 0) - shown_consumers if down else 0,
+        num_edges_left_out=num_edges_left_out,
         is_cut=is_cut,
     )
 
@@ -242,17 +245,19 @@ class _Edges:
         )
         return dict(rows)
 
-    def edges_between(self, op_names: Sequence[str]) -> tuple[OpEdge, ...]:
+    def edges_between(self, op_names: Sequence[str]) -> tuple[tuple[OpEdge, ...], int]:
+        """Returns the edges between ops, and the number of inputs whose edges are left out."""
         rows = self._logdir.rows(
-            "SELECT source_op_name, source_output_slot, op_name, is_control, input_index FROM graph_op_input "
-            f"WHERE {self._of_graph} AND op_name IN ({_marks(op_names)}) AND source_op_name IN ({_marks(op_names)}) "
-            f"ORDER BY op_name, is_control, input_index LIMIT {_MAX_EDGES}",
+            "SELECT source_op_name, source_output_slot, op_name, is_control, input_index, count(*) OVER () "
+            f"FROM graph_op_input WHERE {self._of_graph} AND op_name IN ({_marks(op_names)}) "
+            f"AND source_op_name IN ({_marks(op_names)}) ORDER BY op_name, is_control, input_index LIMIT {_MAX_EDGES}",
             [self._run_id, self._graph_id, *op_names, *op_names],
         )
         indexes_of_edge: dict[tuple[str, int | None, str, bool], list[int]] = {}
-        for source, slot, op_name, is_control, index in rows:
+        for source, slot, op_name, is_control, index, _ in rows:
             indexes_of_edge.setdefault((source, None if is_control else slot, op_name, is_control), []).append(index)
-        return tuple(OpEdge(*edge[:3], tuple(indexes), edge[3]) for edge, indexes in indexes_of_edge.items())
+        edges = tuple(OpEdge(*edge[:3], tuple(indexes), edge[3]) for edge, indexes in indexes_of_edge.items())
+        return edges, rows[0][-1] - len(rows) if rows else 0
 
     def types(self, op_names: Sequence[str]) -> dict[str, str]:
         """Returns the types of the ops that the graph contains, by name."""

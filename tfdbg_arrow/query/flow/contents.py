@@ -73,7 +73,8 @@ class Content:
             and of the code that wrote it, `eager` or `graph`.
         old_value: A recorded read of the value from before these writes; None if there is no such read, or if a write
             replaced the value.
-        is_known: Whether `values` and `old_value` determine what the resource held.
+        is_known: Whether `values` and `old_value` determine what the resource held. False also if the search stopped at
+            _MAX_VALUES.
     """
 
     values: tuple[tuple[Place, str], ...]

@@ -66,7 +66,8 @@ class Sources:
 
     Attributes:
         events: The rows of these tensors. If the op that computed an input has a row, this row stands for the input.
-        is_complete: True if `events` has all these tensors; False if an input that could be bad was not recorded.
+        is_complete: True if `events` has all these tensors; False if an input that could be bad was not recorded, or
+            was not found because the search stopped at a limit.
     """
 
     events: tuple[TensorEvent, ...]

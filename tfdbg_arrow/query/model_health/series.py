@@ -17,7 +17,7 @@ KERAS_LOGS = "logs/"
 MAX_LABELS = 12
 """Default of the maximum number of labels that get a curve. The labels that the program set first come first."""
 _MAX_CANDIDATES = 50
-"""The maximum number of op outputs that are considered for a series: the outputs that were made last."""
+"""The maximum number of op outputs whose values are read for a series: the outputs that were computed most often."""
 _FLOATS = ("bfloat16", "float16", "float32", "float64")
 _NO_LOSSES = ("Cast", "Const", "ReadVariableOp")
 """Op types that do not compute a loss. A scalar from such an op is a constant, a number of elements or a weight."""
@@ -248,9 +248,20 @@ def _best_series(
         outputs: The op outputs to choose from, in reverse order of their creation.
         run_id: The run.
     """
-    candidates = outputs[:_MAX_CANDIDATES]
-    if not candidates:
+    if not outputs:
         return None
+    candidates = outputs
+    if len(outputs) > _MAX_CANDIDATES:
+        number_of_output = {
+            tuple(output): number
+            for *output, number in logdir.rows(
+                "SELECT h.graph_id, h.op_name, h.output_slot, count(*) FROM tensor_health AS h WHERE h.run_id = ? "
+                f"AND {axis.condition} AND h.scope = 'graph' AND h.scalar_value IS NOT NULL "
+                "GROUP BY h.graph_id, h.op_name, h.output_slot",
+                [run_id],
+            )
+        }
+        candidates = sorted(outputs, key=lambda output: -number_of_output.get(output, 0))[:_MAX_CANDIDATES]
     names = sorted({op_name for _, op_name, _ in candidates})
     numbers = dict.fromkeys(candidates, 0)
     values: dict[tuple[int, str, int], list[float | None]] = {

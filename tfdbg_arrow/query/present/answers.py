@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 from typing import Any
 
+from tfdbg_arrow.query.displayed import CUT_TEXT, Rows
 from tfdbg_arrow.query.present import findings, html, logdirs, models, runs, tensors
 from tfdbg_arrow.query.present.blocks import Block, Line, Table
 from tfdbg_arrow.query.present.text import line_text
@@ -24,12 +25,13 @@ def answer_html(answer: object) -> str:
     return html.html_of(blocks_of(answer))
 
 
-def rows_html(rows: Sequence[Any]) -> str:
+def rows_html(rows: Rows[Any]) -> str:
     """Returns a list of answers as HTML."""
-    if not rows:
+    cut = [Line(CUT_TEXT)] if rows.is_cut else []
+    if not rows and not cut:
         return html.html_of([Line("nothing was found")])
     cells = [[span for line in _first_lines(row) for span in line.spans] for row in rows[: html.MAX_ROWS]]
-    return html.html_of([Table((), cells, num_others=len(rows) - len(cells))])
+    return html.html_of([Table((), cells, num_others=len(rows) - len(cells)), *cut])
 
 
 def line_of(answer: object) -> str:

@@ -24,6 +24,8 @@ def layer_health(answer: LayerHealth) -> Blocks:
     """Yields a map of the layers over the steps."""
     yield Heading(answer.sentence)
     yield Line((f"run {answer.run_id}, {wording.columns_text(answer)}", "quiet"))
+    if answer.num_folded:
+        yield Line(wording.folded_text(answer.num_folded))
     rows: list[tuple[Span, ...]] = [
         (
             "\N{NO-BREAK SPACE}" * 4 * row.depth + row.name,

@@ -65,7 +65,8 @@ class GraphFacts:
         graph_name: The name of the graph.
         user_name: The user's name of the graph, as in `GraphRow`.
         path: The graphs in which this graph was traced, outermost first, then the graph itself.
-        callers: The ops that call the graph.
+        callers: The first ops that call the graph.
+        num_callers: Total number of ops that call the graph.
         num_executions: Number of calls from eager code.
         num_ops: Number of ops.
         source: The line of the user's code that created the graph; None if it is not known.
@@ -76,6 +77,7 @@ class GraphFacts:
     user_name: str | None
     path: tuple[GraphName, ...]
     callers: tuple[Caller, ...]
+    num_callers: int
     num_executions: int
     num_ops: int
     source: Frame | None
@@ -199,12 +201,14 @@ def _graph_facts(logdir: Engine, graph_id: int, *, run_id: str) -> GraphFacts:
         "(SELECT max(stack_trace_id) FROM graph WHERE run_id = ? AND graph_id = ?)",
         [run_id, graph_id] * 3,
     )
+    first_callers, num_callers = callers(logdir, graph_id, run_id=run_id)
     return GraphFacts(
         graph_id=graph_id,
         graph_name=path[-1].graph_name,
         user_name=user_names(logdir, run_id=run_id).get(graph_id),
         path=path,
-        callers=callers(logdir, graph_id, run_id=run_id),
+        callers=first_callers,
+        num_callers=num_callers,
         num_executions=num_executions,
         num_ops=num_ops,
         source=user_source(StackReader(logdir, run_id=run_id).stack(stack_trace_id)),

@@ -32,7 +32,7 @@ class SourceOrigin:
         event_index: The first bad tensor of the op.
         op_type: The op type.
         step: The training step; None if it is not known.
-        is_origin: Whether the value provably began there. If not, an input of the op was not recorded.
+        is_origin: Whether the value provably began there. If not, an input of the op is not known.
     """
 
     file_path: str
