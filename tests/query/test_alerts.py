@@ -309,7 +309,7 @@ def write(build: Build, path: Path) -> Path:
 def test_a_bad_value_with_an_unknown_origin_is_an_alert(build: Build, op_name: str, tmp_path: Path) -> None:
     (found,) = alerts(write(build, tmp_path / "logdir"), kinds=["nonfinite_origin"]).alerts
     assert (found.op_name, found.severity) == (op_name, "error")
-    assert found.message == "This value is bad, and its origin is not known."
+    assert found.message == "This value is bad, and its origin was not recorded."
 
 
 @pytest.mark.parametrize(("kind", "build", "value", "nearly"), CASES, ids=[case[0] for case in CASES])

@@ -341,7 +341,7 @@ def nonfinite_facts(tensor: NonFinite) -> list[tuple[str, str]]:
 def origin_text(tensor: NonFinite) -> str:
     """Returns a text that says whether the op of a bad tensor created the bad value, and why this is known or not."""
     if not tensor.is_origin:
-        return "not proven: an input is not known, or contains the value too"
+        return "not proven: an input was not recorded, or contains the value too"
     if tensor.op_type is None:
         return "yes: the value came from outside with this tensor"
     healths = (input_.health for input_ in tensor.inputs)

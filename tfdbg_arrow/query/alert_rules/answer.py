@@ -358,7 +358,7 @@ def _op(alert: Alert) -> tuple[object, ...]:
 
 def _message_of_culprit(culprit: NonFinite) -> str:
     if not culprit.is_origin:
-        return "This value is bad, and its origin is not known."
+        return "This value is bad, and its origin was not recorded."
     if any(taken.health is not None and taken.health.has_inf_or_nan for taken in culprit.inputs):
         return "This op created a bad value from infinities that the program wrote itself."
     return "This op created a bad value. Its inputs are not bad."

@@ -33,7 +33,7 @@ _NUM_NAMES = 5
 """Maximum number of names in a line. The line counts the others."""
 ROLES: Mapping[str, str] = {
     "origin": "it went bad here",
-    "candidate": "bad here; an input is not known",
+    "candidate": "bad here; an input was not recorded",
     "cause": "healthy",
     "infinite": "infinite",
     "literal": "infinite from the start",
