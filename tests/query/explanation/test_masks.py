@@ -152,6 +152,20 @@ def test_where_replaces_one_of_two_bad_components_of_the_data(tmp_path: Path) ->
     assert ["not in the gradient" in reason.sentence for reason in reasons] == [False, True]
 
 
+def test_many_bad_arguments_are_named_up_to_a_limit(tmp_path: Path) -> None:
+    run = RunBuilder("run-a")
+    names = [f"a{number}" for number in range(7)]
+    graph = run.graph("f").function("__inference_f_1", names)
+    for name in names:
+        graph.op(name, "Placeholder")
+    call = run.execution("__inference_f_1", inputs=range(7), graph=graph)
+    first, *_ = [run.external(tensor_id, NAN, execution=call) for tensor_id in range(7)]
+    reason = read_reasons(run.write(tmp_path), first, run_id="run-a").explanation
+    assert reason is not None
+    assert "Also bad: the argument a1 of f, with 1 NaN, the argument a2" in reason.sentence
+    assert reason.sentence.endswith("the argument a4 of f, with 1 NaN, and others.")
+
+
 @pytest.mark.parametrize(
     ("has_gradients", "repair"),
     [

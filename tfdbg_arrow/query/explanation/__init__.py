@@ -36,7 +36,7 @@ from tfdbg_arrow.query.explanation.kinds import (
 )
 from tfdbg_arrow.query.explanation.library import library_functions, repair_of_call
 from tfdbg_arrow.query.explanation.rules import CLIP, DIFFERENTIATED_ROOT, SCALE_INPUTS, explain
-from tfdbg_arrow.query.explanation.surroundings import Surroundings
+from tfdbg_arrow.query.explanation.surroundings import MAX_OTHER_DATA, Surroundings
 from tfdbg_arrow.query.explanation.training import Training
 from tfdbg_arrow.query.explanation.uses import Uses
 from tfdbg_arrow.query.flow.data_flow import DataFlow
@@ -213,7 +213,8 @@ def explain_event(
             growth = growth_in_loop(facts.magnitudes_before())
             explanation = replace(explanation, sentence=" ".join(filter(None, (explanation.sentence, growth))))
     if event.scope == "external" and (others := facts.other_bad_data()):
-        listed = ", ".join(f"{name}, with {bad_text(row)}" for name, row in others)
+        listed = ", ".join(f"{name}, with {bad_text(row)}" for name, row in others[:MAX_OTHER_DATA])
+        listed += ", and others" if len(others) > MAX_OTHER_DATA else ""
         explanation = replace(explanation, sentence=f"{explanation.sentence} Also bad: {listed}.")
     if (ops := facts.keras_ops()) is not None:
         explanation = Explanation(in_keras_ops(explanation.sentence, ops), in_keras_ops(explanation.repair or "", ops))

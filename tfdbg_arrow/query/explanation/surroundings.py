@@ -55,7 +55,7 @@ _READERS = types_with(Trait.READS | Trait.READS_PART)
 _CONSTANTS = frozenset({"Const", "Fill", "ZerosLike"})
 """Types of ops that count as constants of the program when the program writes their result to a variable."""
 _INTEGER = re.compile(r"u?int\d+")
-_MAX_OTHER_DATA = 4
+MAX_OTHER_DATA = 4
 """A text lists at most this many other bad tensors from outside."""
 _MAX_CODE = 1000
 """The parser reads at most this many characters of a line of code."""
@@ -378,11 +378,14 @@ class Surroundings(BadTensorFacts):
         return OutsideTensors(self.flow).name(event) if samples is None else samples.name
 
     def other_bad_data(self) -> list[tuple[str, TensorEvent]]:
-        """Returns the other bad tensors from outside that the same execution took, such as the targets, with names."""
+        """Returns the other bad tensors from outside that the same execution took, such as the targets, with names.
+
+        If there are more than MAX_OTHER_DATA, the first MAX_OTHER_DATA + 1 of them.
+        """
         rows = read_events(
             self.logdir,
             "scope = 'external' AND has_inf_or_nan AND execution_index = ? AND event_index <> ? ORDER BY event_index "
-            f"LIMIT {_MAX_OTHER_DATA}",
+            f"LIMIT {MAX_OTHER_DATA + 1}",
             [self.run_id, self.event.execution_index, self.event.event_index],
         )
         return [(name, row) for row in rows if (name := self._outside_name(row)) is not None]
