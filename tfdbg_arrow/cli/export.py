@@ -41,7 +41,7 @@ def _format_options(command: Callable[..., None]) -> Callable[..., None]:
 @click.argument("logdir", help="The directory or URL that a recording wrote.")
 @click.argument(
     "target",
-    help="Where to write: a directory (dump, event files, Parquet, CSV, Delta, Iceberg) or a file (DuckDB, SQLite).",
+    help="The directory to write to; for a database, the file.",
 )
 @_format_options
 @click.option(
