@@ -236,7 +236,7 @@ def test_stack_frames(get: Get, logdir: Path) -> None:
     lines = Path(__file__).read_text("utf-8").split("\n")
     mine = [(lines[lineno - 1], function) for _, path, lineno, function in found if path == __file__]
     assert [function for _, function in mine] == ["logdir", "run_program"]  # the outermost frame comes first
-    assert mine[-1][0].endswith("# the line of the calls")
+    assert mine[-1][0].endswith("# the source line of the calls")
 
 
 def test_alerts(get: Get) -> None:

@@ -387,6 +387,6 @@ def test_the_origin_is_in_a_line_that_only_one_run_has(tmp_path: Path) -> None:
                 tfdbg_arrow.mark(step=step)
                 tf.identity(call(tf.constant([1.0, 1.0 - step])))
     lines = Path(__file__).read_text().splitlines()
-    origin = next(number for number, line in enumerate(lines, start=1) if line.endswith("# only here"))
+    origin = next(number for number, line in enumerate(lines, start=1) if line.endswith("# only this run has the line"))
     note = f"The bad value began in line test_layer_differences.py:{origin}, which only B has."
     assert differences(tmp_path / "a", tmp_path / "b").notes[-1] == note

@@ -295,7 +295,8 @@ def test_the_mean_of_an_empty_row_of_a_ragged_batch(is_reversed: bool, is_sliced
 
     def program() -> None:
         data = tf.data.Dataset.from_tensor_slices((tf.ragged.constant(lists), labels()))
-        for batch in data.shuffle(NUM_RECORDS, seed=1).batch(8):
+        # The order of a shuffle depends on seeds that other tests set. The slice must have the bad record.
+        for batch in (data if is_sliced else data.shuffle(NUM_RECORDS, seed=1)).batch(8):
             step(*batch)
 
     sample = record(tmp_path / "kept", program)

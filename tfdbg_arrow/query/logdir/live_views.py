@@ -5,6 +5,7 @@ Creating a view binds all its parts. A logdir with many runs has thousands of pa
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from functools import lru_cache
@@ -189,7 +190,8 @@ class LiveViews:
         try:
             self._connection.execute(f'INSERT INTO "{name}" ({stored}) SELECT {stored} FROM ({query})', parameters)
         except BaseException:
-            self._connection.execute(f'DROP TABLE "{name}"')
+            with contextlib.suppress(duckdb.Error):  # after a fatal error, DuckDB refuses this statement too
+                self._connection.execute(f'DROP TABLE "{name}"')
             raise
 
     def _make_table(self, table: Table) -> None:
