@@ -2,7 +2,7 @@
 # compiler have to be there. The tests of Spark want Java 17 or newer too, and say so where it is missing.
 #
 #   make demo      train a classifier to NaN under the recorder, and name the tensor that went bad first, also as a page
-#   make test      linters, types, layers, the specification's freshness, and the tests, in less than ten minutes
+#   make test      linters, types, layers, the specification's freshness, and the tests, in less than eight minutes
 #   make slow      the tests that need more than Python: Spark, a browser, an S3 server, Debugger V2's dumps, kills, and
 #                   cases that `make test` leaves out
 #   make exhaustive  the tests that take long: every mode beside Debugger V2's, 1,000 kills of a recording
