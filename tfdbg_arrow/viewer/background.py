@@ -26,7 +26,7 @@ _Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Known(Generic[_Result]):
+class ReadyAnswers(Generic[_Result]):
     """The state of some answers: ready, pending or failed.
 
     Attributes:
@@ -83,7 +83,7 @@ class Background:
         if thread is not None:
             thread.join(_CLOSE_S)
 
-    def known(self, wanted: Mapping[Hashable, Callable[[Logdir], _Result]], *, wait_s: float) -> Known[_Result]:
+    def ready(self, wanted: Mapping[Hashable, Callable[[Logdir], _Result]], *, wait_s: float) -> ReadyAnswers[_Result]:
         """Returns the answers that are ready, and starts to compute the others.
 
         Args:
@@ -104,7 +104,7 @@ class Background:
                 self._condition.wait(left_s)
             computed = {key: self._answers[key] for key in wanted if key in self._answers}
             pending = tuple(key for key in wanted if self._is_missing(key, state))
-        return Known(
+        return ReadyAnswers(
             answers={key: one.answer for key, one in computed.items() if one.failure is None},  # type: ignore[misc]
             pending=pending,
             failed={
@@ -161,7 +161,7 @@ class InTurn:
         """Time that is left for all answers together, in seconds."""
         return max(_LEAST_S, self._end - time.monotonic())
 
-    def known(self, wanted: Mapping[Hashable, Callable[[Logdir], _Result]], *, wait_s: float) -> Known[_Result]:
+    def ready(self, wanted: Mapping[Hashable, Callable[[Logdir], _Result]], *, wait_s: float) -> ReadyAnswers[_Result]:
         """Returns the answers, as Background does; `wait_s` has no effect."""
         failed: dict[Hashable, str] = {}
         for key, compute in wanted.items():
@@ -175,7 +175,7 @@ class InTurn:
             except (TookTooLongError, NoAnswerError) as error:
                 failed[key] = str(error)
         answers = {key: self._answers[key] for key in wanted if key in self._answers}
-        return Known(answers=answers, pending=(), failed=failed)
+        return ReadyAnswers(answers=answers, pending=(), failed=failed)
 
 
 Answers = Background | InTurn

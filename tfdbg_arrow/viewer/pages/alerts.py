@@ -9,7 +9,7 @@ from typing import Any
 
 from tfdbg_arrow.query import Alert, AlertFinding, Logdir, Rule, builtin_rules
 from tfdbg_arrow.query.alert_rules.rules import SEVERITIES
-from tfdbg_arrow.viewer.background import Answers, Known
+from tfdbg_arrow.viewer.background import Answers, ReadyAnswers
 from tfdbg_arrow.viewer.page import PageKind, Parameters, chosen_run
 
 DEFAULT_LIMIT = 50
@@ -111,7 +111,7 @@ def read_alerts(answers: Answers, view: AlertsView, *, wait_s: float = WAIT_S) -
         view: The alerts to read.
         wait_s: Maximum time to wait for rules that run in the background, in seconds.
     """
-    results = rule_results(answers.known(wanted_rules(view), wait_s=wait_s))
+    results = rule_results(answers.ready(wanted_rules(view), wait_s=wait_s))
     return AlertsPage(
         **vars(view),
         groups=tuple(replace(rule, findings=rule.findings[: view.limit]) for rule in results.finished if rule.alerts),
@@ -175,11 +175,11 @@ class RuleResults:
     pending: tuple[str, ...]
 
 
-def rule_results(known: Known[Any]) -> RuleResults:
+def rule_results(ready: ReadyAnswers[Any]) -> RuleResults:
     """Returns the results of rules. Answers to other questions are ignored."""
-    results = {key.kind: answer for key, answer in known.answers.items() if isinstance(key, _RuleKey)}
+    results = {key.kind: answer for key, answer in ready.answers.items() if isinstance(key, _RuleKey)}
     failed, pending = (
-        tuple(key.kind for key in keys if isinstance(key, _RuleKey)) for keys in (known.failed, known.pending)
+        tuple(key.kind for key in keys if isinstance(key, _RuleKey)) for keys in (ready.failed, ready.pending)
     )
     finished = [result for result in results.values() if result is not None]
     return RuleResults(

@@ -17,7 +17,7 @@ from tfdbg_arrow.query.model_health.differences import LARGEST_DIFFERENCE
 from tfdbg_arrow.query.present.runs import outcome_text
 from tfdbg_arrow.query.run_diff import check_pattern
 from tfdbg_arrow.storage.location import RemoteLocation
-from tfdbg_arrow.viewer.background import Answers, Known
+from tfdbg_arrow.viewer.background import Answers, ReadyAnswers
 from tfdbg_arrow.viewer.comparison import Compared, Comparison, answer_of, compare_layers, compare_ops
 from tfdbg_arrow.viewer.map_scale import shown_measure
 from tfdbg_arrow.viewer.page import NoSuchPageError, PageKind, Parameters, chosen_run
@@ -225,14 +225,14 @@ def complete(answers: Answers, start: _Start, parameters: Parameters) -> DiffPag
     prefix = ("diff", asked.run_a, asked.run_b, asked.other_path, start.other_state)
     keys = {"layers": (*prefix, "layers", asked.positions), "ops": (*prefix, "ops", asked.known, asked.last_step)}
     comparisons = {"layers": compare_layers, "ops": compare_ops}
-    known: Known[Any] = answers.known(
+    ready: ReadyAnswers[Any] = answers.ready(
         {keys[name]: functools.partial(_answer, asked, compare, answers) for name, compare in comparisons.items()},
         wait_s=WAIT_S,
     )
-    layers: LayerDifferences | None = known.answers.get(keys["layers"])
-    ops: Compared | None = known.answers.get(keys["ops"])
+    layers: LayerDifferences | None = ready.answers.get(keys["layers"])
+    ops: Compared | None = ready.answers.get(keys["ops"])
     op_diff = None if ops is None else ops.diff
-    pending = tuple(name for name, key in keys.items() if key in known.pending)
+    pending = tuple(name for name, key in keys.items() if key in ready.pending)
     if layers is not None and (layers.first_parting is not None or op_diff is None):
         headline = layers.sentence
     elif op_diff is not None:
@@ -248,7 +248,7 @@ def complete(answers: Answers, start: _Start, parameters: Parameters) -> DiffPag
         known_next=None if op_diff is None else _known_next(op_diff, asked.known),
         source_a=None if ops is None else ops.source_a,
         source_b=None if ops is None else ops.source_b,
-        failures=tuple(dict.fromkeys(known.failed[key] for key in keys.values() if key in known.failed)),
+        failures=tuple(dict.fromkeys(ready.failed[key] for key in keys.values() if key in ready.failed)),
         pending=pending,
     )
 

@@ -211,11 +211,11 @@ def complete_overview(
         rules = list(wanted.items())
         training = (key, functools.partial(read_training, run_id=page.training.run_id))
         wanted = dict([*rules[:_NUM_FIRST], training, *rules[_NUM_FIRST:]])
-    known = answers.known(wanted, wait_s=WAIT_S if wait_s is None else wait_s)
-    results = rule_results(known)
-    training = known.answers.get(key, page.training)
+    ready = answers.ready(wanted, wait_s=WAIT_S if wait_s is None else wait_s)
+    results = rule_results(ready)
+    training = ready.answers.get(key, page.training)
     if training is not None:
-        training = replace(training, is_pending=not training.is_finished and key in known.pending)
+        training = replace(training, is_pending=not training.is_finished and key in ready.pending)
     return replace(
         page,
         rules=tuple(rule.summary(limit=_MAX_FINDINGS) for rule in results.finished if rule.alerts),

@@ -206,9 +206,9 @@ def complete_runs(answers: Answers, page: RunsPage, *, wait_s: float = _WAIT_S) 
     wanted: dict[Hashable, Callable[[Logdir], RunFacts]] = {
         ("run facts", run_id): functools.partial(read_run_facts, run_id=run_id) for run_id in run_ids
     }
-    known = answers.known(wanted, wait_s=wait_s)
-    rows = tuple(replace(row, facts=known.answers.get(key)) for row, key in zip(page.rows, wanted, strict=True))
-    num_pending = len([key for key in known.pending if key not in known.answers])
+    ready = answers.ready(wanted, wait_s=wait_s)
+    rows = tuple(replace(row, facts=ready.answers.get(key)) for row, key in zip(page.rows, wanted, strict=True))
+    num_pending = len([key for key in ready.pending if key not in ready.answers])
     num_without = sum(row.facts is None for row in rows)
     return replace(page, rows=rows, num_pending=num_pending, num_unread=max(0, num_without - num_pending))
 
