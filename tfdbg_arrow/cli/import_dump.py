@@ -34,12 +34,11 @@ def import_dump(dump: str, logdir: str, json: bool) -> None:
 
 
 def _lines(imported: Imported) -> Iterator[Line]:
-
     for run in imported.runs:
         yield Line(("run ", "quiet"), (run.run_id, "bold"))
         number = number_of(run.num_events, "record")
-        known = f"is already in the logdir, with {number}; skipped"
-        yield Line(f"{number}: {_counts(run)}" if run.is_new else known, indent=2)
+        skipped_text = f"is already in the logdir, with {number}; skipped"
+        yield Line(f"{number}: {_counts(run)}" if run.is_new else skipped_text, indent=2)
         for stat in run.dropped:
             count = "" if stat["num_events"] is None else f" ({stat['num_events']:,})"
             yield Line((f"{stat['stat']}: {stat['subject']}: {stat['reason']}{count}", "warning"), indent=2)

@@ -293,9 +293,9 @@ class _Import:
         self._read_events()
         end_ns = self._events.last_wall_time_ns or self._definitions.wall_time_ns or 0
         stats = self._problems.take_notes()
-        place = {"event_index": self._rows.num_rows["tensor_health"], "wall_time_ns": end_ns}
+        end = {"event_index": self._rows.num_rows["tensor_health"], "wall_time_ns": end_ns}
         for stat in stats:
-            self._rows.add_row("capture_stat", place | stat)
+            self._rows.add_row("capture_stat", end | stat)
         self._rows.flush()
         old = [entry.path for entry in self._parts.parts("run")]
         is_whole = all(stat["stat"] != "dropped" for stat in stats)

@@ -189,8 +189,8 @@ class MetadataQueue:
         """
         notes = self._failures.take_notes()
         if notes:
-            place = {"event_index": num_events, "wall_time_ns": time.time_ns()}
-            self.append("capture_stat", [{**place, **note} for note in notes])
+            position = {"event_index": num_events, "wall_time_ns": time.time_ns()}
+            self.append("capture_stat", [{**position, **note} for note in notes])
         with self._lock:
             self.taken_upto = upto = self._journal.size()
             taken, self._columns = self._columns, []
