@@ -130,8 +130,7 @@ def test_the_iterations_of_nested_loops(tmp_path: Path) -> None:
     @tf.function
     def total(x: tf.Tensor) -> tf.Tensor:
         for outer in tf.range(3):
-            # The quotients do not depend on x, so TensorFlow could compute those of several iterations at a time.
-            tf.autograph.experimental.set_loop_options(parallel_iterations=1)
+            # The quotients do not depend on x, so TensorFlow computes those of several iterations at a time.
             for inner in tf.range(2):
                 x += 1.0 / tf.cast(2 * outer + inner - 5, tf.float32)
         return x
@@ -142,6 +141,22 @@ def test_the_iterations_of_nested_loops(tmp_path: Path) -> None:
     first = tfdbg_arrow.first_nonfinite(tmp_path)
     assert first is not None
     assert " in call 1 of total, iteration 1 of the inner loop in iteration 2 of the outer loop" in first.headline
+
+
+def test_the_iteration_of_an_outer_loop_that_did_not_always_enter_the_inner_loop(tmp_path: Path) -> None:
+    @tf.function
+    def total(x: tf.Tensor) -> tf.Tensor:
+        for outer in tf.range(6):
+            for inner in tf.range(outer % 3):
+                x += 1.0 / tf.cast(10 * outer + inner - 51, tf.float32)
+        return x
+
+    with tfdbg_arrow.capture(tmp_path):
+        total(tf.constant(0.0))
+
+    first = tfdbg_arrow.first_nonfinite(tmp_path)
+    assert first is not None
+    assert " in call 1 of total, iteration 1 of the inner loop in iteration 5 of the outer loop" in first.headline
 
 
 def test_the_lines_of_other_bugs_in_the_same_call_are_named(tmp_path: Path) -> None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfdbg_arrow.link.frame_entries import find_entries
+from tfdbg_arrow.link.frame_entries import find_entries, find_iterations
 
 IDS = st.integers(-(2**63), 2**63 - 1)
 
@@ -23,8 +22,8 @@ def frame_id(outer: int, iteration: int, name: int) -> int:
 
 
 def entries(frames: list[int], places: list[tuple[int, int]]) -> list[int]:
-    outer, iterations = (np.array(column, np.int64) for column in zip(*places, strict=True))
-    return find_entries(np.array(frames, np.int64), outer, iterations).tolist()
+    index_of = find_entries(frames, places)
+    return [index_of.get(frame, -1) for frame in frames]
 
 
 @given(
@@ -51,3 +50,14 @@ def test_one_frame_may_have_been_entered_anywhere() -> None:
 def test_ids_of_another_runtime_are_paired_in_order() -> None:
     assert entries([7, 9], [(5, 0), (5, 1)]) == [0, 1]
     assert entries([7, 9], [(5, 0), (5, 1), (5, 2)]) == [-1, -1]
+
+
+def test_iterations_of_an_outer_loop_without_rows() -> None:
+    # IDs that TensorFlow 2.21 computed for a loop in a loop
+    frames = [1524684700944194831, 1524684700944195852, 1524684700944193806]
+    iterations = find_iterations(frames, site="while/body/_1/while/while/body/_59", outer_site="while/body/_1")
+    assert [iterations[frame] for frame in frames] == [1, 0, 2]
+
+
+def test_a_frame_that_no_iteration_explains() -> None:
+    assert find_iterations([1524684700944194831, 7], site="while/body/while/body", outer_site="while/body") == {}

@@ -682,9 +682,11 @@ class Flow:
         """Returns the entry of each frame of a loop. Entries and frames are paired in the order of their start."""
         outer = Context(step_id, 0, 0, site, graph_id)
         first: dict[int | None, int] = {}
+        inner_site = ""
         for call in self._calls[graph_id, op]:
             for inner in self._callees(outer, call):
                 event_index, _ = self._seen[inner]
+                inner_site = inner.call_site or ""
                 first[inner.frame_id] = min(event_index, first.get(inner.frame_id, event_index))
         frames = sorted(first, key=first.__getitem__)
         passes: dict[tuple[int | None, int | None], None] = {}
@@ -701,7 +703,11 @@ class Flow:
                 break
             graph_id, site = level[0]["graph_id"], level[1]
         if not passes:  # the outer loop has no rows
-            return {frame_id: (None, iteration) for iteration, frame_id in enumerate(frames)}
+            level = self._level_of(Context(step_id, None, None, site, graph_id))
+            is_nested = level is not None and self._is_in_loop(
+                Context(step_id, None, None, level[1], level[0]["graph_id"])
+            )
+            return {} if is_nested else _iterations_of(frames, inner_site, site or "")
         order = {frame_id: place for place, (frame_id, _) in enumerate(reversed(passes))}
         return _entries_of(frames, sorted(passes, key=lambda entry: (-order[entry[0]], entry[1])))
 
@@ -915,6 +921,33 @@ def _name_of(frame_id: int, entry: tuple[int, int]) -> int:
     for first in (part % 2**64 for part in entry):
         name = ((name ^ first) - 0x9E3779B97F4A7800 - (first << 10) - (first >> 4)) % 2**64
     return name
+
+
+def _iterations_of(frames: list[Any], site: str, outer_site: str) -> dict[Any, Any]:
+    """Returns the iteration of an outermost loop that entered each frame; an empty dict if any is unknown."""
+    name, outer_name = (_hash_of(re.sub(r"/(cond|body)(/_\d+)?$", "", text)) for text in (site, outer_site))
+    outer_frame = _combine(0, _combine(0, outer_name))
+    iteration_of = {_combine(outer_frame, _combine(i, name)): i for i in range(1024)}
+    entries = {frame: (None, iteration_of.get(frame % 2**64)) for frame in frames}
+    return entries if all(iteration is not None for _, iteration in entries.values()) else {}
+
+
+def _combine(a: int, b: int) -> int:
+    return a ^ ((b + 0x9E3779B97F4A7800 + (a << 10) + (a >> 4)) % 2**64)
+
+
+def _hash_of(text: str) -> int:
+    """Returns MurmurHash64A of a text with the seed 0xDECAFCAFFE."""
+    data, factor = text.encode(), 0xC6A4A7935BD1E995
+    hashed = 0xDECAFCAFFE ^ (len(data) * factor % 2**64)
+    for start in range(0, len(data), 8):
+        word = int.from_bytes(data[start : start + 8], "little")
+        if start + 8 <= len(data):
+            word = word * factor % 2**64
+            word = (word ^ (word >> 47)) * factor % 2**64
+        hashed = (hashed ^ word) * factor % 2**64
+    hashed = (hashed ^ (hashed >> 47)) * factor % 2**64
+    return hashed ^ (hashed >> 47)
 
 
 def _is_computing(node: Row) -> bool:

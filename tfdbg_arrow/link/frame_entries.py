@@ -2,62 +2,109 @@
 
 TensorFlow computes the ID of a frame by hashing three values: the ID of the outer frame, the outer iteration in which
 the loop is entered, and the name of the loop. The hash of the name is the same for all frames of one loop. Each pair of
-a frame and a possible entry determines the hash of the name.
+a frame and a possible entry determines the hash of the name. The name of a lowered loop is the path of its op, so the
+ID of a frame without rows can be computed.
+
+This module does not use NumPy, because an answer about a short run should not have to import it.
 
 Sources: tensorflow/core/common_runtime/propagator_state.cc, FindOrCreateChildFrame; tensorflow/core/lib/hash/hash.h,
-Hash64Combine.
+Hash64Combine; tensorflow/core/common_runtime/lower_while_op.cc; xla/tsl/platform/hash.cc, Hash64.
 """
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
+import re
+from collections.abc import Sequence
 
-from tfdbg_arrow.link.arrays import Ints
+Entry = tuple[int, int]
+"""The ID of a frame, and an iteration of this frame."""
+_LIMIT = 1 << 64
+"""Hashes are integers modulo this number. Recorded IDs are signed, so they are taken modulo this number, too."""
+_SALT = 0x9E3779B97F4A7800
+_SEED, _FACTOR, _SHIFT = 0xDECAFCAFFE, 0xC6A4A7935BD1E995, 47
+"""Constants of TensorFlow's Hash64, which is MurmurHash64A."""
+_LOOP_SUFFIX = re.compile(r"/(?:cond|body)(?:/_\d+)?$")
+_MAX_SEARCHED = 100_000
+"""Maximum number of outer iterations that are compared with frames. The comparison takes at most 0.1 s."""
 
-_Hashes = NDArray[np.uint64]
-_SALT = np.uint64(0x9E3779B97F4A7800)
 
-
-def find_entries(frame_ids: Ints, outer_ids: Ints, iterations: Ints) -> Ints:
-    """Returns the index of the entry of each frame of a loop, -1 for an unknown entry.
+def find_entries(frame_ids: Sequence[int], entries: Sequence[Entry]) -> dict[int, int]:
+    """Returns the index of the entry of each frame of a loop. Frames whose entry is unknown are left out.
 
     Args:
         frame_ids: The frames in one step, in the order in which they began.
-        outer_ids: The outer frame of each possible entry.
-        iterations: The outer iteration of each possible entry.
+        entries: The possible entries, in the order of the iterations.
     """
-    in_order = np.arange(len(frame_ids))
-    is_paired = len(frame_ids) == len(outer_ids)
-    frames, outer, iteration = (ids.astype(np.uint64) for ids in (frame_ids, outer_ids, iterations))
-    if is_paired and (names := _names(frames, outer, iteration)).min() == names.max():
+    if not frame_ids or not entries:
+        return {}
+    in_order = {frame: index for index, frame in enumerate(frame_ids)} if len(frame_ids) == len(entries) else {}
+    if in_order and len(set(map(_name_of, frame_ids, entries))) == 1:
         return in_order
-    names = _names(frames[0], outer, iteration)
-    for frame in frames[1:]:
+    names = {_name_of(frame_ids[0], entry) for entry in entries}
+    for frame in frame_ids[1:]:
         if len(names) <= 1:
             break
-        names = names[np.isin(names, _names(frame, outer, iteration))]
-    if len(set(names.tolist())) == 1:
-        computed_frames = _combined(outer, _combined(iteration, names[:1]))
-        order = np.argsort(computed_frames)
-        entry = order[np.minimum(np.searchsorted(computed_frames[order], frames), len(computed_frames) - 1)]
-        if (computed_frames[entry] == frames).all():
-            return entry
+        names &= {_name_of(frame, entry) for entry in entries}
+    if len(names) == 1:
+        (name,) = names
+        index_of = {_frame_of(entry, name): index for index, entry in enumerate(entries)}
+        if all(frame % _LIMIT in index_of for frame in frame_ids):
+            return {frame: index_of[frame % _LIMIT] for frame in frame_ids}
     # The IDs may come from another runtime. If there are as many frames as entries, the frames most likely began in the
     # order of the entries.
-    return in_order if is_paired else np.full(len(frame_ids), -1)
+    return in_order
 
 
-def _combined(first: _Hashes, second: _Hashes) -> _Hashes:
-    """Returns Hash64Combine of each pair, modulo 2**64."""
-    combined: _Hashes = first ^ (second + _SALT + (first << np.uint64(10)) + (first >> np.uint64(4)))
-    return combined
+def find_iterations(frame_ids: Sequence[int], *, site: str, outer_site: str) -> dict[int, int]:
+    """Returns the iteration of an outermost loop that entered each frame of an inner loop.
+
+    The outer loop needs no rows. The result is empty if the iteration of any frame is unknown.
+
+    Args:
+        frame_ids: The frames of the inner loop in one step.
+        site: The call site of the inner loop's condition or body.
+        outer_site: The call site of the outer loop's condition or body.
+    """
+    name, outer_name = (_hash_of(_LOOP_SUFFIX.sub("", text)) for text in (site, outer_site))
+    outer_frame = _frame_of((0, 0), outer_name)
+    unknown = {frame % _LIMIT: frame for frame in frame_ids}
+    iterations: dict[int, int] = {}
+    for iteration in range(_MAX_SEARCHED):
+        if not unknown:
+            return iterations
+        frame = unknown.pop(_frame_of((outer_frame, iteration), name), None)
+        if frame is not None:
+            iterations[frame] = iteration
+    return {}
 
 
-def _names(frames: _Hashes, outer: _Hashes, iteration: _Hashes) -> _Hashes:
-    """Returns the hash that the name of the loop must have if each frame was entered by the given entry."""
-    names: _Hashes = np.broadcast_to(frames, outer.shape)
-    with np.errstate(over="ignore"):
-        for first in (outer, iteration):
-            names = (names ^ first) - _SALT - (first << np.uint64(10)) - (first >> np.uint64(4))
-    return names
+def _frame_of(entry: Entry, name: int) -> int:
+    """Returns the ID of the frame that an entry begins, given the hash of the loop's name."""
+    hashed = name
+    for part in reversed(entry):
+        part %= _LIMIT
+        hashed = part ^ ((hashed + _SALT + (part << 10) + (part >> 4)) % _LIMIT)
+    return hashed
+
+
+def _name_of(frame: int, entry: Entry) -> int:
+    """Returns the hash that the name of the loop must have if a frame was entered by the given entry."""
+    hashed = frame % _LIMIT
+    for part in entry:
+        part %= _LIMIT
+        hashed = ((hashed ^ part) - _SALT - (part << 10) - (part >> 4)) % _LIMIT
+    return hashed
+
+
+def _hash_of(text: str) -> int:
+    """Returns TensorFlow's Hash64 of a text."""
+    data = text.encode()
+    hashed = _SEED ^ (len(data) * _FACTOR % _LIMIT)
+    for start in range(0, len(data), 8):
+        word = int.from_bytes(data[start : start + 8], "little")
+        if start + 8 <= len(data):
+            word = word * _FACTOR % _LIMIT
+            word = (word ^ (word >> _SHIFT)) * _FACTOR % _LIMIT
+        hashed = (hashed ^ word) * _FACTOR % _LIMIT
+    hashed = (hashed ^ (hashed >> _SHIFT)) * _FACTOR % _LIMIT
+    return hashed ^ (hashed >> _SHIFT)

@@ -11,7 +11,6 @@ import numpy as np
 
 from tfdbg_arrow.link.arrays import Bools, Ints, ranges
 from tfdbg_arrow.link.edges import Column, Way
-from tfdbg_arrow.link.frame_entries import find_entries
 from tfdbg_arrow.link.ops import Ops
 from tfdbg_arrow.link.passes import Passes
 from tfdbg_arrow.link.tables import Tables, rows_of
@@ -160,13 +159,8 @@ class GraphLoops:
                     self.entry[here] = outer_pass[step]
                     continue
                 outer = np.nonzero((self._loop_of_frame == self._parents[loop]) & (passes.step == step))[0]
-                item, entries = ranges(passes.start[outer], passes.start[outer] + passes.num_passes[outer])
-                if len(entries):
-                    outer = outer[item]
-                    entry_index = find_entries(
-                        passes.frame_id[here], passes.frame_id[outer], entries - passes.start[outer]
-                    )
-                    self.entry[here] = np.where(entry_index >= 0, entries[entry_index], -1)
+                _, entries = ranges(passes.start[outer], passes.start[outer] + passes.num_passes[outer])
+                self.entry[here] = passes.entries_of(here, entries)
 
     def _depth(self, loop: int) -> int:
         depth = 0

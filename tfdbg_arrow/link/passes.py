@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from tfdbg_arrow.link.arrays import Ints, distinct
+from tfdbg_arrow.link.arrays import Ints, distinct, ints
+from tfdbg_arrow.link.frame_entries import find_entries
 from tfdbg_arrow.link.tables import Tables
 
 MAX_PASSES = 30_000_000
@@ -104,6 +105,20 @@ class Passes:
             column = getattr(self, name)
             setattr(self, name, np.append(column, column[like]))
         return len(self.start) - 1
+
+    def entries_of(self, frames: Ints, entries: Ints) -> Ints:
+        """Returns the pass in which each frame of a nested loop was entered, -1 if it is unknown.
+
+        Args:
+            frames: The frames of the loop in one step.
+            entries: The passes in which the loop can have been entered.
+        """
+        outer = self.frame_of(entries)
+        iterations = entries - self.start[outer]
+        possible = list(zip(self.frame_id[outer].tolist(), iterations.tolist(), strict=True))
+        frame_ids = self.frame_id[frames].tolist()
+        index_of = find_entries(frame_ids, possible)
+        return ints([int(entries[index_of[frame]]) if frame in index_of else -1 for frame in frame_ids])
 
     def frame_of(self, passes: Ints) -> Ints:
         """Returns the frame of each pass."""

@@ -7,7 +7,7 @@ import numpy as np
 from tfdbg_arrow.link.arrays import Bools, Ints, distinct, grouped, has, ints, joined, place_of, ranges
 from tfdbg_arrow.link.call_chains import BRANCHES
 from tfdbg_arrow.link.call_sites import Call, CallSites, Place
-from tfdbg_arrow.link.frame_entries import find_entries
+from tfdbg_arrow.link.frame_entries import find_iterations
 from tfdbg_arrow.link.passes import Passes
 from tfdbg_arrow.link.sessions import Sessions
 from tfdbg_arrow.link.tables import Tables, rows_of
@@ -67,6 +67,7 @@ class Visits:
         self._sites, self._passes, self._skips_iterations = sites, passes, skips_iterations
         self._num_sites = max(len(sites), 1)
         self._parent, self._depth, self._loop = ints(sites.parents), ints(sites.depths), ints(sites.loops)
+        self._loop_ops = list(sites.loop_ops)
         self._is_loop = np.array([call is not None and call.is_loop for call in sites.calls], bool)
         self._is_body = np.array([call is not None and call.attribute == "body" for call in sites.calls], bool)
         is_outside = passes.frame_id == 0
@@ -157,7 +158,7 @@ class Visits:
 
     def _enter_loops(self) -> None:
         """Finds the entries of all frames. Outer loops come first."""
-        parents = ints([parent for parent, _ in self._sites.loop_ops])
+        parents = ints([parent for parent, _ in self._loop_ops])
         outer_loop = self._loop[parents] if len(parents) else parents
         simple = np.nonzero(self._frame_loop >= 0)[0]
         simple = simple[outer_loop[self._frame_loop[simple]] < 0] if len(simple) else simple
@@ -167,11 +168,12 @@ class Visits:
         for loop in sorted(inner, key=lambda inner_loop: int(self._depth[parents[inner_loop]])):
             frames = np.nonzero(self._frame_loop == loop)[0]
             if len(frames):
-                self._enter(frames, int(parents[loop]))
+                self._enter(frames, loop)
                 self.keys = self._closed(self.keys)
 
-    def _enter(self, frames: Ints, parent: int) -> None:
+    def _enter(self, frames: Ints, loop: int) -> None:
         """Finds the passes of the calling graph in which the frames of a nested loop were entered."""
+        parent, _ = self._loop_ops[loop]
         callers = [parent]  # the parent, and its callers up to the next loop in case the parent has no rows
         while self._parent[callers[-1]] >= 0 and not self._is_loop[callers[-1]]:
             callers.append(int(self._parent[callers[-1]]))
@@ -185,24 +187,35 @@ class Visits:
             step = int(self._passes.step[here[0]])
             entries = next((of_step[step] for of_step in ran if step in of_step), here[:0])
             if len(entries):
-                outer_frame = self._passes.frame_of(entries)
-                iterations = entries - self._passes.start[outer_frame]
-                frame_ids = self._passes.frame_id
-                entry = find_entries(frame_ids[here], frame_ids[outer_frame], iterations)
-                self.entry[here] = np.where(entry >= 0, entries[entry], -1)
+                self.entry[here] = self._passes.entries_of(here, entries)
             elif step not in with_rows:
-                self.entry[here] = self._add_frame(here, outer)
+                self.entry[here] = self._add_frame(here, outer, loop)
 
-    def _add_frame(self, inner: Ints, loop: int) -> Ints:
-        """Adds a frame for a loop without rows. Returns the new passes, one for each frame of the inner loop."""
-        frame = self._passes.add_frame(int(inner[0]), len(inner))
-        (parent, _) = list(self._sites.loop_ops)[loop]
-        is_outermost = self._loop[parent] < 0
-        self.entry = np.append(self.entry, self.outer_pass[self._passes.step[frame]] if is_outermost else -1)
-        self._frame_loop = np.append(self._frame_loop, loop)
-        self._last_body = np.append(self._last_body, len(inner) - 1)
-        first = int(self._passes.start[frame])
-        return np.arange(first, first + len(inner))
+    def _add_frame(self, inner: Ints, outer: int, loop: int) -> Ints:
+        """Adds a frame for a loop without rows.
+
+        Args:
+            inner: The frames of the inner loop in one step.
+            outer: The loop without rows.
+            loop: The inner loop.
+
+        Returns:
+            The new pass in which each inner frame was entered, -1 if it is unknown.
+        """
+        parent, _ = self._loop_ops[outer]
+        site, outer_site = (
+            self._sites.places[self._sites.children[self._loop_ops[at]][0]].text for at in (loop, outer)
+        )
+        frame_ids = self._passes.frame_id[inner].tolist()
+        iteration_of = find_iterations(frame_ids, site=site, outer_site=outer_site)
+        if self._loop[parent] >= 0 or not iteration_of:
+            return np.full(len(inner), -1)
+        iterations = ints([iteration_of[frame_id] for frame_id in frame_ids])
+        frame = self._passes.add_frame(int(inner[0]), int(iterations.max()) + 1)
+        self.entry = np.append(self.entry, self.outer_pass[self._passes.step[frame]])
+        self._frame_loop = np.append(self._frame_loop, outer)
+        self._last_body = np.append(self._last_body, iterations.max())
+        return int(self._passes.start[frame]) + iterations
 
     def _closed(self, keys: Ints) -> Ints:
         """Returns the given visits, and the visits that follow from them.

@@ -8,12 +8,11 @@ from functools import lru_cache
 
 from tfdbg_arrow.link import call_chains
 from tfdbg_arrow.link.call_chains import CallChains, callee_pattern
+from tfdbg_arrow.link.frame_entries import Entry, find_entries, find_iterations
 from tfdbg_arrow.query.flow.events import EventReader
 from tfdbg_arrow.query.flow.graphs import LOOPS, Call, GraphReader
 from tfdbg_arrow.query.recorded import Context, SiteVisit
 
-Entry = tuple[int, int]
-"""The frame and the iteration in which a loop is entered."""
 _MAX_STEPS = 64
 """Maximum number of steps whose visits are cached."""
 _MAX_KEPT = 1024
@@ -119,12 +118,14 @@ class CallSites:
     ) -> Mapping[int, tuple[int | None, int]]:
         """Returns, for each frame of a loop, the frame and iteration of the calling graph that entered this frame."""
         frames: dict[int, int] = {}
+        inner_site = ""
         for part in self._graphs.calls(graph_id, op_name):
             if part.attribute not in LOOPS or part.callee_graph_id is None:
                 continue
             for visit in self._visits_of_callee(step_id, execution_index, site, part):
                 first = frames.get(visit.frame_id, visit.first_event_index)
                 frames[visit.frame_id] = min(first, visit.first_event_index)
+                inner_site = visit.call_site
         in_order = sorted(frames, key=frames.__getitem__)
         levels = self.levels(graph_id, site, root=None) or ()
         outer = self._visits_of_graph(step_id, execution_index, graph_id).get(site, ())
@@ -132,12 +133,17 @@ class CallSites:
             call, site, levels = levels[-1].call, levels[-1].site, levels[:-1]
             outer = self._visits_of_graph(step_id, execution_index, call.graph_id).get(site, ())
         if not outer:
-            return self._entries_without_rows(step_id, execution_index, levels, in_order)
+            return self._entries_without_rows(step_id, execution_index, levels, in_order, inner_site)
         entries = [(visit.frame_id, iteration) for visit in outer for iteration in visit.iterations]
-        return find_entries(in_order, entries)
+        return _entry_of_frames(in_order, entries)
 
     def _entries_without_rows(
-        self, step_id: int, execution_index: int | None, levels: tuple[Level, ...], frames: Sequence[int]
+        self,
+        step_id: int,
+        execution_index: int | None,
+        levels: tuple[Level, ...],
+        frames: Sequence[int],
+        inner_site: str,
     ) -> Mapping[int, tuple[int | None, int]]:
         """Returns the entries of an inner loop's frames, if the body of the outer loop itself left no row.
 
@@ -146,19 +152,20 @@ class CallSites:
             execution_index: The execution of the step.
             levels: The calls that lead to the body of the outer loop.
             frames: The frames of the inner loop, in the order in which their first tensors were recorded.
+            inner_site: A call site of the inner loop's condition or body.
         """
-        if not levels:
+        if not levels or not frames:
             return {}
         last: dict[int, int] = {}
         for visit in self.visits_inside(step_id, execution_index, levels[-1]):
             last[visit.frame_id] = max(visit.last_iteration, last.get(visit.frame_id, len(frames) - 1))
         if last:
             # An iteration in which the other graphs left no row may also have entered the inner loop.
-            return find_entries(frames, [(frame, k) for frame in sorted(last) for k in range(last[frame] + 1)])
+            return _entry_of_frames(frames, [(frame, k) for frame in sorted(last) for k in range(last[frame] + 1)])
         if any(level.is_loop for level in levels[:-1]):
             return {}
-        # The outer loop has one frame with an unknown ID, and enters the inner loop once in each iteration.
-        return {frame: (None, iteration) for iteration, frame in enumerate(frames)}
+        iterations = find_iterations(frames, site=inner_site, outer_site=levels[-1].callee_site)
+        return {frame: (None, iteration) for frame, iteration in iterations.items()}
 
     def visits_inside(self, step_id: int, execution_index: int | None, loop: Level) -> list[SiteVisit]:
         """Returns the visits of the graphs that ran in a loop's frames: its body, its condition, and their branches."""
@@ -221,19 +228,5 @@ class CallSites:
         return by_graph
 
 
-def find_entries(frames: Sequence[int], entries: Sequence[Entry]) -> dict[int, Entry]:
-    """Returns the entry of each frame of a loop. Frames whose entry is uncertain are left out.
-
-    Args:
-        frames: All frames of the loop in one step, in the order in which their first tensors were recorded.
-        entries: All frames and iterations in which the loop can have been entered, in the order of the iterations.
-    """
-    if not frames or not entries:
-        return {}
-    import numpy as np  # imported here, because few logdirs have loops
-
-    from tfdbg_arrow.link import frame_entries
-
-    outer, iterations = np.array(entries, np.int64).T
-    places = frame_entries.find_entries(np.array(frames, np.int64), outer, iterations).tolist()
-    return {frame: entries[place] for frame, place in zip(frames, places, strict=True) if place >= 0}
+def _entry_of_frames(frames: Sequence[int], entries: Sequence[Entry]) -> dict[int, Entry]:
+    return {frame: entries[index] for frame, index in find_entries(frames, entries).items()}
