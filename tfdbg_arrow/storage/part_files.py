@@ -8,7 +8,6 @@ from pathlib import Path
 from types import TracebackType
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tfdbg_arrow.errors import BrokenPartError
@@ -126,9 +125,11 @@ class _EventRange:
     def add(self, data: pa.Table) -> None:
         if "event_index" not in data.schema.names or data.num_rows == 0:
             return
-        extremes = pc.min_max(data["event_index"]).as_py()
-        self.first = extremes["min"] if self.first is None else min(self.first, extremes["min"])
-        self.last = extremes["max"] if self.last is None else max(self.last, extremes["max"])
+        # NumPy, because importing pyarrow.compute would add 40 ms to every recorded program.
+        event_indices = data["event_index"].to_numpy()
+        first, last = int(event_indices.min()), int(event_indices.max())
+        self.first = first if self.first is None else min(self.first, first)
+        self.last = last if self.last is None else max(self.last, last)
 
 
 class RowGroups:

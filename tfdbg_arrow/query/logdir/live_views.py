@@ -49,6 +49,7 @@ class LiveViews:
         self._computed: set[str] = set()
         self._loaded: set[str] = set()
         self._parts: Mapping[str, tuple[str, ...]] = {}
+        self._num_rows: Mapping[str, int] = {}
         self._unfetched: frozenset[str] = frozenset()
         self._created: set[str] = set()
         self._united: set[str] = set()
@@ -56,12 +57,18 @@ class LiveViews:
         self._cure = ""
 
     def reset(
-        self, parts: Mapping[str, tuple[str, ...]], *, unfetched: Iterable[str] = (), cure: str = "restore them"
+        self,
+        parts: Mapping[str, tuple[str, ...]],
+        *,
+        num_rows: Mapping[str, int],
+        unfetched: Iterable[str] = (),
+        cure: str = "restore them",
     ) -> None:
         """Sets the live parts.
 
         Args:
             parts: Paths by table.
+            num_rows: Number of rows by path. The rows of other parts are counted.
             unfetched: Tables whose parts were not fetched. Reading the view of such a table is an error.
             cure: The advice in the error message about parts that lack a column.
         """
@@ -74,7 +81,7 @@ class LiveViews:
         self._united -= changed
         self._forget(changed)
         self._forget_computed(changed)
-        self._parts, self._unfetched, self._cure = parts, lacking, cure
+        self._parts, self._num_rows, self._unfetched, self._cure = parts, num_rows, lacking, cure
 
     def need(self, query: str, *, fill: Callable[[str, str], None] = lambda view, table: None) -> None:
         """Creates the views that a statement may read.
@@ -245,15 +252,23 @@ class LiveViews:
         )
         select = f"SELECT {', '.join(columns)} FROM {source}"
         if self._run_id is not None:
-            ((rows,),) = self._connection.execute(f"SELECT count(*) FROM {source}").fetchall()
-            if rows == 0:
+            num_rows = self._count(table, source)
+            if num_rows == 0:
                 self._connection.execute(_empty_view(table))
                 return
-            if rows <= _MAX_LOADED_ROWS:
+            if num_rows <= _MAX_LOADED_ROWS:
                 self._load(table, select, name=table.name)
                 self._loaded.add(table.name)
                 return
         self._connection.execute(f'CREATE OR REPLACE VIEW "{table.name}" AS {select}')
+
+    def _count(self, table: Table, source: str) -> int:
+        """Returns the number of rows of the parts of a table, which `source` reads."""
+        parts = self._parts[table.name]
+        if self._num_rows.keys() >= set(parts):
+            return sum(self._num_rows[part] for part in parts)
+        ((num_rows,),) = self._connection.execute(f"SELECT count(*) FROM {source}").fetchall()
+        return int(num_rows)
 
 
 @lru_cache(maxsize=1024)

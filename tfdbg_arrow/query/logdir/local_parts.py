@@ -48,11 +48,15 @@ class LocalSource:
     Args:
         path: The logdir.
         broken: Leaves out and records broken files; None lists all parts.
+
+    Attributes:
+        num_rows: The number of rows of each part that a manifest names, by path.
     """
 
     def __init__(self, path: Path, *, broken: BrokenParts | None = None) -> None:
         self._path, self._broken = path, broken
         self._recovered = _RecoveredParts(path, broken=broken)
+        self.num_rows: dict[str, int] = {}
 
     def refresh(self) -> dict[str, tuple[str, ...]]:
         """Reads the manifests again.
@@ -68,7 +72,7 @@ class LocalSource:
                 self._broken.begin()
             self._recovered.refresh()
             try:
-                parts = list_parts(self._path, is_checked=False, broken=self._broken)
+                entries = _live_entries(self._path, broken=self._broken)
                 recovered = self._recovered.parts()
             except OSError as error:
                 raise LogdirError(
@@ -76,6 +80,8 @@ class LocalSource:
                     "permissions and the disk."
                 ) from error
             if recovered is not None:
+                self.num_rows = {_path_of(self._path, entry): entry.rows for entry in entries}
+                parts = _by_table(self._path, entries)
                 return {table: (*parts.get(table, ()), *recovered.get(table, ())) for table in {*parts, *recovered}}
         raise LogdirError(f"{self._path} is being recovered repeatedly; open it again when that has ended.")
 
@@ -84,37 +90,56 @@ def no_check(paths: Iterable[str | Path]) -> None:
     """Does nothing: the parts of a URL are copies in our own directory, which need no check."""
 
 
-def list_parts(path: Path, *, is_checked: bool = True, broken: BrokenParts | None = None) -> dict[str, tuple[str, ...]]:
+def list_parts(path: Path) -> dict[str, tuple[str, ...]]:
     """Returns the paths of the live parts, by table.
 
     The manifests name the live parts.
 
     Args:
         path: The logdir.
-        is_checked: Whether to check every part with OwnFiles. If not, the caller must check each part before opening
-            it.
-        broken: Leaves out and records broken files; None lists all parts.
 
     Raises:
         LogdirError: A manifest is damaged, all manifests are missing, or a part is not a file of the logdir.
     """
+    parts = _by_table(path, _live_entries(path, broken=None))
+    own = OwnFiles(path)
+    for paths in parts.values():
+        own.check(paths)
+    return parts
+
+
+def _live_entries(path: Path, *, broken: BrokenParts | None) -> list[ManifestEntry]:
+    """Returns the live parts of all runs. The caller must check each part before it opens the part.
+
+    Args:
+        path: The logdir.
+        broken: Leaves out and records broken files; None lists all parts.
+
+    Raises:
+        LogdirError: A manifest is damaged, or all manifests are missing.
+    """
     check_logdir(path)
-    parts: dict[str, list[str]] = {}
     runs = run_ids(path)
-    for run_id in runs:
-        entries = read_live_parts(path, run_id=run_id) if broken is None else broken.sound_parts(run_id)
-        for entry in entries:
-            parts.setdefault(entry.table, []).append(f"{path}/{entry.path}")
     if not runs and part_files(path):
         raise LogdirError(
             f"{path} has parts, but no manifests, which name the live parts: the logdir was copied only in part. Copy "
             f"the directory {MANIFEST_DIRECTORY} from the original logdir."
         )
-    if is_checked:
-        own = OwnFiles(path)
-        for paths in parts.values():
-            own.check(paths)
-    return {table: tuple(paths) for table, paths in parts.items()}
+    entries_of_runs = (
+        read_live_parts(path, run_id=run_id) if broken is None else broken.sound_parts(run_id) for run_id in runs
+    )
+    return [entry for entries in entries_of_runs for entry in entries]
+
+
+def _by_table(logdir: Path, entries: Iterable[ManifestEntry]) -> dict[str, tuple[str, ...]]:
+    paths_of_table: dict[str, list[str]] = {}
+    for entry in entries:
+        paths_of_table.setdefault(entry.table, []).append(_path_of(logdir, entry))
+    return {table: tuple(paths) for table, paths in paths_of_table.items()}
+
+
+def _path_of(logdir: Path, entry: ManifestEntry) -> str:
+    return f"{logdir}/{entry.path}"
 
 
 def parts_by_run(parts: Mapping[str, tuple[str, ...]]) -> dict[str, dict[str, tuple[str, ...]]]:

@@ -320,7 +320,11 @@ class OpenLogdir(Statements, Engine):
 
     def _show(self) -> None:
         unfetched = [] if self._remote is None else [t.name for t in TABLES if t.name not in self._remote.wanted]
-        self._views.reset(self._parts, unfetched=unfetched, cure=self._cure("them"))
+        self._views.reset(self._parts, num_rows=self._num_rows(), unfetched=unfetched, cure=self._cure("them"))
+
+    def _num_rows(self) -> Mapping[str, int]:
+        """Returns the number of rows of the parts that a manifest names, by path."""
+        return (self._remote or self._local).num_rows
 
     def _runs_parts(self) -> dict[str, dict[str, tuple[str, ...]]]:
         if not self._by_run:
@@ -483,6 +487,9 @@ class SubLogdir(OpenLogdir):
         self._connect()
         self._show()
         return True
+
+    def _num_rows(self) -> Mapping[str, int]:
+        return self._whole._num_rows()
 
     def _take_from_whole(self) -> None:
         by_run = self._whole._runs_parts()

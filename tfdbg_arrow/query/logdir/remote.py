@@ -56,6 +56,9 @@ class RemoteSource:
         location: The URL.
         storage_options: Options passed to fsspec for the URL.
         broken: Leaves out and records broken files. None makes them an error.
+
+    Attributes:
+        num_rows: The number of rows of each part that was fetched, by local path.
     """
 
     def __init__(
@@ -72,6 +75,7 @@ class RemoteSource:
         self._directory = location.open(storage_options)
         self._parts: dict[str, tuple[ManifestEntry, ...]] = {}
         self._wanted: set[str] = set()
+        self.num_rows: dict[str, int] = {}
         self._cache = _cache_root() / hashlib.sha256(location.url.encode()).hexdigest()[:32]
 
     @property
@@ -179,6 +183,7 @@ class RemoteSource:
         if self._broken is not None:
             for part, reason in self._left_out.items():
                 self._broken.tell_part(f"{self._location}/{part.path}", rows=part.rows, reason=reason)
+        self.num_rows = {str(self._copy_of(part)): part.rows for parts in wanted.values() for part in parts}
         return {
             table: tuple(str(self._copy_of(part)) for part in parts if part not in self._left_out)
             for table, parts in wanted.items()
