@@ -35,6 +35,8 @@ _SLOW_DIRECTORIES = ("faults", "fuzz", "parity", "recovery", "remote", "writer/d
 _SAMPLED_DIRECTORIES = ("cli", "live_stop", "query", "viewer", "writer")
 _CASES_IN_SAMPLE = 5
 """Number of cases of a parametrized test that `make test` runs. More cases rarely fail where these pass."""
+_CASES_IN_SLOW_SAMPLE = 12
+"""Number of cases of a parametrized test that `make test` and `make slow` run together."""
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest selects by marker
@@ -53,11 +55,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         ):
             cases[item.nodeid.partition("[")[0]].append(item)
     for of_test in cases.values():
-        last = len(of_test) - 1
-        chosen = {last * number // (_CASES_IN_SAMPLE - 1) for number in range(_CASES_IN_SAMPLE)}
+        chosen = _spread(_CASES_IN_SAMPLE, len(of_test))
+        chosen_slow = _spread(_CASES_IN_SLOW_SAMPLE, len(of_test))
         for number, item in enumerate(of_test):
             if number not in chosen:
-                item.add_marker(pytest.mark.slow)
+                item.add_marker(pytest.mark.slow if number in chosen_slow else pytest.mark.exhaustive)
+
+
+def _spread(number: int, length: int) -> set[int]:
+    """Returns evenly spread indices of a sequence, with the first and the last one."""
+    return {(length - 1) * index // (number - 1) for index in range(number)}
 
 
 @pytest.fixture(autouse=True, scope="module")
