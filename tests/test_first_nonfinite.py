@@ -17,6 +17,7 @@ import tfdbg_arrow
 from tfdbg_arrow.query.explanation import Reasons, read_reasons
 from tfdbg_arrow.query.logdir.statements import Statements
 from tfdbg_arrow.query.present.tensors import verdict
+from tfdbg_arrow.query.wording import effect_text
 
 
 def line_of(text: str) -> int:
@@ -124,6 +125,22 @@ def test_the_first_bad_iteration_of_a_loop(tmp_path: Path) -> None:
     assert first is not None
     assert (first.op_type, first.iteration, first.num_pos_inf, first.is_origin) == ("Mul", 1, 1, True)
     assert first.ran_as == "Square in place of Mul"
+
+
+def test_a_call_that_stopped_with_an_error_returned_no_result(tmp_path: Path) -> None:
+    @tf.function
+    def checked(x: tf.Tensor) -> tf.Tensor:
+        logs = tf.math.log(x)
+        tf.debugging.check_numerics(logs, "the logarithms")
+        return logs
+
+    with pytest.raises(tf.errors.InvalidArgumentError), tfdbg_arrow.capture(tmp_path):
+        checked(tf.constant([0.0, 1.0]))
+
+    first = tfdbg_arrow.first_nonfinite(tmp_path)
+    assert first is not None
+    assert (first.op_type, first.effect, first.ended_in_error, first.is_expected) == ("Log", "result", True, False)
+    assert effect_text(first) == "the call stopped with an error"
 
 
 def test_the_iterations_of_nested_loops(tmp_path: Path) -> None:

@@ -198,6 +198,7 @@ class BadTensorReader:
             effect=effect.name,
             is_expected=effect.expected_reason is not None,
             expected_reason=effect.expected_reason,
+            ended_in_error=self.ended_in_error(event, effect),
             worker=self._worker,
             left_out=self._left_out,
         )
@@ -246,6 +247,10 @@ class BadTensorReader:
         """Returns the origin of a bad tensor."""
         with self.flow.lock:
             return self.origins.of(event)
+
+    def ended_in_error(self, event: TensorEvent, effect: Effect) -> bool:
+        """Returns whether a bad value counts as a result because its call raised an error."""
+        return effect.name == "result" and event.execution_index in self.sinks.failed_calls.executions
 
     def own_effect(self, event: TensorEvent) -> Effect:
         """Returns where the bad values of a tensor end up. All answers about single tensors call this method.

@@ -148,6 +148,8 @@ class NonFinite(TensorHealth):
             and skipped an update. For example, an optimizer with dynamic loss scaling skips the update of a step whose
             gradients overflow.
         expected_reason: Why the value is expected; None if it is not expected.
+        ended_in_error: True if `effect` is `result`, and the call that made the value raised an error, so that the
+            program got the error instead of a result.
         samples: The samples that have the bad elements; None if the recording does not show that the first axis is the
             axis of the batch or of the whole data.
         outside_name: What a tensor from outside is in the program, such as `the argument x of train_step`, `a value for
@@ -187,6 +189,7 @@ class NonFinite(TensorHealth):
     effect: str | None = None
     is_expected: bool = False
     expected_reason: str | None = None
+    ended_in_error: bool = False
     samples: BadSamples | None = None
     outside_name: str | None = None
     worker: str | None = None

@@ -253,6 +253,7 @@ class Provenance(HopRows):
             search is not an origin.
         expected_reason: Why the bad value did no harm, as in `NonFinite`; None if the value did harm or may have done
             harm. If the value did no harm, no hop has a `repair`.
+        ended_in_error: Whether the program got an error instead of a result, as in `NonFinite`.
     """
 
     hop_type: ClassVar[type[TensorHop]] = Hop
@@ -263,6 +264,7 @@ class Provenance(HopRows):
     growth: Growth | None = None
     effect: str | None = None
     expected_reason: str | None = None
+    ended_in_error: bool = False
 
     @property
     def origin(self) -> Hop | None:
@@ -342,7 +344,12 @@ class _Search:
                 heapq.heappush(to_follow, (source.event_index, source))
         provenance = Provenance(run_id=self._run_id, hops=self._hop_reader.with_sources(self._marked()), is_cut=is_cut)
         effect = self._reader.own_effect(event)
-        provenance = replace(provenance, effect=effect.name, expected_reason=effect.expected_reason)
+        provenance = replace(
+            provenance,
+            effect=effect.name,
+            expected_reason=effect.expected_reason,
+            ended_in_error=self._reader.ended_in_error(event, effect),
+        )
         if effect.expected_reason is None:
             return replace(provenance, growth=self._growth(provenance.origin))
         # The bad value did no harm, so there is nothing to fix.

@@ -54,6 +54,7 @@ class Spread(HopRows):
             search is not an origin.
         expected_reason: Why the bad value did no harm, as in `NonFinite`; None if the value did harm or may have done
             harm.
+        ended_in_error: Whether the program got an error instead of a result, as in `NonFinite`.
     """
 
     hop_type: ClassVar[type[TensorHop]] = SpreadHop
@@ -63,6 +64,7 @@ class Spread(HopRows):
     is_cut: bool
     effect: str | None = None
     expected_reason: str | None = None
+    ended_in_error: bool = False
 
     @property
     def variables(self) -> tuple[int, ...]:
@@ -178,6 +180,7 @@ class _Search:
             is_cut=is_cut,
             effect=effect.name,
             expected_reason=effect.expected_reason,
+            ended_in_error=self._reader.ended_in_error(start, effect),
         )
 
     def _later(self, start: TensorEvent) -> Iterator[TensorEvent]:

@@ -105,6 +105,8 @@ def effect_text(answer: NonFinite | Provenance | Spread) -> str | None:
     """Returns the effect of a bad value, such as `no harm: nothing used it`, or None if the effect is not known."""
     if answer.expected_reason is not None:
         return f"no harm: {answer.expected_reason}"
+    if answer.ended_in_error:
+        return "the call stopped with an error"
     return None if answer.effect is None else _EFFECTS[answer.effect]
 
 
