@@ -235,8 +235,10 @@ def compute(program: Program, max_columns: int) -> Expected | None:
             put(curves[name], column, norm(some, is_meant))
         active = [(output, each) for output, each in some if is_activation(output)]
         elements = np.concatenate([np.array(each) for _, each in active] or [np.array([])])
-        finite = elements[np.isfinite(elements)]
-        put(curves["max_activation"], column, abs(finite).max() if finite.size else None)
+        of_unmasked = [np.array(each) for output, each in active if not is_masked(output, first, width)]
+        unmasked = np.concatenate(of_unmasked or [np.array([])])
+        unmasked = unmasked[np.isfinite(unmasked)]
+        put(curves["max_activation"], column, abs(unmasked).max() if unmasked.size else None)
         put(curves["zero_share"], column, (elements == 0).mean() if elements.size else None)
         flat = [
             is_flat(output.op_type, np.array(each))
@@ -278,6 +280,18 @@ def is_activation(output: Output) -> bool:
         and output.role in (None, "forward")
         and output.op_type not in ("Const", "ReadVariableOp")
     )
+
+
+def is_masked(output: Output, first: int, width: int) -> bool:
+    """Returns whether an output has the same large magnitude in several columns, and no other magnitude."""
+    magnitudes: dict[tuple[int, int, bool], float] = {}
+    for step, elements in output.tensors:
+        finite = [abs(element) for element in elements if math.isfinite(element)]
+        if step is not None and finite:
+            key = (step - first) // width, len(finite), len(finite) < len(elements)
+            magnitudes[key] = max(*finite, magnitudes.get(key, 0.0))
+    is_constant = len(set(magnitudes.values())) == 1 and min(magnitudes.values()) >= 1e4
+    return is_constant and len({column for column, _, _ in magnitudes}) > 1
 
 
 def is_flat(op_type: str, elements: np.ndarray) -> bool:
@@ -505,6 +519,16 @@ def test_a_healthy_run_names_what_changed_most(tmp_path: Path) -> None:
         "No tensor is bad; the largest magnitude of the layer net/dense changed most: it grew from 2 to 128, by a "
         "factor of 64."
     )
+
+
+def test_the_constant_of_a_mask_is_no_large_activation(tmp_path: Path) -> None:
+    run = training(bad_from=None)
+    for tensor in run.rows["tensor_health"]:
+        if tensor["op_name"] == "product":
+            tensor["max_abs_finite"] = 2.4e38
+    _, curves = answers(run, tmp_path)
+    (activation,) = (curve for curve in curves.curves if curve.name == "max_activation")
+    assert max(value for value in activation.values if value is not None) < 100.0
 
 
 def test_the_sentence_says_what_had_grown(tmp_path: Path) -> None:

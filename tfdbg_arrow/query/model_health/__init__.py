@@ -128,7 +128,9 @@ def training_curves(
     * `weight_norm`: the norm of all variables that a graph trains and reads for a forward op or the loss; NaN if any of
       these variables is bad. Only the first read of each variable in a graph counts;
     * `update_ratio`: the greatest ratio of an update to one of these variables;
-    * `max_activation`, `zero_share`: the largest magnitude, and the share of zeros, in the outputs of forward ops.
+    * `max_activation`, `zero_share`: the largest magnitude, and the share of zeros, in the outputs of forward ops. The
+      largest magnitude leaves out outputs with the same magnitude of 10,000 or more in all columns, because such
+      numbers are constants of masks.
       Constants and reads of variables do not count;
     * `saturated_share`: the share of saturated outputs among the outputs of Sigmoid and Tanh in graphs, as in the alert
       rule `saturated_activation`;

@@ -35,6 +35,9 @@ OTHER = "other"
 _NOT_ACTIVATIONS = "('BroadcastTo', 'Const', 'Fill', 'ReadVariableOp', 'Zeros', 'ZerosLike')"
 """Op types whose outputs are not activations. The alert rule all_zero excludes the same types."""
 
+_LEAST_OF_MASK = 1e4
+"""The smallest magnitude of the constant of a mask. Masks of float16 use -1e4 or -3e4, others -1e9 or -2.4e38."""
+
 
 @dataclass(frozen=True)
 class RowKey:
@@ -259,6 +262,7 @@ def _statement(axis: Axis, labels: Labels) -> str:
         sums=_SUMS,
         other=OTHER,
         not_activations=_NOT_ACTIVATIONS,
+        least_of_mask=_LEAST_OF_MASK,
     )
 
 

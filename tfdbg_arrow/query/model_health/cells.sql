@@ -7,6 +7,7 @@ WITH
 --   statistics       the sums over rows h of one op output, sums: the names of these columns, and the sum of squares
 --   other            the path of ops outside layers whose role is unknown
 --   not_activations  types of ops whose outputs are not activations
+--   least_of_mask    the smallest magnitude of the constant of a mask
 label AS ({graph_labels}),
 family AS (
     -- Graphs that were traced from one function have op outputs in common.
@@ -85,6 +86,14 @@ output AS (
         0, 0, {sums}
     FROM eager_output
 ),
+mask AS (
+    -- An output with the same large magnitude in all of its columns, as scores have that a mask was added to.
+    SELECT kind, path, role, group_id, op_name, output_slot
+    FROM output
+    WHERE is_activation = 1 AND max_abs IS NOT NULL
+    GROUP BY kind, path, role, group_id, op_name, output_slot
+    HAVING min(max_abs) = max(max_abs) AND max(max_abs) >= {least_of_mask} AND min(place) < max(place)
+),
 row_mean AS (
     SELECT kind, path, is_gradient, role, place, sum(num_finite * num_means * mean) / sum(num_finite * num_means) AS row_mean
     FROM output
@@ -105,13 +114,17 @@ cell AS (
         CAST(sum(CASE WHEN is_bad AND is_variable_gradient = 1 THEN num_tensors ELSE 0 END) AS BIGINT)
             AS num_bad_gradients,
         CAST(sum(CASE WHEN is_bad AND is_weight = 1 THEN num_tensors ELSE 0 END) AS BIGINT) AS num_bad_weights,
-        max(CASE WHEN is_activation = 1 THEN max_abs END) AS activation_max_abs,
+        max(CASE WHEN is_activation = 1 AND k.kind IS NULL THEN max_abs END) AS activation_max_abs,
         sum(CASE WHEN is_activation = 1 THEN num_sized END) AS num_activation_sized,
         sum(CASE WHEN is_activation = 1 THEN num_zero END) AS num_activation_zero
     FROM output AS o
     LEFT JOIN row_mean AS m
         ON m.kind = o.kind AND m.path = o.path AND m.is_gradient = o.is_gradient AND m.role IS NOT DISTINCT FROM o.role
         AND m.place = o.place
+    LEFT JOIN mask AS k
+        ON k.kind = o.kind AND k.path = o.path AND o.is_gradient = 0 AND k.role IS NOT DISTINCT FROM o.role
+        AND k.group_id IS NOT DISTINCT FROM o.group_id AND k.op_name IS NOT DISTINCT FROM o.op_name
+        AND k.output_slot IS NOT DISTINCT FROM o.output_slot
     GROUP BY o.kind, o.path, o.is_gradient, o.role, o.place
 ),
 square AS (
