@@ -16,7 +16,7 @@ import tfdbg_arrow
 from tfdbg_arrow.query import open_logdir
 from tfdbg_arrow.query.following import Figure, read_progress
 
-from ..query.builder import CLEAN, NAN, RunBuilder
+from ..query.builder import CLEAN, NAN, START_NS, RunBuilder
 from .commands import run_cli
 
 SECONDS = 600.0
@@ -45,6 +45,16 @@ def test_an_ended_recording_is_shown_once(healthy: Path) -> None:
         "1 tensor, 0 of them bad",
         "the recording has ended",
     ]
+
+
+def test_the_names_of_figures_keep_their_capitals_inside_a_line(tmp_path: Path) -> None:
+    run = RunBuilder("run-a")
+    execution = run.execution("Log", inputs=[1], outputs={2: "float32"})
+    run.eager(execution, CLEAN, tensor_id=2)
+    run.rows["tensor_health"][-1]["step"] = 0
+    run.add("mark", event_index=2, wall_time_ns=START_NS, step=0, label="logs/accuracy", value="0.5")
+    line = run_cli("watch", run.write(tmp_path / "logdir")).stdout.splitlines()[0]
+    assert line.startswith("step 0: accuracy in Keras's logs 0.5, share of zeros in activations 0.0%")
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tfdbg_arrow.schema.dtypes import encode_strings
 
-from ..query.builder import CLEAN, NAN, RunBuilder, counts
+from ..query.builder import CLEAN, INF, NAN, RunBuilder, counts
 
 TRAIN = "/home/me/train.py"
 TEXT = """import tensorflow as tf
@@ -195,3 +195,16 @@ def two_runs(path: Path) -> Path:
             run.tensor(graph, "Neg", NAN, execution=call)
         run.write(path)
     return path
+
+
+def unused_infinity(path: Path, *, run_id: str = "run-a", **settings: object) -> Path:
+    """Writes a run where the function step makes an infinity in step 3 that no op uses, so it does no harm."""
+    run = RunBuilder(run_id, **settings)
+    graph = run.graph("step").op("x", "Placeholder").op("y", "Mul", ["x"]).op("scaled_loss", "Mul", ["x"])
+    graph.function("__inference_step_1", ["x"], ["y"])
+    for step in range(5):
+        call = run.execution("__inference_step_1", graph=graph)
+        run.tensor(graph, "x", {**CLEAN, "step": step}, execution=call)
+        run.tensor(graph, "y", {**CLEAN, "step": step}, execution=call)
+        run.tensor(graph, "scaled_loss", {**(INF if step == 3 else CLEAN), "step": step}, execution=call)
+    return run.write(path)

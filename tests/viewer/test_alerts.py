@@ -38,6 +38,14 @@ def test_alerts_are_grouped_by_rule_with_the_worst_first(tmp_path: Path) -> None
     assert "dead_relu" in page.silent_rules
 
 
+def test_alerts_about_values_that_did_no_harm_are_only_informative(tmp_path: Path) -> None:
+    page = alerts(logdirs.unused_infinity(tmp_path))
+    assert [(group.kind, group.severity) for group in page.groups] == [
+        ("nonfinite_origin", "info"),
+        ("nonfinite", "info"),
+    ]
+
+
 def test_filters_by_rule_and_severity(tmp_path: Path) -> None:
     path = logdirs.log_of_zero(tmp_path)
     assert [group.kind for group in alerts(path, rule="nonfinite").groups] == ["nonfinite"]

@@ -12,7 +12,7 @@ from tfdbg_arrow.query.sql_sandbox import Sandbox
 from tfdbg_arrow.viewer.report import write_report
 from tfdbg_arrow.viewer.security import RedirectFile
 
-from ..query.builder import INF
+from ..query.builder import INF, RunBuilder, counts
 from . import logdirs
 from .browser import watched_page
 from .serving import TOKEN, Served, serving
@@ -56,6 +56,29 @@ def test_keyboard_navigation_from_the_first_page_to_the_source_line_of_an_alert(
         page.wait_for_url("**/source?**")
         expect(page.locator(".row.lit")).to_contain_text("scaled = tf.sqrt(offset)")
         expect(page.locator(".row.lit")).to_be_in_viewport()
+
+
+def layered(path: Path) -> Path:
+    """Writes a run where a layer, which was created in line 4, takes the logarithm of 0 in line 7."""
+    run = RunBuilder("run-a")
+    run.add("source_file", source_file_id=0, file_path=logdirs.TRAIN, source_text=logdirs.TEXT)
+    graph = run.graph("loss").op("probs", "Placeholder", stack=logdirs.line(run, 3, "model"))
+    created = logdirs.line(run, 4, "model")
+    graph.op("Log", "Log", ["probs"], stack=logdirs.line(run, 7, "loss"), layer="log", part_stack_trace_id=created)
+    run.tensor(graph, "probs", counts(zero=2, pos=4))
+    run.tensor(graph, "Log", counts(neg_inf=2, neg=4))
+    return run.write(path)
+
+
+def test_a_key_opens_the_line_of_the_answer_and_going_back_restores_the_focus(browser: Browser, tmp_path: Path) -> None:
+    with serving(layered(tmp_path)) as served, watched_page(browser) as page:
+        page.goto(f"{served.url}/?token={TOKEN}")
+        expect(page.get_by_text("layer created at")).to_be_visible()
+        page.keyboard.press("s")
+        page.wait_for_url("**/source?**")
+        expect(page.locator(".row.lit")).to_contain_text("log_probs = tf.math.log(probs)")
+        page.go_back()
+        expect(page.locator(":focus")).to_have_text("train.py:7")
 
 
 def test_keys_for_opening_and_moving_and_the_folded_stack_trace(browser: Browser, served: Served) -> None:

@@ -6,6 +6,7 @@ import itertools
 import math
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from tfdbg_arrow.viewer.colours import DARK, LIGHT, Colours, colour_at, style_sh
 from tfdbg_arrow.viewer.line_drawing import Line, Plot, curve_plot, curves_svg, plot_drawing
 from tfdbg_arrow.viewer.map_drawing import map_svg
 from tfdbg_arrow.viewer.map_rows import map_rows
-from tfdbg_arrow.viewer.map_scale import ColourScale
+from tfdbg_arrow.viewer.map_scale import ColourScale, colour_scale, shown_measure
 from tfdbg_arrow.viewer.page import Parameters, parameters_of
 from tfdbg_arrow.viewer.pages.alerts import AlertsView
 from tfdbg_arrow.viewer.pages.model import ModelPage, read_model
@@ -232,6 +233,19 @@ def test_a_healthy_run_has_curves_on_the_overview(tmp_path: Path) -> None:
 )
 def test_the_place_of_a_value_on_a_scale(scale: ColourScale, value: float, place: float) -> None:
     assert scale.place(value) == pytest.approx(place)
+
+
+def test_the_constants_of_masks_do_not_widen_the_scale(tmp_path: Path) -> None:
+    layers = health(training(tmp_path, bad_from=None))
+    measure = shown_measure(layers, "max_abs")
+    assert measure is not None
+    *rows, last = layers.values["max_abs"]
+    masked = replace(layers, values={"max_abs": (*rows, (2.4e38,) * len(last))})
+    largest = max(value or 0.0 for row in rows for value in row)
+    scale = colour_scale(masked, measure)
+    assert (scale.high, scale.place(2.4e38)) == (largest, 1.0)
+    grown = replace(layers, values={"max_abs": (*rows, tuple(10.0**power for power in range(len(last))))})
+    assert colour_scale(grown, measure).high == 10.0 ** (len(last) - 1)
 
 
 # Colour vision of people who lack one kind of cone. Source: Machado, Oliveira and Fernandes, "A Physiologically-based

@@ -91,6 +91,14 @@ def test_alerts_are_listed_with_the_worst_first(tmp_path: Path) -> None:
     assert found == [("nonfinite_origin", "error", 2, "Log"), ("nonfinite", "warning", 3, "Log")]
 
 
+def test_values_that_did_no_harm_are_neither_errors_nor_warnings(tmp_path: Path) -> None:
+    logdirs.unused_infinity(tmp_path)
+    assert overview(tmp_path).verdict == "expected"
+    html = render(tmp_path)
+    assert set(re.findall(r'class="severity (\w+)"', html)) == {"info"}
+    assert "The whole run harmless bad values from step 3 on" in words(html)
+
+
 def test_the_answer_does_not_wait_for_alert_rules(tmp_path: Path) -> None:
     page = overview(logdirs.log_of_zero(tmp_path), budget_s=0.0)
     assert (page.verdict, page.rules) == ("bad", ())

@@ -165,6 +165,7 @@ def test_names_culprits_and_last_losses_of_runs(tmp_path: Path) -> None:
         last_position=1,
         headline=None,
         culprit_event_index=None,
+        is_harmless=False,
     )
     assert facts[1] is not None
     assert (facts[1].headline, facts[1].last_position) == ("NaN came up in Log:0, in the function f, in step 1.", 2)
@@ -234,3 +235,35 @@ def test_a_newest_run_that_is_not_bad_is_told_first(tmp_path: Path) -> None:
         assert '<a href="/runs">All runs</a>' in served.ask("/tensors").text
     worker(tmp_path, 3, bad=(1,), late_s=180)
     assert runs(tmp_path).headline == "worker:3 went bad first, in step 1; 3 of 4 runs are bad."
+
+
+def test_one_bad_run_is_told_without_other_runs(tmp_path: Path) -> None:
+    worker(tmp_path, 0, bad=(6,))
+    assert runs(tmp_path).headline == "The run is bad from step 6 on."
+
+
+def test_a_run_whose_bad_values_did_no_harm_is_not_bad(tmp_path: Path) -> None:
+    logdirs.unused_infinity(tmp_path)
+    page = runs(tmp_path)
+    assert (page.headline, page.num_bad) == ("The bad values of the run did no harm.", 0)
+    assert [(row.is_first_bad, row.verdict) for row in page.rows] == [(False, "no harm")]
+    with serving(tmp_path) as served:
+        assert '<section class="verdict expected"' in served.ask("/runs?wait=1").text
+
+
+def test_runs_whose_bad_values_did_no_harm_are_compared_with_bad_runs(tmp_path: Path) -> None:
+    worker(tmp_path, 0, bad=(6,))
+    logdirs.unused_infinity(tmp_path, run_id="run-1", wall_time_ns=START_NS + 60 * SECOND)
+    page = runs(tmp_path)
+    assert page.headline == "The newest run is not bad. 1 of 2 runs is bad from step 6 on."
+    assert [(row.is_first_bad, row.verdict) for row in page.rows] == [(True, "the only bad run"), (False, "no harm")]
+    assert (page.num_bad, page.compared) == (1, ("run-1", "run-0"))
+    hurried = runs(tmp_path, budget_s=0.0)  # without the facts
+    assert hurried.headline == "run-1 went bad first, in step 3; 2 of 2 runs are bad."
+
+
+def test_several_runs_whose_bad_values_did_no_harm(tmp_path: Path) -> None:
+    worker(tmp_path, 0)
+    logdirs.unused_infinity(tmp_path, run_id="run-1", wall_time_ns=START_NS + 60 * SECOND)
+    page = runs(tmp_path)
+    assert page.headline == "None of 2 runs is known to be bad; the bad values of 1 run did no harm."

@@ -125,7 +125,7 @@ def _lines() -> Iterator[Callable[[TrainingProgress], None]]:
 
     def show(progress: TrainingProgress) -> None:
         step = "" if progress.step is None else f"step {progress.step}: "
-        figures = "".join(f"{figure.title.lower()} {_number(figure)}, " for figure in progress.figures)
+        figures = "".join(f"{_uncapitalized(figure.title)} {_number(figure)}, " for figure in progress.figures)
         texts = [step + figures + _counts(progress), *map(line_text, _findings(progress))]
         texts += [_ending(progress)] if progress.is_ended else []
         for text in texts:
@@ -165,6 +165,10 @@ def _picture(logdir: str, progress: TrainingProgress) -> Blocks:
     yield from _findings(progress)
     if progress.is_cut:
         yield Line(("Not everything could be read in time; some of this may be of an earlier step.", "quiet"))
+
+
+def _uncapitalized(title: str) -> str:
+    return title[:1].lower() + title[1:]
 
 
 def _counts(progress: TrainingProgress) -> str:

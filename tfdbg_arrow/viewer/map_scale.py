@@ -16,6 +16,9 @@ _LINEAR = {"relative": 1e-6, "share_difference": 1e-3}
 """Below this difference, the scale of differences is linear; by `Measure.scale`. Rounding errors are smaller."""
 _SAME = 1e-7
 """Differences up to this value have the colour of equal values."""
+_GAP = 1e6
+"""Magnitudes above a gap of this factor do not widen the scale. They are constants of masks, such as -1e9 or -2.4e38,
+and values that just overflowed. Magnitudes of different layers are closer together."""
 _NOTICEABLE = 1e-3
 """A difference that has its own label on the scale."""
 
@@ -79,7 +82,8 @@ def colour_scale(health: LayerMap, measure: Measure) -> ColourScale:
     """Returns the scale of a measure over all rows of a map.
 
     If the run went bad, the scale covers the columns up to the origin. Later values can be so large that the earlier
-    values would all have the same colour. Values outside the scale have the colours of its ends.
+    values would all have the same colour. Magnitudes that are far above most others, such as those of masks, do not
+    widen the scale. Values outside the scale have the colours of its ends.
     """
     if measure.scale == "difference":
         return ColourScale(kind="log", low=_SAME, high=1.0, is_difference=True)
@@ -87,7 +91,7 @@ def colour_scale(health: LayerMap, measure: Measure) -> ColourScale:
         return ColourScale(kind="signed", low=-1.0, high=1.0, linear=_LINEAR[measure.scale], is_difference=True)
     end = len(health.columns) if not health.origin else health.origin.column + 1
     values = [value for row in health.values[measure.name] for value in row[:end] if value is not None]
-    sizes = sorted(abs(value) for value in values if math.isfinite(value) and value)
+    sizes = _without_far_ones(sorted(abs(value) for value in values if math.isfinite(value) and value))
     if measure.scale == "share":
         return ColourScale(kind="share", low=0.0, high=1.0)
     high = sizes[-1] if sizes else 1.0
@@ -96,3 +100,11 @@ def colour_scale(health: LayerMap, measure: Measure) -> ColourScale:
     # The lowest 2 % of the values share a colour, so that a few tiny numbers do not use up the scale.
     low = sizes[len(sizes) // 50] if sizes else 0.1
     return ColourScale(kind="log", low=low if low < high else high / 10, high=high)
+
+
+def _without_far_ones(sizes: list[float]) -> list[float]:
+    """Returns sorted magnitudes up to the first gap in their larger half."""
+    for index in range(len(sizes) // 2 + 1, len(sizes)):
+        if sizes[index] > _GAP * sizes[index - 1]:
+            return sizes[:index]
+    return sizes

@@ -24,7 +24,16 @@ _FIRST = ("nonfinite_origin", "nonfinite")
 
 @dataclass(frozen=True, kw_only=True)
 class RuleSummary:
-    """The result of one alert rule: name, severity, number of alerts, number of findings, and the first findings."""
+    """The result of one alert rule.
+
+    Attributes:
+        kind: The rule.
+        severity: The severity of the worst finding, or of the rule if it found nothing. A finding about bad values that
+            did no harm is less severe than its rule.
+        num_found: Number of alerts.
+        num_findings: Number of findings.
+        findings: The first findings, the most severe first.
+    """
 
     kind: str
     severity: str
@@ -150,7 +159,7 @@ def run_rule(logdir: Logdir, *, rule: Rule, run_id: str | None, limit: int) -> R
         return None
     return RuleAlerts(
         kind=rule.kind,
-        severity=rule.severity,
+        severity=answer.findings[0].severity if answer.findings else rule.severity,
         doc=rule.doc,
         num_found=answer.num_found[rule.kind],
         num_findings=len(answer.findings),

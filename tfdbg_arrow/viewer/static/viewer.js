@@ -54,7 +54,8 @@
   const openSource = () => {
     const active = document.activeElement;
     const near = active && active.closest("[data-alert], .hop, .frame, li, tr, section");
-    const link = (near && near.querySelector("[data-source]")) || all("[data-source]")[0];
+    // The line in the excerpt is that of the answer. Lines above it may be of other code, such as that of the layer.
+    const link = (near && near.querySelector("[data-source]")) || all(".excerpt [data-source]")[0] || all("[data-source]")[0];
     if (link) link.click();
   };
   const help = () => document.getElementById("help");
@@ -150,7 +151,17 @@
     unfold();
   });
   addEventListener("hashchange", unfold);
+  // The browser loads a page again when the user goes back to it. The focus then returns to the link that the user
+  // followed, so that the keyboard goes on from there.
+  document.addEventListener("click", (event) => {
+    const link = event.target.closest("#main a[href]:not([href^='#'])");
+    if (link) history.replaceState({ ...history.state, followed: link.getAttribute("href") }, "");
+  });
   addEventListener("pageshow", () => {
+    const followed = history.state && history.state.followed;
+    const links = followed && document.activeElement === document.body ? [...document.querySelectorAll("#main a")] : [];
+    const link = links.find((one) => one.getAttribute("href") === followed);
+    if (link) link.focus({ preventScroll: true });
     for (const field of document.querySelectorAll("form [name]:disabled")) field.disabled = false;
   });
 })();
