@@ -97,6 +97,8 @@ def test_values_that_did_no_harm_are_neither_errors_nor_warnings(tmp_path: Path)
     html = render(tmp_path)
     assert set(re.findall(r'class="severity (\w+)"', html)) == {"info"}
     assert "The whole run harmless bad values from step 3 on" in words(html)
+    assert "it began here" in words(html)
+    assert "it went bad here" not in words(html)
 
 
 def test_the_answer_does_not_wait_for_alert_rules(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from tfdbg_arrow.query import stacks, wording
 from tfdbg_arrow.query.logdir.statements import Question
 from tfdbg_arrow.query.model_health import sentences
 from tfdbg_arrow.query.present import runs
+from tfdbg_arrow.query.present.tensors import HARMLESS_ORIGIN
 from tfdbg_arrow.safe_text import number_of, printable, printable_line, to_json
 from tfdbg_arrow.viewer import (
     charts,
@@ -84,6 +85,7 @@ def _environment() -> Environment:
     environment.globals.update(
         borders=naming.BORDERS,
         roles=naming.ROLES,
+        harmless_origin=HARMLESS_ORIGIN,
         state_marks=graph_drawing.STATE_MARKS,
         level_shares=distribution_drawing.level_shares(),
         bad_paint=paint(BAD),

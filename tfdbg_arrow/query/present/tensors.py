@@ -40,6 +40,8 @@ ROLES: Mapping[str, str] = {
     "unfollowed": "not followed any further",
 }
 """The meaning of a hop's role. Roles that need no explanation are missing."""
+HARMLESS_ORIGIN = "it began here"
+"""The meaning of the role `origin` on the path of a value that did no harm."""
 
 
 def nonfinite(tensor: NonFinite, reasons: Reasons | None = None, source_lines: Sequence[SourceLine] = ()) -> Blocks:
@@ -164,7 +166,7 @@ def provenance(answer: Provenance, start: NonFinite | None = None, *, tree: bool
     if lines:
         yield Line()
     # If the value did no harm, no note calls a hop bad.
-    notes = ROLES if answer.expected_reason is None else {**ROLES, "origin": "it began here"}
+    notes = ROLES if answer.expected_reason is None else {**ROLES, "origin": HARMLESS_ORIGIN}
     if tree:
         ordered = list(_in_tree_order(answer.hops, (hop.user_hop_index for hop in answer.hops)))
     else:

@@ -36,6 +36,7 @@ class TensorPage:
         repair: How to fix the bad values.
         growth: A quantity that grew from step to step until the origin's op went bad.
         is_path_cut: Whether the search for the path stopped at its limit. The page `provenance` searches further.
+        is_harmless: Whether it is proven that the bad values at the origin did no harm.
         stack: The Python stack that created the tensor's op, ran the op, or first used the tensor; innermost frame
             first.
         source: The lines around the relevant line; for a gradient, the line of the forward op.
@@ -62,6 +63,7 @@ class TensorPage:
     repair: str | None
     growth: Growth | None
     is_path_cut: bool
+    is_harmless: bool
     stack: tuple[Frame, ...]
     source: Excerpt | None
     values: TensorValues | None
@@ -93,11 +95,12 @@ def read_tensor_page(
     everything, bad = (tensors(logdir, TensorFilter(is_bad=is_bad), run_id=run_id) for is_bad in (False, True))
     context = tensor_context(logdir, event_index, run_id=run_id)
     path: tuple[Hop, ...] = ()
-    is_path_cut = False
+    is_path_cut = is_harmless = False
     growth: Growth | None = None
     if tensor.has_inf_or_nan:
         provenance = logdir.provenance(event_index, run_id=run_id, limit=_MAX_HOPS)
         path, is_path_cut, growth = provenance.path, provenance.is_cut, provenance.growth
+        is_harmless = provenance.expected_reason is not None
     why, repair = next(((hop.why, hop.repair) for hop in path if hop.why is not None), (None, None))
     return TensorPage(
         tensor=tensor,
@@ -113,6 +116,7 @@ def read_tensor_page(
         repair=repair,
         growth=growth,
         is_path_cut=is_path_cut,
+        is_harmless=is_harmless,
         stack=context.stack,
         source=read_excerpt(logdir, context.source, run_id=run_id),
         values=read_values(logdir, event_index, run_id=run_id, at=values_at, num_rows=num_rows),
