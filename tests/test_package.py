@@ -237,21 +237,46 @@ def test_the_license_of_nanobind_is_that_of_the_installed_one() -> None:
     assert (ROOT / "licenses" / "nanobind.txt").read_text() == installed.read_text()
 
 
-def test_the_description_for_an_index_has_no_relative_links() -> None:
+def load_index_page() -> ModuleType:
     spec = importlib.util.spec_from_file_location("index_page", ROOT / "tools" / "index_page.py")
     assert spec is not None
     assert spec.loader is not None
     page = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(page)
+    return page
+
+
+def test_the_description_for_an_index_has_no_relative_links() -> None:
+    page = load_index_page()
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     links = re.compile(r"\]\(([^)]*)\)|src(?:set)?=\"([^\"]*)\"")
-    found = [link or image for link, image in links.findall(page.index_page(readme, "https://example.org/a/b"))]
-    assert "https://example.org/a/b/blob/HEAD/docs/guide.md" in found
-    assert "https://example.org/a/b/raw/HEAD/docs/images/overview-light.png" in found
-    assert [link for link in found if not link.startswith("https://")] == []
+    targets = [link or image for link, image in links.findall(page.index_page(readme, "https://example.org/a/b"))]
+    assert "https://example.org/a/b/blob/HEAD/docs/guide.md" in targets
+    assert "https://example.org/a/b/raw/HEAD/docs/images/overview-light.png" in targets
+    assert [target for target in targets if not target.startswith("https://")] == []
     without_address = page.index_page(readme, None)
     assert links.findall(without_address) == []
     assert "The guide follows this bug" in without_address
+
+
+def test_only_a_build_on_github_knows_the_links_of_the_project(monkeypatch: pytest.MonkeyPatch) -> None:
+    page = load_index_page()
+    variables = {"GITHUB_SERVER_URL": "https://example.org", "GITHUB_REPOSITORY": "a/b"}
+    for name in variables:
+        monkeypatch.delenv(name, raising=False)
+    assert page.dynamic_metadata({}, {})["urls"] == {}
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    metadata = page.dynamic_metadata({}, {})
+    assert metadata["urls"]["Source"] == "https://example.org/a/b"
+    assert "https://example.org/a/b/blob/HEAD/docs/guide.md" in metadata["readme"]["text"]
+    for label, address in metadata["urls"].items():
+        assert len(label) <= 32  # the limit of the core metadata
+        head, is_file, path = address.partition("/blob/HEAD/")
+        assert not is_file or (head == "https://example.org/a/b" and (ROOT / path).is_file())
+    # The wheels are built in containers, which see only these variables of the machine.
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert set(project["tool"]["cibuildwheel"]["environment-pass"]) == set(variables)
 
 
 def test_the_command_for_missing_packages_names_the_packages_of_the_extra() -> None:
