@@ -56,6 +56,19 @@ def test_the_matrix_tests_exactly_the_lower_bounds() -> None:
     assert f"pyarrow=={pyarrow.strip()}".startswith(next(each for each in lowest if each.startswith("pyarrow")))
 
 
+def test_the_matrix_can_collect_the_viewers_tests_without_playwright() -> None:
+    matrix = load_matrix()
+    assert "playwright" not in matrix.TEST_REQUIREMENTS
+    code = f"""
+import sys
+sys.modules["playwright"] = None
+sys.path.insert(0, {str(ROOT)!r})
+import tests.viewer.conftest
+print(tests.viewer.conftest.__file__)
+"""
+    assert python(code).strip() == str(ROOT / "tests" / "viewer" / "conftest.py")
+
+
 def test_supported_versions_are_the_same_everywhere() -> None:
     matrix = load_matrix()
     versions = sorted(matrix.COMBINATIONS, key=lambda version: int(version.partition(".")[2]))
