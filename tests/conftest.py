@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import shutil
@@ -16,6 +17,13 @@ from tfdbg_arrow.writer.memory import MemoryShares
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
+
+with contextlib.suppress(ModuleNotFoundError):  # the environment of tests/readers does not have Hypothesis
+    from hypothesis import HealthCheck, settings
+
+    # No test asserts a duration: how long an example takes depends on what else the machine does.
+    settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("untimed")
 
 # Every recording syncs about fifty files to disk. In hundreds of tests, that takes a large part of the time.
 _MEMORY = "/dev/shm"

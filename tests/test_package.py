@@ -56,6 +56,19 @@ def test_the_matrix_tests_exactly_the_lower_bounds() -> None:
     assert f"pyarrow=={pyarrow.strip()}".startswith(next(each for each in lowest if each.startswith("pyarrow")))
 
 
+def test_the_matrix_can_collect_the_viewers_tests_without_playwright() -> None:
+    matrix = load_matrix()
+    assert "playwright" not in matrix.TEST_REQUIREMENTS
+    code = f"""
+import sys
+sys.modules["playwright"] = None
+sys.path.insert(0, {str(ROOT)!r})
+import tests.viewer.conftest
+print(tests.viewer.conftest.__file__)
+"""
+    assert python(code).strip() == str(ROOT / "tests" / "viewer" / "conftest.py")
+
+
 def test_supported_versions_are_the_same_everywhere() -> None:
     matrix = load_matrix()
     versions = sorted(matrix.COMBINATIONS, key=lambda version: int(version.partition(".")[2]))
@@ -237,21 +250,46 @@ def test_the_license_of_nanobind_is_that_of_the_installed_one() -> None:
     assert (ROOT / "licenses" / "nanobind.txt").read_text() == installed.read_text()
 
 
-def test_the_description_for_an_index_has_no_relative_links() -> None:
+def load_index_page() -> ModuleType:
     spec = importlib.util.spec_from_file_location("index_page", ROOT / "tools" / "index_page.py")
     assert spec is not None
     assert spec.loader is not None
     page = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(page)
+    return page
+
+
+def test_the_description_for_an_index_has_no_relative_links() -> None:
+    page = load_index_page()
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     links = re.compile(r"\]\(([^)]*)\)|src(?:set)?=\"([^\"]*)\"")
-    found = [link or image for link, image in links.findall(page.index_page(readme, "https://example.org/a/b"))]
-    assert "https://example.org/a/b/blob/HEAD/docs/guide.md" in found
-    assert "https://example.org/a/b/raw/HEAD/docs/images/overview-light.png" in found
-    assert [link for link in found if not link.startswith("https://")] == []
+    targets = [link or image for link, image in links.findall(page.index_page(readme, "https://example.org/a/b"))]
+    assert "https://example.org/a/b/blob/HEAD/docs/guide.md" in targets
+    assert "https://example.org/a/b/raw/HEAD/docs/images/overview-light.png" in targets
+    assert [target for target in targets if not target.startswith("https://")] == []
     without_address = page.index_page(readme, None)
     assert links.findall(without_address) == []
     assert "The guide follows this bug" in without_address
+
+
+def test_only_a_build_on_github_knows_the_links_of_the_project(monkeypatch: pytest.MonkeyPatch) -> None:
+    page = load_index_page()
+    variables = {"GITHUB_SERVER_URL": "https://example.org", "GITHUB_REPOSITORY": "a/b"}
+    for name in variables:
+        monkeypatch.delenv(name, raising=False)
+    assert page.dynamic_metadata({}, {})["urls"] == {}
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    metadata = page.dynamic_metadata({}, {})
+    assert metadata["urls"]["Source"] == "https://example.org/a/b"
+    assert "https://example.org/a/b/blob/HEAD/docs/guide.md" in metadata["readme"]["text"]
+    for label, address in metadata["urls"].items():
+        assert len(label) <= 32  # the limit of the core metadata
+        head, is_file, path = address.partition("/blob/HEAD/")
+        assert not is_file or (head == "https://example.org/a/b" and (ROOT / path).is_file())
+    # The wheels are built in containers, which see only these variables of the machine.
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert set(project["tool"]["cibuildwheel"]["environment-pass"]) == set(variables)
 
 
 def test_the_command_for_missing_packages_names_the_packages_of_the_extra() -> None:
