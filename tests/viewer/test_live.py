@@ -79,3 +79,13 @@ def test_a_click_is_not_lost_while_new_data_arrives(page: Page, served: Served, 
     page.wait_for_timeout(500)  # enough time to replace the content
     page.mouse.up()
     page.wait_for_url("**/diff?**")
+
+
+def test_a_page_asks_again_for_the_rest_of_its_content_after_a_failure(page: Page, served: Served) -> None:
+    page.goto(f"{served.url}/runs?token={TOKEN}")
+    page.route("**/runs", lambda route: route.fulfill(status=204), times=1)
+    page.evaluate(
+        "document.getElementById('main').insertAdjacentHTML('beforeend', '<p data-pending>Reading …</p>');"
+        "document.dispatchEvent(new Event('content-changed'))"
+    )
+    expect(page.locator("[data-pending]")).to_have_count(0, timeout=30_000)

@@ -178,7 +178,7 @@ def test_names_culprits_and_last_losses_of_runs(tmp_path: Path) -> None:
         menu = text.partition('name="run" data-submit>')[2].partition("</select>")[0]
         assert "baseline · " in menu
         assert "newest · train.py · " in menu
-        assert " · bad from step 1<" in menu
+        assert " · bad values from step 1<" in menu
         assert 'title="run-1"' in menu
         assert "lr=0.1" in text
         assert "as in July" in text
@@ -219,7 +219,7 @@ def test_labels_of_runs_differ() -> None:
         f"worker:1 · {time} · bad",
         f"train.py · {time} · r2",
         f"train.py · {time} · r3",
-        f"my.training · {time} · bad from step 1,211",
+        f"my.training · {time} · bad values from step 1,211",
         f"newest · {'x' * 59}… · {time}",
     ]
 

@@ -147,7 +147,7 @@ def program_name(command_line: str | None) -> str | None:
 
 
 def run_labels(runs: Sequence[Run], *, bad_steps: Mapping[str, int | None]) -> dict[str, str]:
-    """Returns a label for each run, by run ID, such as `newest · train.py · 01:08 · bad from step 211`.
+    """Returns a label for each run, by run ID, such as `newest · train.py · 01:08 · bad values from step 211`.
 
     All labels differ: labels that would be equal include the IDs of the runs.
 
@@ -164,7 +164,7 @@ def run_labels(runs: Sequence[Run], *, bad_steps: Mapping[str, int | None]) -> d
         facts.append(time[11:16] if time[:10] == newest[:10] else time[:16])
         if run.run_id in bad_steps:
             step = bad_steps[run.run_id]
-            facts.append("bad" if step is None else f"bad from step {step:,}")
+            facts.append("bad values" if step is None else f"bad values from step {step:,}")
         labels[run.run_id] = " · ".join(facts)
     numbers = Counter(labels.values())
     return {run_id: label if numbers[label] == 1 else f"{label} · {run_id}" for run_id, label in labels.items()}

@@ -104,7 +104,8 @@ def read_model(logdir: Logdir, parameters: Parameters) -> ModelPage:
 def _worst(health: LayerHealth, measure: Measure) -> tuple[WorstRow, ...]:
     """Returns the innermost rows that went bad: first those on the way of the bad value, then by column.
 
-    If no row went bad, returns the innermost rows that changed most; empty if the measure is 0 in all rows.
+    If no row went bad, returns the innermost rows that changed most, the layers first; empty if the measure is 0 in all
+    rows.
     """
     worst_rows = []
     numbers = mark_numbers(health)
@@ -128,6 +129,7 @@ def _worst(health: LayerHealth, measure: Measure) -> tuple[WorstRow, ...]:
         key=lambda row: (
             math.inf if row.number is None else row.number,
             far if row.first_bad_column is None else row.first_bad_column,
+            row.first_bad_column is None and health.rows[row.row].kind == "role",  # counters grow in every run
             -_change(row),
         )
     )

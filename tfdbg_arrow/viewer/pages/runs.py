@@ -143,7 +143,8 @@ def read_runs(logdir: Logdir, parameters: Parameters) -> RunsPage:
         num_runs=len(summaries),
         num_bad=len(bad),
         rows=tuple(
-            RunRow(summary=one, is_first_bad=bool(bad) and one is bad[0], verdict=_verdict(one, bad)) for one in window
+            RunRow(summary=one, is_first_bad=bool(bad) and one is bad[0], verdict=_verdict(one, bad, len(summaries)))
+            for one in window
         ),
         strips=strips,
         compared=_compared(summaries, bad),
@@ -197,11 +198,13 @@ def _headline(bad: tuple[RunSummary, ...], num_runs: int, *, is_newest_clean: bo
     return f"{name} went bad first{'' if step is None else f', in step {step:,}'}; {count}."
 
 
-def _verdict(summary: RunSummary, bad: tuple[RunSummary, ...]) -> str:
+def _verdict(summary: RunSummary, bad: tuple[RunSummary, ...], num_runs: int) -> str:
     if not summary.num_bad:
         return "not bad" if summary.run.measures_health else "not measured"
     if summary is bad[0]:
-        return "went bad first" if len(bad) > 1 else "the only bad run"
+        if len(bad) > 1:
+            return "went bad first"
+        return "the only bad run" if num_runs > 1 else "bad"
     steps = (summary.first_bad_step, bad[0].first_bad_step)
     if steps[0] is not None and steps[1] is not None and steps[0] > steps[1]:
         later = steps[0] - steps[1]
@@ -264,7 +267,7 @@ def _without_harmless(page: RunsPage) -> RunsPage:
         replace(
             row,
             is_first_bad=bool(bad) and row.summary is bad[0],
-            verdict=_NO_HARM if row.summary.run.run_id in harmless else _verdict(row.summary, bad),
+            verdict=_NO_HARM if row.summary.run.run_id in harmless else _verdict(row.summary, bad, page.num_runs),
         )
         for row in page.rows
     ]

@@ -67,6 +67,7 @@
     document.dispatchEvent(new Event("content-changed"));
   };
 
+  // Returns whether the server answered with the page.
   const update = async () => {
     const started = performance.now();
     const answer = await fetch(location.href, { redirect: "manual" });
@@ -80,6 +81,7 @@
       take(text);
     }
     pause = Math.max(EVERY_MS, SHARE * (performance.now() - started));
+    return answer.ok;
   };
 
   const look = async () => {
@@ -113,9 +115,9 @@
     }
   });
   // A page that does not have all of its content yet asks for the rest.
-  document.addEventListener("update-content", () => {
-    if (isBusy()) setTimeout(() => document.dispatchEvent(new Event("content-changed")), EVERY_MS);
-    else update().catch(() => show("○ no answer", "The server does not answer; it may have been stopped"));
+  document.addEventListener("update-content", async () => {
+    const isShown = !isBusy() && await update().catch(() => show("○ no answer", "The server does not answer; it may have been stopped"));
+    if (!isShown) setTimeout(() => document.dispatchEvent(new Event("content-changed")), EVERY_MS);
   });
   document.addEventListener("DOMContentLoaded", () => setTimeout(loop, EVERY_MS));
 })();
