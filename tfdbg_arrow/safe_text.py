@@ -14,7 +14,7 @@ import math
 import sys
 import unicodedata
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 
@@ -87,6 +87,17 @@ def _escaped_width(line: str, width: int) -> int:
 def number_of(count: int | None, noun: str, plural: str | None = None) -> str:
     """Returns a number and a noun, such as `1 zero` or `2,000 zeros`. None counts as 0."""
     return f"{count or 0:,} {noun if count == 1 else plural or noun + 's'}"
+
+
+def shortened(text: str, max_length: int) -> str:
+    """Returns a text of at most `max_length` characters. A longer text loses its end, and an ellipsis shows this."""
+    return text if len(text) <= max_length else f"{text[: max_length - 1]}…"
+
+
+def some_of(names: Sequence[str], max_names: int) -> str:
+    """Returns the first names, separated by commas, and how many more there are."""
+    num_others = len(names) - max_names
+    return ", ".join(names[:max_names]) + (f" and {num_others:,} more" if num_others > 0 else "")
 
 
 def time_text(wall_time_ns: int) -> str:

@@ -21,7 +21,7 @@ from ..query.test_asked_runs import run_of
 
 NEWS = (
     '<b class="is-good">Clean.</b> This is the newest of 2 runs. '
-    "The other run recorded bad values: train.py · 22:13 · bad."
+    "The other run recorded bad values: train.py · 22:13 · bad values."
 )
 
 

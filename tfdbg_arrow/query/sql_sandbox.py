@@ -23,7 +23,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from tfdbg_arrow.errors import QueryError, TfdbgArrowError
+from tfdbg_arrow.errors import QueryError, TfdbgArrowError, TimeLimitError
 from tfdbg_arrow.query.engine import sql_literal
 from tfdbg_arrow.query.exports.flat_files import rows_as_csv
 from tfdbg_arrow.query.logdir.live_views import mentioned_tables
@@ -164,7 +164,7 @@ class Sandbox:
                     env={**os.environ, "TMPDIR": scratch, "ARROW_DEFAULT_MEMORY_POOL": "system"},
                 )
             except subprocess.TimeoutExpired:
-                return {"error": f"the query took longer than {self._timeout_s:g} seconds and was stopped."}
+                return {"error": _too_long(self._timeout_s)}
         try:
             answer: Mapping[str, Any] = json.loads(done.stdout)
         except ValueError:
@@ -196,23 +196,17 @@ def _answer(request: Mapping[str, Any]) -> Mapping[str, Any]:
         parts = _parts(logdir)
         _limit_memory(logdir, memory_limit=request["memory_limit"])
         _bound_process(request["timeout_s"], memory=request["memory_limit"] + _ADDRESS_SPACE)
-        late = threading.Timer(request["timeout_s"], logdir.interrupt)
-        late.daemon = True
-        late.start()
         try:
-            logdir.prepare(query)
-            parts = _lock(logdir)
-            return logdir.stream(query, lambda rows: _first(rows, request), batch_rows=_BATCH_ROWS)
+            with logdir.within(request["timeout_s"]):
+                logdir.prepare(query)
+                parts = _lock(logdir)
+                return logdir.stream(query, lambda rows: _first(rows, request), batch_rows=_BATCH_ROWS)
+        except TimeLimitError:
+            return {"error": _too_long(request["timeout_s"])}
         except QueryError as error:
-            if not late.is_alive():
-                raise QueryError(
-                    f"the query took longer than {request['timeout_s']:g} seconds and was stopped."
-                ) from error
             if _parts(logdir) != parts:  # compaction replaced parts; DuckDB must not open the new parts
                 return {"error": str(error), "is_stale": True}
             raise
-        finally:
-            late.cancel()
 
 
 def _check_is_select(query: str) -> None:
@@ -283,6 +277,10 @@ def _first(rows: pa.RecordBatchReader, request: Mapping[str, Any]) -> Mapping[st
     answer = {"columns": columns, "rows": to_json(first_rows), "is_cut": is_cut}
     size = len(json.dumps(answer, allow_nan=False))
     return answer if size <= _MAX_TEXT else {"error": _too_much(size)}
+
+
+def _too_long(timeout_s: float) -> str:
+    return f"the query took longer than {timeout_s:g} seconds and was stopped."
 
 
 def _too_much(size: int) -> str:

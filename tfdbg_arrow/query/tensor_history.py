@@ -85,13 +85,9 @@ def history(
         QueryError: The pattern is not a valid regular expression, or a number is below 0.
         BrokenPartError: A part cannot be read.
     """
-    try:
-        re.compile(pattern)
-    except re.error as error:
-        raise QueryError(f"the pattern {pattern!r} is not a valid regular expression: {error}.") from error
+    selected, patterns = pattern_condition(pattern)
     if limit < 0 or num_values < 0:
         raise QueryError(f"limit is {limit} and num_values is {num_values}; expected 0 or more.")
-    whole = rf"\A(?:{pattern})\z"  # regexp_extract returns the whole name, or an empty text if the name does not match
     first, end = steps
     with asking(logdir, run_id) as (open_, asked):
         condition, run_ids = asked.condition("h.run_id")
@@ -99,12 +95,10 @@ def history(
         rows = open_.rows(
             f"SELECT {columns}, g.graph_name FROM tensor_health AS h "
             "LEFT JOIN graph AS g ON g.run_id = h.run_id AND g.graph_id = h.graph_id "
-            "WHERE (regexp_extract(h.op_name, ?, 0) <> '' OR regexp_extract(h.op_type, ?, 0) <> '' "
-            "OR regexp_extract(h.op_name || ':' || CAST(h.output_slot AS VARCHAR(20)), ?, 0) <> '') "
-            f"AND {condition} AND h.event_index > ? "
+            f"WHERE {selected} AND {condition} AND h.event_index > ? "
             "AND (h.step >= ? OR ? IS NULL) AND (h.step < ? OR ? IS NULL) "
             "ORDER BY h.run_id, h.event_index LIMIT ?",
-            [*[whole] * 3, *run_ids, after, first, first, end, end, min(limit + 1, MAX_ROWS)],
+            [*patterns, *run_ids, after, first, first, end, end, min(limit + 1, MAX_ROWS)],
         )
         is_cut, rows = len(rows) > limit, rows[:limit]
         values_of_event = _read_values(open_, rows, num_values) if num_values and rows else {}
@@ -116,6 +110,27 @@ def history(
         values = values_of_event.get((facts["run_id"], facts["event_index"]))
         history_rows.append(HistoryRow(graph_name=row[-1], values=values, **facts))
     return history_rows
+
+
+def pattern_condition(pattern: str) -> tuple[str, list[object]]:
+    """Returns the SQL condition on tensor_health AS h that selects tensors by name or op type, and its parameters.
+
+    Args:
+        pattern: A regular expression that must match the whole `op_name`, `op_name:slot` or op type.
+
+    Raises:
+        QueryError: The pattern is not a valid regular expression.
+    """
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise QueryError(f"the pattern {pattern!r} is not a valid regular expression: {error}.") from error
+    whole = rf"\A(?:{pattern})\z"  # the match is then the whole name, which is never empty
+    condition = (
+        "(regexp_extract(h.op_name, ?, 0) <> '' OR regexp_extract(h.op_type, ?, 0) <> '' "
+        "OR regexp_extract(h.op_name || ':' || CAST(h.output_slot AS VARCHAR(20)), ?, 0) <> '')"
+    )
+    return condition, [whole] * 3
 
 
 def _read_values(

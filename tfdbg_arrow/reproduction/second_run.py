@@ -16,7 +16,7 @@ from tfdbg_arrow.errors import LogdirError, ReproError, TfdbgArrowError
 from tfdbg_arrow.query import AboutRuns, Diff, Forward, Logdir, NonFinite, Producer, open_logdir
 from tfdbg_arrow.query import diff as compare
 from tfdbg_arrow.query.asked_runs import ALL_RUNS
-from tfdbg_arrow.safe_text import parse_json
+from tfdbg_arrow.query.info import parse_settings
 
 _POLL_S = 1.0
 """Seconds between two queries of the growing logdir, which take time from the program."""
@@ -131,8 +131,7 @@ def _options_of(opened: Logdir, first: NonFinite) -> list[str]:
     ((mode, text),) = opened.rows(
         "SELECT tensor_debug_mode, settings FROM run WHERE run_id = $run", {"run": first.run_id}
     )
-    settings = parse_json(text)
-    settings = settings if isinstance(settings, dict) else {}
+    settings = parse_settings(text)
     options = ["--mode", "FULL_HEALTH" if mode == "FULL_TENSOR" else str(mode), "--on-nonfinite", "keep"]
     # Inside XLA, no elements are kept. So functions that the first run recorded inside XLA run without XLA.
     for name, allowed in (("graphs", ("executed", "traced")), ("xla", ("observe", "keep"))):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tfdbg_arrow.errors import LogdirError
-from tfdbg_arrow.safe_text import number_of
+from tfdbg_arrow.safe_text import number_of, some_of
 from tfdbg_arrow.storage.layout import MANIFEST_DIRECTORY, MARKER_NAME, spooled_run_ids
 from tfdbg_arrow.storage.manifest import run_ids
 
@@ -114,10 +114,8 @@ def below_text(below: LogdirsBelow) -> str:
     if not below.logdirs:
         cut = f" ({cut_text(below)})" if below.is_cut else ""
         return f"give the directory that a recording wrote{cut}."
-    named = [f"{logdir.path} ({runs_text(logdir)})" for logdir in below.logdirs[:_MAX_NAMED]]
-    num_others = len(below.logdirs) - len(named)
+    names = some_of([f"{logdir.path} ({runs_text(logdir)})" for logdir in below.logdirs], _MAX_NAMED)
     cut = f" ({cut_text(below)})" if below.is_cut else ""
-    names = ", ".join(named) + (f" and {num_others:,} more" if num_others else "")
     return f"give one of the logdirs below it, newest first: {names}{cut}."
 
 

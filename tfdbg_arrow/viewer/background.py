@@ -20,6 +20,8 @@ _MAX_KEPT = 500
 """Maximum number of answers that are kept."""
 _CLOSE_S = 1.0
 """Seconds that the end of the server waits for the thread."""
+WAIT_S = 0.5
+"""How long a page waits for answers that are computed in the background, in seconds. Most answers are ready by then."""
 _LEAST_S = 0.05
 """With less time left, no computation is started."""
 _Result = TypeVar("_Result")

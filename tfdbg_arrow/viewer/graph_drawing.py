@@ -15,7 +15,7 @@ from tfdbg_arrow.query.display.graph_ops import OpOutput
 from tfdbg_arrow.query.display.graph_runs import GraphRun
 from tfdbg_arrow.query.display.graph_scopes import GRADIENT, ROOT, OpenScope, ScopeGraph, ScopeHealth, ScopeNode
 from tfdbg_arrow.query.display.neighbourhood import MAX_DEPTH, Neighbourhood, OpEdge, OpNode
-from tfdbg_arrow.safe_text import number_of, parse_json, printable
+from tfdbg_arrow.safe_text import number_of, parse_json, printable, shortened, some_of
 from tfdbg_arrow.viewer.charts import bad_pills
 from tfdbg_arrow.viewer.links import Links, Url
 from tfdbg_arrow.viewer.pages.graph import DEFAULT_DEPTH, GraphView
@@ -363,9 +363,7 @@ def _part(call: CalledGraph) -> str:
 def _inputs_text(edge: OpEdge) -> str:
     if edge.is_control:
         return "which waits for it"
-    shown = ", ".join(map(str, edge.input_indexes[:8]))
-    others_text = f" and {len(edge.input_indexes) - 8} more" if len(edge.input_indexes) > 8 else ""
-    return f"input {shown}{others_text}"
+    return f"input {some_of(list(map(str, edge.input_indexes)), 8)}"
 
 
 def _shortened(text: str, most: int = _MAX_LABEL) -> str:
@@ -375,7 +373,7 @@ def _shortened(text: str, most: int = _MAX_LABEL) -> str:
 
 
 def _cut(text: str) -> str:
-    return printable(text if len(text) <= _MAX_TITLE else f"{text[: _MAX_TITLE - 1]}…")
+    return printable(shortened(text, _MAX_TITLE))
 
 
 class GraphLinks:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from markupsafe import Markup
 
 from tfdbg_arrow.query.model_health.answers import LayerDifferences, LayerMap, Measure
-from tfdbg_arrow.safe_text import number_of, printable_line
+from tfdbg_arrow.safe_text import number_of, printable_line, shortened
 from tfdbg_arrow.viewer.colours import BAD, ZERO, colour_class, paint
 from tfdbg_arrow.viewer.map_rows import MapRow, map_rows, mark_numbers
 from tfdbg_arrow.viewer.map_scale import ColourScale, colour_scale, shown_measure
@@ -205,10 +205,9 @@ def map_svg(health: LayerMap) -> Markup:
         parts.append(placed(drawing.axis, x=left, y=16, width=panel, height=16))
     for number, drawn in enumerate(rows):
         top, row = _HEAD + _ROW * number, drawn.row
-        name = row.name if len(row.name) <= _MAX_NAME else row.name[: _MAX_NAME - 1] + "…"
-        folded = "+ " if drawn.inside and not row.is_open else ""
+        name = ("+ " if drawn.inside and not row.is_open else "") + shortened(row.name, _MAX_NAME)
         title = Markup("<title>{}</title>").format(printable_line(row.layer))
-        parts.append(f"<g>{title}{label(folded + name, x=4 + 10 * min(row.depth, 8), y=top + 11)}</g>")
+        parts.append(f"<g>{title}{label(name, x=4 + 10 * min(row.depth, 8), y=top + 11)}</g>")
         parts += [
             placed(strip.cells, x=left, y=top, width=panel, height=_ROW - 1)
             for strip, left in zip(drawn.strips, lefts, strict=True)

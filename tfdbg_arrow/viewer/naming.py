@@ -14,7 +14,7 @@ from tfdbg_arrow.query.present import tensors
 from tfdbg_arrow.query.present.runs import command_words
 from tfdbg_arrow.query.stacks import file_name
 from tfdbg_arrow.query.user_places import CallSite
-from tfdbg_arrow.safe_text import printable
+from tfdbg_arrow.safe_text import printable, shortened
 
 BORDERS = {
     **wording.HOW,
@@ -134,7 +134,7 @@ def _called_text(group: Sequence[CallSite]) -> str:
 def run_title(run: Run) -> str:
     """Returns the title of a run: its name, its worker, its program or its ID, whichever of these is known first."""
     title = run.run_name or run.worker or program_name(run.command_line) or run.run_id
-    return printable(title if len(title) <= _MAX_NAME else f"{title[: _MAX_NAME - 1]}…")
+    return printable(shortened(title, _MAX_NAME))
 
 
 def program_name(command_line: str | None) -> str | None:

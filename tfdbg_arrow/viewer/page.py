@@ -11,6 +11,7 @@ from tfdbg_arrow.errors import BrokenPartError, QueryError, TfdbgArrowError
 from tfdbg_arrow.query import AboutRuns, Logdir, Run
 from tfdbg_arrow.query.asked_runs import ALL_RUNS, asked_runs, find_run, runs_by_first_bad
 from tfdbg_arrow.query.bad_runs import BadRuns
+from tfdbg_arrow.query.display.graph_runs import GraphName
 from tfdbg_arrow.query.display.row_window import Rows, Window, first_of_step
 from tfdbg_arrow.query.display.tensor_window import TensorRow, read_tensor
 from tfdbg_arrow.query.recorded import KINDS
@@ -267,14 +268,6 @@ def needed_tensor(logdir: Logdir, event_index: int, *, run_id: str) -> TensorRow
     return tensor
 
 
-@dataclass(frozen=True, kw_only=True)
-class GraphChoice:
-    """A graph to choose from."""
-
-    graph_id: int
-    graph_name: str
-
-
 _Row = TypeVar("_Row")
 
 
@@ -292,7 +285,7 @@ class RowsPage(Window[_Row]):
     run_id: str | None
     limit: int
     op_types: tuple[str, ...] = ()
-    graphs: tuple[GraphChoice, ...] = ()
+    graphs: tuple[GraphName, ...] = ()
 
 
 def read_window(
@@ -327,13 +320,13 @@ def read_window(
     return window, bad.next(ends[0], is_backwards=True), bad.next(ends[1])
 
 
-def read_graph_choices(logdir: Logdir, run_id: str | None) -> tuple[GraphChoice, ...]:
+def read_graph_choices(logdir: Logdir, run_id: str | None) -> tuple[GraphName, ...]:
     """Returns the graphs of a run, at most MAX_CHOICES."""
     rows = logdir.kept_rows(
         f"SELECT graph_id, graph_name FROM graph WHERE run_id = ? ORDER BY graph_id LIMIT {MAX_CHOICES}",
         [run_id],
     )
-    return tuple(GraphChoice(graph_id=graph_id, graph_name=name) for graph_id, name in rows)
+    return tuple(GraphName(*row) for row in rows)
 
 
 def read_texts(logdir: Logdir, query: str, *parameters: object) -> tuple[str, ...]:

@@ -105,38 +105,25 @@ def _scan_candidates(
     )
     logdir.rows(f"CREATE OR REPLACE TABLE derived.candidate AS SELECT * FROM ({candidates}) WHERE {condition}", run_ids)
     try:
-        for kinds, batch in _batches(logdir):
-            chosen = [rule for rule in rules if rule.kind in kinds]
+        for batch in _batches(logdir):
             with logdir.of_runs(batch) as runs:
-                runs.replace("tensor_health", _wanted(runs, chosen, batch))
-                for rule in chosen:
+                runs.replace("tensor_health", _wanted(runs, rules, batch))
+                for rule in rules:
                     given, findings = parameters.get(rule.kind, {}), by_rule[rule.kind]
                     run_rule(runs, rule, given, findings, limit=limit, condition=_is_candidate(rule))
     finally:
         logdir.rows("DROP TABLE IF EXISTS derived.candidate")
 
 
-def _batches(logdir: OpenLogdir) -> list[tuple[tuple[str, ...], list[str]]]:
-    """Returns batches (rules, runs). In the runs of a batch, exactly the rules of that batch have candidates.
-
-    Grouping the runs by rules avoids reading columns that only other rules need.
-    """
+def _batches(logdir: OpenLogdir) -> Iterator[list[str]]:
+    """Yields the runs with candidates in batches, whose candidates have a bounded number of tensors."""
     match = " AND ".join(f"d.{name} IS NOT DISTINCT FROM c.{name}" for name in _KEY)
     sizes = logdir.rows(
-        f"SELECT c.run_id, coalesce(sum(d.num_tensors), 0) FROM (SELECT DISTINCT {', '.join(_KEY)} "
-        f"FROM derived.candidate) AS c LEFT JOIN derived.op_extremes AS d ON {match} GROUP BY c.run_id"
+        "SELECT c.run_id, CAST(coalesce(sum(d.num_tensors), 0) AS BIGINT) "
+        f"FROM (SELECT DISTINCT {', '.join(_KEY)} FROM derived.candidate) AS c "
+        f"LEFT JOIN derived.op_extremes AS d ON {match} GROUP BY c.run_id ORDER BY c.run_id"
     )
-    of_run = {run_id: int(size) for run_id, size in sizes}
-    alike: dict[tuple[str, ...], list[str]] = {}
-    for run_id, kinds in logdir.rows(
-        "SELECT run_id, list(DISTINCT kind ORDER BY kind) FROM derived.candidate GROUP BY run_id ORDER BY run_id"
-    ):
-        alike.setdefault(tuple(kinds), []).append(run_id)
-    return [
-        (kinds, batch)
-        for kinds, run_ids in alike.items()
-        for batch in _bounded({run_id: of_run.get(run_id, 0) for run_id in run_ids}, _MAX_RUNS, _MAX_ROWS)
-    ]
+    return _bounded(dict(sizes), _MAX_RUNS, _MAX_ROWS)
 
 
 def _bounded(size_of: Mapping[str, int], max_runs: int, max_size: int) -> Iterator[list[str]]:

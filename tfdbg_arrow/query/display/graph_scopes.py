@@ -46,7 +46,7 @@ class ScopeHealth:
 
     @property
     def state(self) -> str:
-        """The health as one word of `neighbourhood.STATES`."""
+        """The health as one word, as in `neighbourhood.OpNode`."""
         if self.num_bad:
             return "bad"
         return "healthy" if self.num_measured else "unmeasured" if self.num_tensors else "not recorded"

@@ -19,15 +19,6 @@ MAX_FAN = 24
 """Maximum number of inputs per op. It also limits the consumers."""
 _MAX_EDGES = 4000
 """Maximum number of inputs that are read. Bounds the page if the ops have very many inputs."""
-STATES = ("bad", "healthy", "unmeasured", "absorbed", "not computed", "not recorded", "no output", "unknown")
-"""The health of an op is the health of its worst output.
-
-* `unmeasured`: the op was recorded without health.
-* `absorbed`: TensorFlow's optimizer removed the node of the op.
-* `not computed`: the op has no row although it should be recorded.
-* `not recorded`: the op's dtype or a setting excluded it.
-* `unknown`: the graph refers to the op but does not contain it.
-"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +31,14 @@ class OpNode:
         executed_types: The types of the nodes that ran in place of the op. Empty if TensorFlow's optimizer absorbed the
             op; None if the optimized graph was not recorded.
         level: The distance from the given op: 0 for the op itself, -1 for its inputs, 1 for its consumers, and so on.
-        state: One of STATES.
+        state: The health of the worst output of the op:
+
+            * `bad`, `healthy` or `no output`
+            * `unmeasured`: the op was recorded without health
+            * `absorbed`: TensorFlow's optimizer removed the node of the op
+            * `not computed`: the op has no row although it should be recorded
+            * `not recorded`: the op's dtype or a setting excluded it
+            * `unknown`: the graph refers to the op but does not contain it
         outputs: The outputs of the op, by slot.
         calls: The graphs that the op calls.
         num_inputs: Number of ops that the op takes tensors from or waits for, including ops that are left out.
@@ -293,7 +291,7 @@ def _marks(values: Sequence[object]) -> str:
 
 
 def _state(outputs: Sequence[OpOutput], executed_types: Sequence[str] | None) -> str:
-    """Returns the health of an op, one of STATES, from its outputs and the types of the nodes that ran for it."""
+    """Returns the health of an op, as in OpNode, from its outputs and the types of the nodes that ran for it."""
     healths = [output.health for output in outputs if output.health is not None]
     if any(health.num_bad for health in healths):
         return "bad"

@@ -26,7 +26,7 @@ import numpy as np
 from tfdbg_arrow.errors import MissingDependencyError, install_command
 from tfdbg_arrow.query.info import Run
 from tfdbg_arrow.query.model_health.histograms import Distributions
-from tfdbg_arrow.safe_text import printable
+from tfdbg_arrow.safe_text import printable, shortened
 from tfdbg_arrow.storage.disk import write_whole
 
 _SUFFIX = ".tfdbg_arrow"
@@ -117,8 +117,7 @@ class Tags:
         """
         key = name if key is None else key
         if key not in self._tags:
-            text = printable(name)
-            text = text if len(text) <= _MAX_TAG else f"{text[: _MAX_TAG - 1]}…"
+            text = shortened(printable(name), _MAX_TAG)
             tag, number = text, 2
             while tag in self._used:
                 tag, number = f"{text} {number}", number + 1

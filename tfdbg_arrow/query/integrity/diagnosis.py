@@ -11,9 +11,9 @@ from tfdbg_arrow.errors import BrokenPartError, FormatVersionError, LogdirError,
 from tfdbg_arrow.query.displayed import Displayed
 from tfdbg_arrow.query.integrity.damage import damage_told
 from tfdbg_arrow.query.integrity.parts import examined_parts
-from tfdbg_arrow.query.integrity.run_findings import Finding, examine_runs, some_of
+from tfdbg_arrow.query.integrity.run_findings import MAX_NAMED, Finding, examine_runs
 from tfdbg_arrow.query.logdir.open_logdir import OpenLogdir
-from tfdbg_arrow.safe_text import number_of
+from tfdbg_arrow.safe_text import number_of, some_of
 from tfdbg_arrow.schema import TABLES
 from tfdbg_arrow.storage.layout import MANIFEST_DIRECTORY, MARKER_NAME, part_files, run_of_part
 from tfdbg_arrow.storage.location import RemoteLocation, parse_location
@@ -236,7 +236,7 @@ def _broken(run_id: str, wrong: list[str]) -> Finding:
         severity="error",
         run_id=run_id,
         sentence=f"{number_of(len(wrong), 'part')} of the run cannot be trusted, so the run was not examined.",
-        evidence=f"Compared with the manifest: {some_of(wrong)}.",
+        evidence=f"Compared with the manifest: {some_of(wrong, MAX_NAMED)}.",
         advice="Restore these files from the original logdir, or read the rest with --skip-broken.",
     )
 
@@ -257,7 +257,7 @@ def _unlisted(logdir: Path) -> list[Finding]:
 
 def _unlisted_parts(run_id: str, paths: list[str], runs: Collection[str]) -> Finding:
     """Returns the finding about parts of a run; `runs` are the runs that have a manifest."""
-    evidence = f"No manifest names {some_of(paths)}."
+    evidence = f"No manifest names {some_of(paths, MAX_NAMED)}."
     if run_id not in runs:
         return Finding(
             kind="missing_manifest",

@@ -15,12 +15,12 @@ from tfdbg_arrow.query.capture_stats import STAT_KINDS, CaptureStat
 from tfdbg_arrow.query.coverage import Coverage, coverage
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.info import MODES_WITHOUT_HEALTH, parse_settings
-from tfdbg_arrow.safe_text import number_of
+from tfdbg_arrow.safe_text import number_of, some_of
 from tfdbg_arrow.storage.layout import SPOOL_DIRECTORY
 
 _FILTERS = frozenset({"op_regex", "tensor_dtypes"})
 _IMPORTED = "debugger_v2"
-_MAX_NAMED = 3
+MAX_NAMED = 3
 """Maximum number of names in a finding, which is one sentence. The sentence counts the others."""
 
 
@@ -301,13 +301,7 @@ def _of_stats(say: _Say, stats: list[CaptureStat]) -> Iterator[Finding]:
         yield say(
             name if name in STAT_KINDS else "noted",
             "info" if first.is_asked else "warning",
-            f"{some_of(subjects)} {first.kind.words}: {reason}",
+            f"{some_of(subjects, MAX_NAMED)} {first.kind.words}: {reason}",
             f"The table capture_stat (stat {name}{number}).",
             first.advice,
         )
-
-
-def some_of(names: list[str]) -> str:
-    """Returns the first names, and how many more there are."""
-    ending = f" and {len(names) - _MAX_NAMED:,} more" if len(names) > _MAX_NAMED else ""
-    return ", ".join(names[:_MAX_NAMED]) + ending

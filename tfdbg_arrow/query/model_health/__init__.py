@@ -32,7 +32,7 @@ from tfdbg_arrow.query.model_health.reading import MAX_COLUMNS, Recorded, read_o
 from tfdbg_arrow.query.model_health.sentences import bad_sentence, healthy_sentence, missing_loss_sentence
 from tfdbg_arrow.query.model_health.series import KERAS_LOGS, MAX_LABELS, read_loss, read_saturated, read_series
 from tfdbg_arrow.query.model_health.sums import Sums, numbers, root, share
-from tfdbg_arrow.safe_text import number_of, printable
+from tfdbg_arrow.safe_text import number_of, printable, shortened
 
 _CURVES = {
     "loss": ("Loss", "signed"),
@@ -319,7 +319,7 @@ def _curve(name: str, values: tuple[float | None, ...], source: str) -> Curve:
 
 def _label_title(label: str) -> str:
     text = f"{label.removeprefix(KERAS_LOGS)} in Keras's logs" if label.startswith(KERAS_LOGS) else label
-    return printable(text if len(text) <= _MAX_TITLE else f"{text[: _MAX_TITLE - 1]}…")
+    return printable(shortened(text, _MAX_TITLE))
 
 
 def _has_any(values: Iterable[float | None]) -> bool:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import difflib
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +26,7 @@ from tfdbg_arrow.query.model_health.cells import row_condition
 from tfdbg_arrow.query.model_health.columns import Axis, Selection, read_axis, read_columns
 from tfdbg_arrow.query.model_health.origin import choose_run
 from tfdbg_arrow.query.model_health.reading import MAX_COLUMNS, check_max_columns
+from tfdbg_arrow.query.tensor_history import pattern_condition
 
 MAX_BUCKETS = 300
 """Default of the maximum number of buckets. The finite float32 numbers need 277 buckets."""
@@ -131,32 +131,22 @@ def distributions(
     """
     if side not in (None, "forward", "gradient") or (side is not None and layer is None):
         raise QueryError(f"side is {side!r} and layer is {layer!r}; expected `forward` or `gradient`, of a layer.")
+    conditions, parameters = ["h.run_id = ?"], list[object]()
     if pattern is not None:
-        try:
-            re.compile(pattern)
-        except re.error as error:
-            raise QueryError(f"the pattern {pattern!r} is not a valid regular expression: {error}.") from error
+        condition, parameters = pattern_condition(pattern)
+        conditions.append(condition)
     with opened(logdir) as open_:
         run_ids = asked_runs(open_, run_id).run_ids
         run = run_ids[0] if len(run_ids) == 1 else choose_run(open_, run_id)[0]
         if run is None:
             return None
-        conditions = ["h.run_id = ?"]
-        parameters: list[object] = [run]
-        if pattern is not None:
-            whole = rf"\A(?:{pattern})\z"  # the match is then the whole name, which is never empty
-            conditions.append(
-                "(regexp_extract(h.op_name, ?, 0) <> '' OR regexp_extract(h.op_type, ?, 0) <> '' "
-                "OR regexp_extract(h.op_name || ':' || CAST(h.output_slot AS VARCHAR(20)), ?, 0) <> '')"
-            )
-            parameters += [whole] * 3
         if layer is not None:
             condition, of_layer = row_condition(layer, side, run_id=run)
             conditions.append(condition)
             parameters += of_layer
         answer = read_distributions(
             open_.of_run(run),
-            (" AND ".join(conditions), parameters),
+            (" AND ".join(conditions), [run, *parameters]),
             run_id=run,
             positions=positions,
             max_columns=max_columns,

@@ -10,6 +10,7 @@ from tfdbg_arrow.query.displayed import CUT_TEXT, Rows
 from tfdbg_arrow.query.present import findings, html, logdirs, models, runs, tensors
 from tfdbg_arrow.query.present.blocks import Block, Line, Table
 from tfdbg_arrow.query.present.text import line_text
+from tfdbg_arrow.safe_text import shortened
 
 _MAX_TEXT = 200
 """Maximum number of characters of an answer in one line."""
@@ -36,8 +37,8 @@ def rows_html(rows: Rows[Any]) -> str:
 
 def line_of(answer: object) -> str:
     """Returns an answer in one line of at most 200 characters."""
-    text = " ".join(": ".join(line_text(line).strip() for line in _first_lines(answer)).split())
-    return text if len(text) <= _MAX_TEXT else text[: _MAX_TEXT - 1] + "…"
+    text = ": ".join(line_text(line).strip() for line in _first_lines(answer))
+    return shortened(" ".join(text.split()), _MAX_TEXT)
 
 
 def _first_lines(answer: object) -> list[Line]:

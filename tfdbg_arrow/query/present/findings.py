@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from tfdbg_arrow.query import wording
 from tfdbg_arrow.query.present.blocks import SEVERITY_STYLES, Blocks, Heading, Line, Table
 from tfdbg_arrow.query.present.tensors import code_line
-from tfdbg_arrow.safe_text import number_of
+from tfdbg_arrow.safe_text import number_of, some_of
 
 if TYPE_CHECKING:
     from tfdbg_arrow.query.alert_rules.answer import Alert, AlertFinding, Alerts, RuleSummary
@@ -191,9 +191,7 @@ def _unobserved_text(group: UnobservedOps) -> str:
 
 def _ops_text(group: UnobservedOps) -> str:
     """Returns the first ops of a group, and the number of the remaining ops."""
-    names = [f"{op.op_name} ({op.op_type})" for op in group.ops[:_MAX_OPS]]
-    num_others = len(group.ops) - len(names)
-    return ", ".join(names) + (f" and {num_others:,} more" if num_others else "")
+    return some_of([f"{op.op_name} ({op.op_type})" for op in group.ops], _MAX_OPS)
 
 
 def _changed_text(changed: ChangedOps) -> str:

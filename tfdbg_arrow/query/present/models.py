@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tfdbg_arrow.query import wording
 from tfdbg_arrow.query.present.blocks import Blocks, Drawing, Heading, Line, Span, Style, Table
-from tfdbg_arrow.safe_text import number_of
+from tfdbg_arrow.safe_text import number_of, some_of
 
 if TYPE_CHECKING:
     from tfdbg_arrow.query.model_health.answers import Curve, LayerDifferences, LayerHealth, LayerMap, TrainingCurves
@@ -66,9 +66,8 @@ def parted_layers(answer: LayerDifferences) -> Blocks:
     yield from _drawing("map_drawing", "map_svg", answer, *table)
     for side, only in (("A", answer.only_a), ("B", answer.only_b)):
         if only:
-            texts = ", ".join(f"{row.layer} ({row.side})" for row in only[:_MAX_ONLY])
-            others_text = f" and {len(only) - _MAX_ONLY:,} more" if len(only) > _MAX_ONLY else ""
-            yield Line((f"Only {side} has {texts}{others_text}.", "warning"))
+            layers = some_of([f"{row.layer} ({row.side})" for row in only], _MAX_ONLY)
+            yield Line((f"Only {side} has {layers}.", "warning"))
 
 
 def training_curves(answer: TrainingCurves) -> Blocks:

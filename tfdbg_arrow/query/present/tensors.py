@@ -9,7 +9,7 @@ from tfdbg_arrow.query import wording
 from tfdbg_arrow.query.headline import executed_code, is_of_library
 from tfdbg_arrow.query.present.blocks import Blocks, Code, Facts, Heading, Line, Span
 from tfdbg_arrow.query.stacks import short_place
-from tfdbg_arrow.safe_text import number_of, printable_line
+from tfdbg_arrow.safe_text import number_of, printable_line, some_of
 
 if TYPE_CHECKING:
     from tfdbg_arrow.query.explanation import Explanation, Growth, Reasons
@@ -202,9 +202,9 @@ def spread(answer: Spread, start: NonFinite | None = None, *, full: bool = True)
     computed = number_of(number, "tensor was computed", "tensors were computed")
     text = f"{computed} from it{created} and {'is' if number == 1 else 'are'} bad"
     if answer.returned_by:
-        text += f"; returned to eager code by {_some(answer.returned_by)}"
+        text += f"; returned to eager code by {some_of(answer.returned_by, _NUM_NAMES)}"
     if answer.variables:
-        text += f"; written to variables {_some([f'#{variable}' for variable in answer.variables])}"
+        text += f"; written to variables {some_of(_numbers(answer.variables), _NUM_NAMES)}"
     yield Line((f"{text}.", "bold"))
     yield from _effect(answer)
     yield Line()
@@ -339,14 +339,13 @@ def _in_tree_order(hops: Sequence[_AnyHop], parents: Iterable[int | None]) -> It
 
 def _reach(hop: SpreadHop) -> str | None:
     """Returns the functions that returned a tensor, and the variables that hold it; None if it stayed in its graph."""
-    returned = [f"returned by {_some(hop.returned_by)}"] if hop.returned_by else []
-    written = [f"written to variable {_some([f'#{variable}' for variable in hop.variables])}"] if hop.variables else []
+    returned = [f"returned by {some_of(hop.returned_by, _NUM_NAMES)}"] if hop.returned_by else []
+    written = [f"written to variable {some_of(_numbers(hop.variables), _NUM_NAMES)}"] if hop.variables else []
     return "; ".join(returned + written) or None
 
 
-def _some(names: Sequence[str]) -> str:
-    num_others = len(names) - _NUM_NAMES
-    return ", ".join(names[:_NUM_NAMES]) + (f" and {num_others:,} more" if num_others > 0 else "")
+def _numbers(variables: Sequence[int]) -> list[str]:
+    return [f"#{variable}" for variable in variables]
 
 
 def _cut(answer: Provenance | Spread) -> Iterator[Line]:

@@ -173,9 +173,7 @@ _READS = types_with(Trait.READS | Trait.READS_PART | Trait.HOLDS_REFERENCE)
 class Pair:
     """A row of the table `compared`; see `compare`."""
 
-    event_a: int
     event_b: int
-    op_id: int | None
     kind: str | None
     difference: float | None
     scale: float | None
@@ -327,13 +325,13 @@ class Roots:
         if not missing:
             return
         rows = self._work.rows(
-            "SELECT c.event_a, c.event_b, c.op_id, c.kind, c.difference, c.scale, c.slack, c.rtol, c.relative, "
+            "SELECT c.event_a, c.event_b, c.kind, c.difference, c.scale, c.slack, c.rtol, c.relative, "
             "c.excess, k.event_a IS NOT NULL FROM compared AS c LEFT JOIN candidate AS k ON k.event_a = c.event_a "
             "WHERE c.event_a IN (SELECT unnest(?))",
             [missing],
         )
         self._pairs.update(dict.fromkeys(missing))
-        self._pairs.update((row[0], Pair(*row)) for row in rows)
+        self._pairs.update((event_a, Pair(*facts)) for event_a, *facts in rows)
 
 
 def _ancestors(start: int, above: Mapping[int, tuple[int, ...]]) -> Iterator[int]:

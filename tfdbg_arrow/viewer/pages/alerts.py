@@ -9,15 +9,11 @@ from typing import Any
 
 from tfdbg_arrow.query import Alert, AlertFinding, Logdir, Rule, builtin_rules
 from tfdbg_arrow.query.alert_rules.rules import SEVERITIES
-from tfdbg_arrow.viewer.background import Answers, ReadyAnswers
-from tfdbg_arrow.viewer.page import PageKind, Parameters, chosen_run
+from tfdbg_arrow.viewer.background import WAIT_S, Answers, ReadyAnswers
+from tfdbg_arrow.viewer.page import MAX_LIMIT, PageKind, Parameters, chosen_run
 
 DEFAULT_LIMIT = 50
 """Default maximum number of findings, and of alerts, for each rule."""
-MAX_LIMIT = 1000
-"""Maximum number that an address can ask for. Browsers are slow with longer tables."""
-WAIT_S = 0.5
-"""How long the page waits for rules that run in the background, in seconds."""
 _FIRST = ("nonfinite_origin", "nonfinite")
 """The rules that run first. Readers look for their alerts first, and these rules work in every mode."""
 

@@ -17,7 +17,7 @@ from tfdbg_arrow.query.model_health.differences import LARGEST_DIFFERENCE
 from tfdbg_arrow.query.present.runs import outcome_text
 from tfdbg_arrow.query.run_diff import check_pattern
 from tfdbg_arrow.storage.location import RemoteLocation
-from tfdbg_arrow.viewer.background import Answers, ReadyAnswers
+from tfdbg_arrow.viewer.background import WAIT_S, Answers, ReadyAnswers
 from tfdbg_arrow.viewer.comparison import Compared, Comparison, answer_of, compare_layers, compare_ops
 from tfdbg_arrow.viewer.map_scale import shown_measure
 from tfdbg_arrow.viewer.page import NoSuchPageError, PageKind, Parameters, chosen_run
@@ -27,8 +27,6 @@ from tfdbg_arrow.viewer.source_text import Excerpt
 TIMEOUT_S = 18.0
 """Time limit of the comparisons in seconds. This limit is below the time limit of a page, so that the page can name the
 command."""
-WAIT_S = 0.5
-"""How long the page waits for a comparison that runs in the background, in seconds."""
 _NUM_PARTINGS = 12
 """Maximum number of rows of the table of layers, so that it fits on a screen. A line counts the others."""
 

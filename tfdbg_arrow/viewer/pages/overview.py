@@ -194,7 +194,7 @@ def _before(logdir: Logdir, summaries: Sequence[RunSummary], about: AboutRuns) -
 
 
 def complete_overview(
-    answers: Answers, page: OverviewPage, view: AlertsView, *, wait_s: float | None = None
+    answers: Answers, page: OverviewPage, view: AlertsView, *, wait_s: float = WAIT_S
 ) -> OverviewPage:
     """Returns the page with the alerts and curves that are known.
 
@@ -202,7 +202,7 @@ def complete_overview(
         answers: Computes the alerts and curves.
         page: The page without alerts and curves.
         view: The alerts of the page. Pages with equal views share the answers.
-        wait_s: Maximum time to wait for answers that are computed in the background, in seconds; None means WAIT_S.
+        wait_s: Maximum time to wait for answers that are computed in the background, in seconds.
     """
     wanted: dict[Hashable, Callable[[Logdir], Any]] = {**wanted_rules(view)}
     key = None
@@ -211,7 +211,7 @@ def complete_overview(
         rules = list(wanted.items())
         training = (key, functools.partial(read_training, run_id=page.training.run_id))
         wanted = dict([*rules[:_NUM_FIRST], training, *rules[_NUM_FIRST:]])
-    ready = answers.ready(wanted, wait_s=WAIT_S if wait_s is None else wait_s)
+    ready = answers.ready(wanted, wait_s=wait_s)
     results = rule_results(ready)
     training = ready.answers.get(key, page.training)
     if training is not None:
@@ -283,7 +283,7 @@ def _headline(verdict: str, runs: tuple[RunSummary, ...]) -> str:
 
 
 def _complete(answers: Answers, page: OverviewPage, parameters: Parameters) -> OverviewPage:
-    return complete_overview(answers, page, AlertsView(run_id=parameters.text("run")))
+    return complete_overview(answers, page, AlertsView(run_id=parameters.text("run")), wait_s=WAIT_S)
 
 
 PAGE = PageKind(

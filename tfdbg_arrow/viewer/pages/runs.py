@@ -10,7 +10,7 @@ from tfdbg_arrow.query import Logdir
 from tfdbg_arrow.query.asked_runs import asked_runs
 from tfdbg_arrow.query.model_health import last_loss
 from tfdbg_arrow.safe_text import number_of
-from tfdbg_arrow.viewer.background import Answers
+from tfdbg_arrow.viewer.background import WAIT_S, Answers
 from tfdbg_arrow.viewer.naming import duration_text
 from tfdbg_arrow.viewer.page import PageKind, Parameters
 from tfdbg_arrow.viewer.pages.overview import RunSummary, read_run_summaries
@@ -22,8 +22,6 @@ LIMIT = 100
 """Maximum number of runs on one page. Links lead to the others."""
 _NO_HARM = "no harm"
 """The verdict about a run whose bad tensors did no harm."""
-_WAIT_S = 0.5
-"""How long the page waits for facts that are read in the background, in seconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -229,19 +227,13 @@ def _compared(summaries: tuple[RunSummary, ...], bad: tuple[RunSummary, ...]) ->
     return (healthy or others)[0].run.run_id, last.run.run_id
 
 
-def complete_runs(answers: Answers, page: RunsPage, *, wait_s: float = _WAIT_S) -> RunsPage:
-    """Returns the page with the facts of the runs that are known.
-
-    Args:
-        answers: Reads the facts.
-        page: The page without these facts.
-        wait_s: Maximum time to wait for facts that are read in the background, in seconds.
-    """
+def complete_runs(answers: Answers, page: RunsPage) -> RunsPage:
+    """Returns the page with the facts of the runs that are known. `answers` reads them."""
     run_ids = [row.summary.run.run_id for row in page.rows]
     wanted: dict[Hashable, Callable[[Logdir], RunFacts]] = {
         ("run facts", run_id): functools.partial(read_run_facts, run_id=run_id) for run_id in run_ids
     }
-    ready = answers.ready(wanted, wait_s=wait_s)
+    ready = answers.ready(wanted, wait_s=WAIT_S)
     rows = tuple(replace(row, facts=ready.answers.get(key)) for row, key in zip(page.rows, wanted, strict=True))
     num_pending = len([key for key in ready.pending if key not in ready.answers])
     num_without = sum(row.facts is None for row in rows)
