@@ -388,7 +388,7 @@ def test_a_bad_argument_is_named(tmp_path: Path, which: str) -> None:
     each = ", with one bad element each" if which == "x" else ""  # a label is a sample's only element
     assert texts(tmp_path, program) == [
         ("where", f"2 of the {BATCH} samples of the batch are bad{each}, the first is sample 13"),
-        ("data", f"this is the argument {which} of step"),
+        ("data", f"this is the argument `{which}` of `step`"),
     ]
 
 
@@ -466,7 +466,7 @@ def test_a_tensor_computed_from_a_bad_argument_says_so(tmp_path: Path) -> None:
         program()
     with tfdbg_arrow.open_logdir(tmp_path) as opened:
         (product,) = (found for found in opened.nonfinite() if found.op_type == "MatMul" and found.shape == (20, 1))
-    assert facts_of(product) == [ONE_BAD, ("data", "the argument x of step already has NaN in sample 13")]
+    assert facts_of(product) == [ONE_BAD, ("data", "the argument `x` of `step` already has NaN in sample 13")]
 
 
 def scaled_by_table(table: Any) -> Callable[[Any], Any]:
@@ -575,8 +575,8 @@ def test_rows_of_the_only_argument_are_no_samples(tmp_path: Path) -> None:
     matrix = np.ones((8, 3), "float32")
     matrix[5, 1] = matrix[7, 0] = 0
     assert texts(tmp_path, lambda: function(tf.constant(matrix))) == [
-        ("where", "2 of the 8 rows of the argument x of log lead to bad elements, the first is row 5"),
-        ("data", "the argument x of log itself has no NaN and no infinity"),
+        ("where", "2 of the 8 rows of the argument `x` of `log` lead to bad elements, the first is row 5"),
+        ("data", "the argument `x` of `log` itself has no NaN and no infinity"),
     ]
 
 
@@ -618,10 +618,10 @@ def test_rows_are_followed_through_calls_eager_ops_and_split_tensors(tmp_path: P
 
     found = first(tmp_path, program)
     assert facts_of(found) == [
-        ("where", f"row 13 of the argument images of model, the only one of {BATCH} that leads to bad elements"),
-        ("data", "the argument images of model itself has no NaN and no infinity"),
+        ("where", f"row 13 of the argument `images` of `model`, the only one of {BATCH} that leads to bad elements"),
+        ("data", "the argument `images` of `model` itself has no NaN and no infinity"),
     ]
-    assert found.headline.endswith(" in call 1 of loss: from row 13 of the argument images of model.")
+    assert found.headline.endswith(" in call 1 of loss: from row 13 of the argument `images` of `model`.")
 
 
 def test_the_rows_of_an_argument_do_not_depend_on_earlier_questions(tmp_path: Path) -> None:
@@ -644,7 +644,7 @@ def test_the_rows_of_an_argument_do_not_depend_on_earlier_questions(tmp_path: Pa
     assert found["Mul"] is None
     in_call = found["Exp"]
     assert in_call is not None
-    assert (in_call.whole, in_call.unit, in_call.first) == ("the argument y of <lambda>", "row", 5)
+    assert (in_call.whole, in_call.unit, in_call.first) == ("the argument `y` of `<lambda>`", "row", 5)
 
 
 def test_other_axes_and_several_arguments_are_no_rows_of_an_argument(tmp_path: Path) -> None:
@@ -797,5 +797,5 @@ def test_an_argument_of_integers_shows_that_the_first_axis_is_the_batch(tmp_path
 
     found = first(tmp_path, lambda: step(tf.constant(scales), classes if has_classes else classes[:1]))
     assert found.samples is not None
-    whole = "the batch" if has_classes else "the argument scale of step"
+    whole = "the batch" if has_classes else "the argument `scale` of `step`"
     assert (found.samples.first, found.samples.whole) == (7, whole)

@@ -410,7 +410,7 @@ def test_the_run_of_a_session_is_named(tmp_path: Path) -> None:
     found = tfdbg_arrow.first_nonfinite(tmp_path)
     assert found is not None
     assert found.headline.endswith(
-        "made -Inf in call 3 of Session.run([Log]): from element 1 of the feed of Placeholder."
+        "made -Inf in call 3 of Session.run([Log]): from element 1 of the feed of `Placeholder`."
     )
 
 

@@ -87,9 +87,9 @@ def test_outside_tensors_have_names(tmp_path: Path) -> None:
     assert names == {
         "rate": "a value for a variable of the optimizer",
         "weights": "a value for a variable of the layer model/scores",
-        "argument": "the argument rate of step",
+        "argument": "the argument `rate` of `step`",
         "captured": "a tensor made outside the function",
-        "feed": "the feed of ages",
+        "feed": "the feed of `ages`",
         "operand": None,
         "op": None,
     }
@@ -98,7 +98,7 @@ def test_outside_tensors_have_names(tmp_path: Path) -> None:
 def test_the_headline_names_the_argument_and_its_call(tmp_path: Path) -> None:
     headline = first(tmp_path, argument).headline
     start, _, end = headline.partition(", read at test_outside_tensors.py:")
-    assert start == "NaN came into the program in the argument rate of step"
+    assert start == "NaN came into the program in the argument `rate` of `step`"
     assert end.endswith(", in call 2 of step.")
 
 

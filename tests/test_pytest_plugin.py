@@ -168,7 +168,7 @@ def test_the_result_of_each_test(results: dict[str, Outcome]) -> None:
 def test_a_failure_has_the_op_its_counts_its_inputs_the_source_line_and_the_logdir(results: dict[str, Outcome]) -> None:
     lines = [line.strip() for line in results["test_bad"].text.splitlines()]
     code = "`tf.math.log(x)`"
-    assert lines[0] == f"{code} at test_it.py:6 made -Inf in call 1 of logarithm: from element 0 of the argument x."
+    assert lines[0] == f"{code} at test_it.py:6 made -Inf in call 1 of logarithm: from element 0 of the argument `x`."
     assert lines[1] == "Log of 0: 1 of 3 elements is 0, and the logarithm of 0 is -Inf."
     assert lines[2].startswith("To fix it: ")
     facts = {line[:9].rstrip(): line[9:] for line in lines[3:]}

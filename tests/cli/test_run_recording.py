@@ -18,7 +18,8 @@ from .running import BAD_PROGRAM, HEALTHY_PROGRAM, LOG_LINE, rows, run, write
 pytestmark = pytest.mark.slow
 
 HEADLINE = (
-    f"`tf.math.log(probs)` at program.py:{LOG_LINE} made -Inf in call 1 of loss: from row 0 of the argument x of model."
+    f"`tf.math.log(probs)` at program.py:{LOG_LINE} made -Inf in call 1 of loss: from row 0 of the argument `x` of "
+    "`model`."
 )
 
 
@@ -33,7 +34,7 @@ class TestRecording:
             "tfdbg-arrow: Log of 0: 1 of 4 elements is 0, and the logarithm of 0 is -Inf.",
             "tfdbg-arrow: To fix it: Use tf.nn.log_softmax in place of the softmax and the logarithm.",
             "tfdbg-arrow: Effect: reached a result of the program.",
-            "tfdbg-arrow: The argument x of model itself has no NaN and no infinity.",
+            "tfdbg-arrow: The argument `x` of `model` itself has no NaN and no infinity.",
         ]
         assert re.fullmatch(r"tfdbg-arrow: recorded \d+ tensors in tfdbg_logdir, \d+ of them bad", number)
         shown = "tfdbg-arrow: for its op, inputs and stack: tfdbg-arrow first-nonfinite tfdbg_logdir"

@@ -87,7 +87,7 @@ CASES: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"op_type": "Placeholder", "op_name": "x", "source": FRAME},
-        "-Inf came into the program in the argument x of loss, read at layers.py:12.",
+        "-Inf came into the program in the argument `x` of `loss`, read at layers.py:12.",
     ),
     ({}, "-Inf came up in Log:0, in the function loss."),
     ({"step": 2}, "-Inf came up in Log:0, in the function loss, in step 2."),
@@ -111,8 +111,8 @@ CASES: list[tuple[dict[str, Any], str]] = [
         "-Inf came into the program in the data, read at layers.py:12, in step 2.",
     ),
     (
-        {"op_type": None, "source": FRAME, "samples": SAMPLES, "outside_name": "the argument x of f"},
-        "-Inf came into the program in the argument x of f, read at layers.py:12: sample 17 of the batch.",
+        {"op_type": None, "source": FRAME, "samples": SAMPLES, "outside_name": "the argument `x` of `f`"},
+        "-Inf came into the program in the argument `x` of `f`, read at layers.py:12: sample 17 of the batch.",
     ),
 ]
 

@@ -36,7 +36,7 @@ class StepInput:
     """An input of a training step.
 
     Attributes:
-        name: What the input is in the program, such as `the argument x of train_step`.
+        name: What the input is in the program, such as "the argument `x` of `train_step`".
         health: The health of the input.
     """
 
@@ -57,11 +57,11 @@ class BadSamples:
         whole: The name of the data that the samples belong to. The name is usually `the batch`, or `the data` for the
             data that batches are taken from. If a graph has several replicas, an example is `the batch of replica 1`.
             In the validation of Keras's `fit`, the name is `the batch of the validation` or `the validation data`. For
-            rows of an argument, an example is `the argument x of step`.
+            rows of an argument, an example is "the argument `x` of `step`".
         unit: The word for one sample: `sample`. If nothing shows that an argument is a batch, the word is `row`, or
             `element` if the argument is a vector.
-        name: What the tensor is in the program, such as `the argument x of train_step` or `the second component of the
-            data`; None if the tensor is computed from arguments or components.
+        name: What the tensor is in the program, such as "the argument `x` of `train_step`" or "the second component of
+            the data"; None if the tensor is computed from arguments or components.
         inputs: The other recorded inputs of the step that have as many rows along their first axis as the tensor.
         row: The number of the record that the first bad sample comes from, counted from 0. None if the recording does
             not show that the batches were taken in the order of the records.

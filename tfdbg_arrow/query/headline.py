@@ -122,7 +122,7 @@ def _outside_name(tensor: NonFinite) -> str:
         return "a tensor from outside"
     if tensor.op_type in _GETS_ELEMENT:
         return "the data"
-    return f"the argument {tensor.op_name}" + ("" if tensor.graph_name is None else f" of {tensor.graph_name}")
+    return f"the argument `{tensor.op_name}`" + ("" if tensor.graph_name is None else f" of `{tensor.graph_name}`")
 
 
 def is_of_library(tensor: NonFinite) -> bool:
@@ -215,7 +215,7 @@ def _samples_text(samples: BadSamples, call: FunctionCall | None) -> str:
     """Returns which samples are bad, or from which rows of an argument the bad elements are computed."""
     unit = samples.unit
     whole = samples.whole.removesuffix(_OF_VALIDATION)  # the text of the step already names the validation
-    whole = whole if call is None else whole.removesuffix(f" of {call.function}")
+    whole = whole if call is None else whole.removesuffix(f" of `{call.function}`")
     computed_from = "" if unit == "sample" or samples.name is not None else "from "
     if samples.num_bad in (1, None):
         return f"{computed_from}{unit} {samples.first:,} of {whole}"

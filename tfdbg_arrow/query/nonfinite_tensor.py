@@ -152,8 +152,8 @@ class NonFinite(TensorHealth):
             program got the error instead of a result.
         samples: The samples that have the bad elements; None if the recording does not show that the first axis is the
             axis of the batch or of the whole data.
-        outside_name: What a tensor from outside is in the program, such as `the argument x of train_step`, `a value for
-            a variable of the optimizer` or `a tensor made outside the function`. None for other tensors, and if the
+        outside_name: What a tensor from outside is in the program, such as "the argument `x` of `train_step`", `a value
+            for a variable of the optimizer` or `a tensor made outside the function`. None for other tensors, and if the
             name is not known. A function captures a tensor made outside the function; `source` is then the line of the
             first op that takes this tensor.
         worker: The cluster task of the run, such as `worker:1`; None outside a cluster.

@@ -50,9 +50,9 @@ class OutsideTensors:
         if name is None:
             return None
         if execution.op_type in self._flow.graphs.feeds:
-            return f"the feed of {name}"
+            return f"the feed of `{name}`"
         function = self._flow.graphs.names.get(execution.graph_id or 0, execution.op_type)
-        return f"the argument {name} of {function}"
+        return f"the argument `{name}` of `{function}`"
 
     def argument_name(self, execution: Execution, index: int) -> str | None:
         """Returns the same as `argument`, but without the function: the name of the argument or of the fed op."""

@@ -58,8 +58,8 @@ def test_bad_data_that_where_replaces_has_to_be_replaced_before_it_is_used(tmp_p
     assert reason_of(step.run, 1, tmp_path) == Explanation(
         "No recorded op made the tensor: it already held 1 NaN when the program first used it. "
         "tf.where replaces the bad elements in the forward pass, but not in the gradient: Mul returns 1 NaN there.",
-        "Replace the bad elements of the argument x of f with tf.where before anything is computed from them, not only "
-        "in the result: the unselected branch still has a gradient.",
+        "Replace the bad elements of the argument `x` of `f` with tf.where before anything is computed from them, "
+        "not only in the result: the unselected branch still has a gradient.",
     )
 
 
@@ -75,7 +75,7 @@ def test_bad_data_that_a_product_is_to_mask(mask: dict[str, Any], is_mask: bool,
     assert (
         "train.py:9 multiplies the NaN by a tensor with as many zeros, but NaN * 0 is NaN." in why.sentence
     ) == is_mask
-    repair = "If the product is meant to mask the NaN, replace the NaN of the argument x of f with tf.where before"
+    repair = "If the product is meant to mask the NaN, replace the NaN of the argument `x` of `f` with tf.where before"
     assert why.repair.startswith(repair) == is_mask
 
 
@@ -162,8 +162,8 @@ def test_many_bad_arguments_are_named_up_to_a_limit(tmp_path: Path) -> None:
     first, *_ = [run.external(tensor_id, NAN, execution=call) for tensor_id in range(7)]
     reason = read_reasons(run.write(tmp_path), first, run_id="run-a").explanation
     assert reason is not None
-    assert "Also bad: the argument a1 of f, with 1 NaN, the argument a2" in reason.sentence
-    assert reason.sentence.endswith("the argument a4 of f, with 1 NaN, and others.")
+    assert "Also bad: the argument `a1` of `f`, with 1 NaN, the argument `a2`" in reason.sentence
+    assert reason.sentence.endswith("the argument `a4` of `f`, with 1 NaN, and others.")
 
 
 @pytest.mark.parametrize(

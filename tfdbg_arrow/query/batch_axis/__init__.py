@@ -49,8 +49,8 @@ class BatchSource(NamedTuple):
     Attributes:
         row: An input of the step, or the first recorded tensor that was computed from an input.
         taken_in: The execution that took the batch from a data set; None for an argument of a function.
-        argument: If the tensor is an argument that may be a batch, the name of this argument, such as `the argument x
-            of step`; None if the tensor is known to be a batch.
+        argument: If the tensor is an argument that may be a batch, the name of this argument, such as "the argument `x`
+            of `step`"; None if the tensor is known to be a batch.
         call: The execution that took the tensor as an argument; None if the tensor is an input of the batch's own
             execution.
         component: The component of the data set's element from which the samples come; None for an argument.
