@@ -21,7 +21,7 @@ from tfdbg_arrow.query.display.tensor_window import TensorFilter, tensors
 from tfdbg_arrow.viewer.background import InTurn
 from tfdbg_arrow.viewer.colours import DARK, LIGHT, Colours, colour_at, style_sheet
 from tfdbg_arrow.viewer.line_drawing import Line, Plot, curve_plot, curves_svg, plot_drawing
-from tfdbg_arrow.viewer.map_drawing import map_svg
+from tfdbg_arrow.viewer.map_drawing import map_drawing, map_svg
 from tfdbg_arrow.viewer.map_rows import map_rows
 from tfdbg_arrow.viewer.map_scale import ColourScale, colour_scale, shown_measure
 from tfdbg_arrow.viewer.page import Parameters, parameters_of
@@ -477,3 +477,12 @@ def test_every_number_can_be_drawn(scale: str, value: float) -> None:
         drawn = plot_drawing(curve_plot(curve, columns, bad_from=None))
     assert "nan" not in drawn.area
     assert "inf" not in drawn.area
+
+
+def test_the_legend_does_not_call_harmless_values_bad(tmp_path: Path) -> None:
+    with open_logdir(logdirs.unused_infinity(tmp_path)) as logdir:
+        health = layer_health(logdir)
+    assert health is not None
+    (measure,) = (measure for measure in health.measures if measure.name == "bad_share")
+    drawing = map_drawing(health, measure)
+    assert (drawing.has_bad, drawing.words.bad) == (True, "Inf or NaN that did no known harm")

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from markupsafe import Markup
 
-from tfdbg_arrow.query.model_health.answers import LayerDifferences, LayerMap, Measure
+from tfdbg_arrow.query.model_health.answers import LayerDifferences, LayerHealth, LayerMap, Measure
 from tfdbg_arrow.safe_text import number_of, printable_line, shortened
 from tfdbg_arrow.viewer.colours import BAD, ZERO, colour_class, paint
 from tfdbg_arrow.viewer.map_rows import MapRow, map_rows, mark_numbers
@@ -63,6 +63,8 @@ MAP_WORDS = {
     "LayerDifferences": MapWords(origin="parted here", outline="where the runs parted", bad="bad in one run only"),
 }
 """The words of maps, by the name of the map's class."""
+_HARMLESS = "Inf or NaN that did no known harm"
+"""The legend of bad cells if no bad value of the run is known to have done harm."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,6 +174,8 @@ def map_drawing(layers: LayerMap, measure: Measure, *, max_numbers: int = _MAX_N
         )
 
     columns = map_columns(layers)
+    words = MAP_WORDS[type(layers).__name__]
+    is_harmless = isinstance(layers, LayerHealth) and layers.origin_event_index is None
     return MapDrawing(
         columns=columns,
         sides=sides,
@@ -179,7 +183,7 @@ def map_drawing(layers: LayerMap, measure: Measure, *, max_numbers: int = _MAX_N
         axis=axis_labels(columns),
         scale=Markup(f'<rect width="18" height="12" {paint(ZERO)}/>') if is_zero else _scale_bar(scale),
         is_zero=is_zero,
-        words=MAP_WORDS[type(layers).__name__],
+        words=replace(words, bad=_HARMLESS) if is_harmless else words,
         has_bad=any(map(any, layers.bad)),
         has_origin=layers.origin is not None,
         is_part=len(measures) < len(layers.measures),
