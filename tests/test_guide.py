@@ -222,7 +222,7 @@ def test_every_page_on_wide_and_narrow_screens(journey: Journey, served: Served,
         f"/provenance?{of_first}": "it went bad here",
         f"/tensor?{of_first}": text,
         f"/source?run={first.run_id}&line={number}": text,
-        "/runs": "went bad",
+        "/runs": "The run is bad from step",
         "/diff": "",
         "/sql?query=SELECT+max(step)+FROM+mark": "199",
     }

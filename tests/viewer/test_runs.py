@@ -216,7 +216,7 @@ def test_labels_of_runs_differ() -> None:
     day, time = naming.time_text(START_NS - 86_400 * SECOND)[:10], naming.time_text(START_NS)[11:16]
     assert list(labels.values()) == [
         f"train.py · {day} {time}",
-        f"worker:1 · {time} · bad",
+        f"worker:1 · {time} · bad values",
         f"train.py · {time} · r2",
         f"train.py · {time} · r3",
         f"my.training · {time} · bad values from step 1,211",

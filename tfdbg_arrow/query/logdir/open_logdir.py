@@ -327,8 +327,9 @@ class OpenLogdir(Statements, Engine):
         num_rows = self._num_rows()
         is_counted = all(path in num_rows for paths in self._parts.values() for path in paths)
         self._is_small = is_counted and sum(num_rows.values()) <= _MAX_SMALL_ROWS
-        self._connection.execute("SET threads = 1" if self._is_small else "RESET threads")
-        self._connection.execute(f"SET disabled_optimizers = '{self._disabled_optimizers()}'")
+        with contextlib.suppress(duckdb.FatalException):  # the next query opens a new database
+            self._connection.execute("SET threads = 1" if self._is_small else "RESET threads")
+            self._connection.execute(f"SET disabled_optimizers = '{self._disabled_optimizers()}'")
 
     def _disabled_optimizers(self) -> str:
         return "compressed_materialization" if self._is_small else ""
