@@ -24,6 +24,8 @@ _SALT = 0x9E3779B97F4A7800
 _SEED, _FACTOR, _SHIFT = 0xDECAFCAFFE, 0xC6A4A7935BD1E995, 47
 """Constants of TensorFlow's Hash64, which is MurmurHash64A."""
 _LOOP_SUFFIX = re.compile(r"/(?:cond|body)(?:/_\d+)?$")
+_MAX_COMPARED = 64
+"""Maximum number of frames that are compared with all entries. Two frames suffice, except in a hostile logdir."""
 _MAX_SEARCHED = 100_000
 """Maximum number of outer iterations that are compared with frames. The comparison takes at most 0.1 s."""
 
@@ -41,7 +43,7 @@ def find_entries(frame_ids: Sequence[int], entries: Sequence[Entry]) -> dict[int
     if in_order and len(set(map(_name_of, frame_ids, entries))) == 1:
         return in_order
     names = {_name_of(frame_ids[0], entry) for entry in entries}
-    for frame in frame_ids[1:]:
+    for frame in frame_ids[1:_MAX_COMPARED]:
         if len(names) <= 1:
             break
         names &= {_name_of(frame, entry) for entry in entries}
