@@ -44,7 +44,7 @@ _SAMPLED_DIRECTORIES = ("cli", "live_stop", "query", "viewer", "writer")
 _CASES_IN_SAMPLE = 5
 """Number of cases of a parametrized test that `make test` runs. More cases rarely fail where these pass."""
 _CASES_IN_SLOW_SAMPLE = 12
-"""Number of cases of a parametrized test that `make test` and `make slow` run together."""
+"""Number of cases of a parametrized test from which `make slow` runs those that `make test` does not run."""
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest selects by marker

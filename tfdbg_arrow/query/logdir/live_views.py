@@ -264,10 +264,10 @@ class LiveViews:
 
     def _count(self, table: Table, source: str) -> int:
         """Returns the number of rows of the parts of a table, which `source` reads."""
-        numbers = [self._num_rows.get(part) for part in self._parts[table.name]]
+        numbers = [self._num_rows.get(part, 0) for part in self._parts[table.name]]
         # Parts without rows are opened, because otherwise nothing would notice that such a part is damaged.
         if all(numbers):
-            return sum(number or 0 for number in numbers)
+            return sum(numbers)
         ((num_rows,),) = self._connection.execute(f"SELECT count(*) FROM {source}").fetchall()
         return int(num_rows)
 
