@@ -84,6 +84,6 @@ def _small_spools(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def pytest_collection_finish() -> None:
-    """Takes all that was imported out of the garbage collection, which took a fifth of the time of recordings."""
+    """Excludes imported objects from garbage collection, which took a fifth of the time of recordings."""
     gc.collect()
     gc.freeze()

@@ -80,7 +80,7 @@ class Answer:
 
 
 def is_compilable(program: Program, *, scratch: Path) -> bool:
-    """Returns whether XLA, without a recording, compiles a function of the program and refuses no function."""
+    """Returns whether XLA compiles at least one function of the unrecorded program, and refuses none."""
     with compiled() as asked:
         error = run(program, contextlib.nullcontext(), scratch=scratch)
     return error is None and bool(asked)

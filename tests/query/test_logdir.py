@@ -199,7 +199,7 @@ class TestSql:
             assert opened.rows("SELECT count(*) FROM tensor_health") == [(4,)]
 
     def test_an_error_in_a_stream_that_another_library_reads(self, tmp_path: Path) -> None:
-        """A library that reads a C stream only gets the text of an error."""
+        """If a library reads a C stream, it gets only the text of an error."""
         logdir = health_run().write(tmp_path, parts=2)
         with open_logdir(logdir) as opened:
             relation = opened.sql("SELECT * FROM tensor_health")

@@ -443,7 +443,7 @@ def test_rows_that_eager_code_mixes_are_not_shown(tmp_path: Path) -> None:
 
 
 def test_a_loop_over_a_data_set_with_a_break(tmp_path: Path) -> None:
-    """The loop has a state of the shape of the labels, which is no part of the element."""
+    """The loop has a state with the shape of the labels. The state is not part of the element."""
     weights = tf.Variable(tf.ones([3]))
 
     @tf.function

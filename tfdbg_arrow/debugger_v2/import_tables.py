@@ -17,7 +17,8 @@ MAX_BYTES = 32 * 2**20
 _MAX_LOOSE = 4096
 """Maximum number of rows of one table that are Python objects, which take more memory than Arrow rows."""
 _MAX_LOOSE_BYTES = 4 * 2**20
-"""Maximum bytes of large texts and contents in the rows of one table that are Python objects."""
+"""Rows are first held as Python objects. This is the maximum number of bytes of their large texts and contents, for one
+table."""
 
 
 class RowBuffer:

@@ -1,4 +1,4 @@
-"""GraphSources: the tensors from which tensors of graphs were computed, with or without a row."""
+"""GraphSources: the tensors from which a tensor of a graph was computed. They may have no row."""
 
 from __future__ import annotations
 

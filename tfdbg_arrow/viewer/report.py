@@ -189,8 +189,8 @@ def render_report(
 
     Args:
         report: The content.
-        max_bytes: Maximum size in bytes. If the report is larger, it omits first the JSON, then source files and
-            tensors, starting with the last. The overview and the alerts are always included.
+        max_bytes: Maximum size in bytes. If the report is larger, the JSON is left out first. Then source files
+            and tensors are left out, from the ends of their lists. The overview and the alerts are always included.
         has_data: Whether the report includes the JSON.
     """
     tensors, sources = list(report.tensors), list(report.sources)

@@ -19,7 +19,7 @@ from tfdbg_arrow.schema.op_traits import READER, REPLACING, WRITER, Trait, types
 
 T = TypeVar("T")
 _MAX_KEPT = 4096
-"""Maximum number of pairs of an execution and a resource whose writes are cached."""
+"""Maximum number of (execution, resource) pairs in the cache of writes."""
 _READING = types_with(Trait.READS | Trait.READS_PART | Trait.ASKS_RESOURCE)
 
 

@@ -1,4 +1,4 @@
-"""SkippedUses: uses of results that a program skipped once, for example because gradients overflowed."""
+"""SkippedUses: results that a program usually uses, but did not use in one step, for example after an overflow."""
 
 from __future__ import annotations
 

@@ -217,7 +217,7 @@ class GraphJudge:
             self._masked[node] = (f"{op_name}:{slot} ({op_type})", reason)
 
     def masked(self, node: int) -> tuple[str, str] | None:
-        """Returns name and reason of the tensor with this key if it does not stop the program; None if it does."""
+        """Returns the name of a tensor that does not stop the program, and the reason; None for other tensors."""
         return self._masked.get(node)
 
     def _judged(self, batch: TensorBatch, returned: set[int]) -> TensorBatch:

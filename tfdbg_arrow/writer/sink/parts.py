@@ -103,8 +103,8 @@ class PartWriter:
     def resume(self) -> None:
         """Continues a run whose process died, after the last complete line of its manifest.
 
-        A missing manifest is created. Parts that no line names, and temporary files, are removed: the process died
-        before it added them to the manifest.
+        A missing manifest is created. Temporary files are removed. Parts that are not in the manifest are removed,
+        too: the process died before it added them.
 
         Raises:
             OSError: A file cannot be read or removed.
