@@ -146,6 +146,7 @@ class TestCompact:
         writer = made(tmp_path)
         for events in ((), (0, 1), (2,), (), (3,)):
             writer.write("mark", marks(*events))
+        writer.drop_empty()
         writer.compact("mark")
         assert (rows(writer), events_on_disk(tmp_path), len(files(tmp_path))) == ([4], [0, 1, 2, 3], 1)
         assert writer.settled() == {writer.parts("mark")[0].path}
@@ -155,9 +156,23 @@ class TestCompact:
         entry = writer.write("mark", marks(0))
         writer.compact("mark")
         assert (writer.parts("mark"), num_lines(tmp_path)) == ((entry,), 1)
-        writer.write("mark", marks())
-        writer.compact("mark")
-        assert (writer.parts("mark"), num_lines(tmp_path)) == ((entry,), 3), "the empty part is removed"
+
+    def test_one_line_of_the_manifest_drops_the_empty_parts_of_all_tables_with_rows(self, tmp_path: Path) -> None:
+        writer = made(tmp_path)
+        without_rows = {table: writer.write(table, arrow_schema(table).empty_table()) for table in ("run", "mark")}
+        writer.write("device", arrow_schema("device").empty_table())
+        device = pa.Table.from_pylist(
+            [{"run_id": "r", "device_id": 0, "device_name": "CPU:0"}], schema=arrow_schema("device")
+        )
+        with_rows = {"device": writer.write("device", device), "mark": writer.write("mark", marks(0))}
+        writer.drop_empty()
+        assert num_lines(tmp_path) == 6
+        assert {table: writer.parts(table) for table in writer.tables} == {
+            "run": (without_rows["run"],),
+            **{table: (entry,) for table, entry in with_rows.items()},
+        }
+        writer.drop_empty()
+        assert num_lines(tmp_path) == 6, "nothing is left to drop"
 
     def test_empty_parts_are_merged_into_one(self, tmp_path: Path) -> None:
         writer = made(tmp_path)

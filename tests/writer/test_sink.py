@@ -416,6 +416,25 @@ class TestFailures:
         assert ("failed", "write") in recording.rows("capture_stat", "stat", "subject")
         assert recording.rows("run", "is_clean_end") == [(True,)]
 
+    def test_rows_that_waited_become_one_part_of_each_table_in_the_order_of_their_references(
+        self, recording: Recording, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr("tfdbg_arrow.storage.disk.os.replace", _full_disk)
+            for call in range(3):
+                recording.call(call, step_id=50 + call)
+                recording.sink.append("graph_function", [{"function_name": f"f{call}", "graph_id": 7}])
+                recording.sink.append(
+                    "graph", [{"graph_id": 7 + call, "graph_name": "f", "wall_time_ns": 1, "stack_trace_id": None}]
+                )
+                recording.sink.flush()
+        recording.sink.flush()
+        order = [entry.table for entry in read_live_parts(recording.logdir, run_id=RUN_ID) if entry.rows]
+        order.remove("capture_stat")  # reports the full disk
+        assert order == ["run", "graph", "graph_function", "execution", "execution_output", "tensor_health"]
+        assert recording.rows("graph_function", "function_name") == [("f0",), ("f1",), ("f2",)]
+        assert recording.rows("tensor_health", "event_index") == [(event,) for event in range(1, 12, 2)]
+
     def test_the_oldest_events_beyond_the_bound_are_dropped_and_counted(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

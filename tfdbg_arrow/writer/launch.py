@@ -258,8 +258,8 @@ class _Launch:
             raise ProgramAborted from error
         _follow(self)
         experimental = tensorflow.debugging.experimental
-        _replace_everywhere(experimental.enable_dump_debug_info, enable_dump_debug_info)
-        _replace_everywhere(experimental.disable_dump_debug_info, disable_dump_debug_info)
+        for replacement in (enable_dump_debug_info, disable_dump_debug_info):
+            _replace_everywhere(replacement.__name__, getattr(experimental, replacement.__name__), replacement)
 
     def end(self) -> None:
         """Ends the active recording, and stores the first error that a recording raised to stop the program."""
@@ -297,13 +297,11 @@ class _Launch:
             remove_run(logdir, run_id=self.run_ids.pop())
 
 
-def _replace_everywhere(original: object, replacement: object) -> None:
-    """Replaces a function of TensorFlow under every name that TensorFlow exports for it."""
-    for name, module in list(sys.modules.items()):
-        if name.partition(".")[0] == _TENSORFLOW:
-            names = [key for key, value in list(vars(module).items()) if value is original]
-            for key in names:
-                setattr(module, key, replacement)
+def _replace_everywhere(function_name: str, original: object, replacement: object) -> None:
+    """Replaces a function of TensorFlow in every module that exports it."""
+    for module_name, module in list(sys.modules.items()):
+        if module_name.partition(".")[0] == _TENSORFLOW and vars(module).get(function_name) is original:
+            setattr(module, function_name, replacement)
 
 
 def _is_empty(logdir: Path, *, run_id: str) -> bool:

@@ -39,11 +39,7 @@ from tfdbg_arrow.writer.recording.marks import FitMarks, Marks, StepGate
 from tfdbg_arrow.writer.recording.run_row import run_row
 from tfdbg_arrow.writer.recording.session_runs import SessionRuns
 from tfdbg_arrow.writer.recover import remove_run, remove_spool_files
-from tfdbg_arrow.writer.remote.uploader import (
-    LOCAL_FLUSH_INTERVAL_S,
-    REMOTE_FLUSH_INTERVAL_S,
-    Uploader,
-)
+from tfdbg_arrow.writer.remote.uploader import Uploader
 from tfdbg_arrow.writer.rows import Redaction, Row
 from tfdbg_arrow.writer.scopes import Scopes
 from tfdbg_arrow.writer.settings import Settings
@@ -129,7 +125,6 @@ class Recording:
             files=self._files,
             links=links,
             retention=settings.retention,
-            flush_interval_s=LOCAL_FLUSH_INTERVAL_S if self._uploader is None else REMOTE_FLUSH_INTERVAL_S,
             max_bytes=settings.max_bytes,
             memory=settings.memory,
             on_failure=self._stats.warn_once,

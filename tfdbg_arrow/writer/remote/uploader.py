@@ -48,11 +48,6 @@ _CLOSING_BACKOFF_S = 1.0
 _TELL_AGAIN_S = 60.0
 """Minimum time between two reports of an unstable connection."""
 LOCAL_DIR_VARIABLE = "TFDBG_ARROW_LOCAL_DIR"
-LOCAL_FLUSH_INTERVAL_S = 1.0
-"""Seconds after which events are written to a disk. A shorter interval makes more parts, which must be merged."""
-REMOTE_FLUSH_INTERVAL_S = 5.0
-"""This interval is longer than the local interval, because stores charge for each request, and each part takes at least
-one request."""
 DEFAULT_UPLOAD_TIMEOUT_S = 60.0
 """Default number of seconds that the end of a recording waits for the last uploads. The files stay on the disk."""
 DEFAULT_MAX_LOCAL_BYTES = 1 << 30

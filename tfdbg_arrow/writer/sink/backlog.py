@@ -12,6 +12,7 @@ from itertools import chain
 
 import pyarrow as pa
 
+from tfdbg_arrow.schema import TABLES
 from tfdbg_arrow.spool.convert import checked_tables, columns_of_rows, rows_of_columns
 from tfdbg_arrow.spool.failures import Failures
 from tfdbg_arrow.spool.journal import Journal
@@ -32,6 +33,11 @@ OnWritten = Callable[[ManifestEntry], None]
 """Called with a part once it is written."""
 _ROWS_AN_ENTRY = 1_000
 """Number of rows per entry of the journal."""
+_ORDER = {table.name: number for number, table in enumerate(TABLES)}
+"""The place of each table. A table comes after the tables that it refers to."""
+_PART_SHARE = 1 / 3
+"""Share of the limit for waiting rows that a part may take if it has the rows of several items. Parquet's writer buffers
+the rows of a part."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -92,23 +98,48 @@ class Backlog:
             self._waiting.append(item)
 
     def write(self) -> set[str]:
-        """Writes all rows in order until a write fails; returns the tables whose rows no longer wait."""
+        """Writes all rows until a write fails; returns the tables whose rows no longer wait.
+
+        Rows that describe the run are written before events, and each table before the tables that refer to it. So
+        rows never refer to rows that a reader does not find.
+        """
         tables = set()
-        while self._waiting:
-            item = self._waiting[0]
+        for items in self._groups():
+            table, data = items[0].table, pa.concat_tables([item.data for item in items])
             try:
-                entry = self._parts.write(item.table, item.data, spool_upto=item.spool_upto)
-                if item.on_written is not None:
-                    item.on_written(entry)
+                entry = self._parts.write(table, data, spool_upto=items[-1].spool_upto)
+                if items[0].on_written is not None:
+                    items[0].on_written(entry)
             except OSError as error:
                 self._failures.add("write", error)
                 break
             except Exception as error:
-                self._failures.add(f"table {item.table}", error, num_events=item.data.num_rows)
-                self.num_lost += item.data.num_rows
-            self._waiting.popleft()
-            tables.add(item.table)
+                self._failures.add(f"table {table}", error, num_events=data.num_rows)
+                self.num_lost += data.num_rows
+            for item in items:
+                self._waiting.remove(item)
+            tables.add(table)
         return tables
+
+    def _groups(self) -> list[list[_Waiting]]:
+        """Returns the waiting rows in the order in which they are to be written, each group for one part."""
+        groups: list[list[_Waiting]] = []
+        size_bytes = 0
+        for item in sorted(self._waiting, key=_place):
+            last = groups[-1][-1] if groups else None
+            size_bytes += item.size_bytes
+            is_joined = (
+                last is not None
+                and (last.is_event, last.table) == (item.is_event, item.table)
+                and item.on_written is None
+                and size_bytes <= self._max_bytes * _PART_SHARE
+            )
+            if is_joined:
+                groups[-1].append(item)
+            else:
+                groups.append([item])
+                size_bytes = item.size_bytes
+        return groups
 
     def bound(self) -> None:
         """Drops the oldest events and the oldest metadata beyond the limit; each of the two has this limit."""
@@ -132,6 +163,12 @@ class Backlog:
             reason = "Parts could not be written, and the limit for waiting rows was reached."
             self._failures.note("dropped", f"table {table}", reason, count, reason_code="parts_unwritable")
         self._evicted.clear()
+
+
+def _place(item: _Waiting) -> tuple[bool, int]:
+    """Returns the sort key for the order in which items are written."""
+    # With a limit on the disk space of events, a batch must be complete before the next batch.
+    return item.is_event, 0 if item.on_written is not None else _ORDER[item.table]
 
 
 class MetadataQueue:

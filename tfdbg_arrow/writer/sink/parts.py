@@ -251,6 +251,22 @@ class PartWriter:
         """The tables that have parts."""
         return tuple(self._parts)
 
+    def drop_empty(self) -> None:
+        """Drops the parts without rows of all tables that also have parts with rows.
+
+        Raises:
+            OSError: The manifest cannot be written; then the parts remain live.
+        """
+        empty = [
+            part.entry.path
+            for parts in self._parts.values()
+            if any(part.entry.rows for part in parts)
+            for part in parts
+            if not part.entry.rows
+        ]
+        if empty:
+            self._swap(empty, [])
+
     def num_rows_to_compact(self, table: str) -> int:
         """Returns the number of rows that compact() would write again."""
         return sum(part.entry.rows for parts in self._compactable(table) for part in parts)
@@ -266,9 +282,6 @@ class PartWriter:
             OSError: Some parts cannot be merged; these remain live.
             BrokenPartError: A part was changed after it was written; it and its neighbours remain live.
         """
-        empty = [part for part in self._parts[table] if part.entry.rows == 0]
-        if 0 < len(empty) < len(self._parts[table]):
-            self._swap([part.entry.path for part in empty], [])
         for parts in self._compactable(table):
             self._merge(table, parts, _LARGE, on_rows=on_rows)
 

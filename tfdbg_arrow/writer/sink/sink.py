@@ -46,10 +46,12 @@ _END_PAUSE_S = 0.1
 """Seconds between two attempts at the end of a recording. The program waits for them."""
 _PAUSE_S = 0.05
 """Seconds between two checks during a pause whether the spool fills up."""
-_MAX_FLUSH_INTERVAL_S = 5.0
-"""How many seconds a reader of a running recording may wait for healthy events. Bad values are written at once."""
-_INTERVAL_GROWTH = 1.5
-"""With this growth of the interval, a program that runs for ten seconds is written four times, not ten times."""
+_FLUSH_INTERVAL_S = 5.0
+"""How many seconds a reader of a running recording may wait for healthy events; the first bad value is written at once.
+
+Each flush makes a part of each table, and the parts are merged at the end. A program that runs for less time is written
+once. Stores charge for each request, and each part takes at least one request.
+"""
 _MAX_FLUSH_WAIT_S = 30.0
 """Maximum number of seconds that `flush` waits for the sink's thread, which is far longer than a write takes.
 
@@ -98,7 +100,7 @@ class Sink:
         links: GraphLinks,
         retention: Retention | None = None,
         max_bytes: int | None = None,
-        flush_interval_s: float = 1.0,
+        flush_interval_s: float = _FLUSH_INTERVAL_S,
         flush_rows: int | None = None,
         memory: MemoryShares = DEFAULT_SHARES,
         on_failure: Callable[[str], None],
@@ -201,6 +203,8 @@ class Sink:
             _insist(self._write)
             self._note_kept_back()
             _insist(self._write)
+            with self._failures.caught("merging"):
+                self._parts.drop_empty()
             # Merging all parts of events at once would take twice the disk space.
             tables = [table for table in self._parts.tables if self._budget is None or table not in EVENT_TABLES]
             total = sum(map(self._parts.num_rows_to_compact, tables))
@@ -485,21 +489,17 @@ class Pace:
     Args:
         recorder: The source of the events.
         stop: Set when the sink is closed.
-        flush_interval_s: Seconds after which waiting events are written. The interval grows up to
-            _MAX_FLUSH_INTERVAL_S, because each write makes a part of each table, and the parts are merged later.
+        flush_interval_s: Seconds after which waiting events are written.
         flush_rows: If this many records wait, they are written earlier.
     """
 
     def __init__(self, recorder: Backend, *, stop: threading.Event, flush_interval_s: float, flush_rows: int) -> None:
         self._recorder, self._stop = recorder, stop
         self._flush_interval_s, self._flush_rows = flush_interval_s, flush_rows
-        self._next_interval_s = flush_interval_s
 
     def wait(self) -> bool:
         """Waits until it is time to write; returns whether a bad value occurred."""
-        end = time.monotonic() + self._next_interval_s
-        longest_s = max(self._flush_interval_s, _MAX_FLUSH_INTERVAL_S)
-        self._next_interval_s = min(self._next_interval_s * _INTERVAL_GROWTH, longest_s)
+        end = time.monotonic() + self._flush_interval_s
         while not self._stop.is_set() and (rest := end - time.monotonic()) > 0:
             begin, timeout_s = time.monotonic(), min(rest, _WAIT_SLICE_S)
             if self._recorder.wait(timeout_s, self._flush_rows):
