@@ -36,8 +36,8 @@ _ROWS_AN_ENTRY = 1_000
 _ORDER = {table.name: number for number, table in enumerate(TABLES)}
 """The place of each table. A table comes after the tables that it refers to."""
 _PART_SHARE = 1 / 3
-"""Share of the limit for waiting rows that a part may take if it has the rows of several items. Parquet's writer buffers
-the rows of a part."""
+"""Share of the limit for waiting rows that a part with the rows of several items may take. Parquet's writer buffers the
+rows of a part."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
