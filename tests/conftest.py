@@ -43,8 +43,9 @@ _SLOW_DIRECTORIES = ("faults", "fuzz", "parity", "recovery", "remote", "writer/d
 _SAMPLED_DIRECTORIES = ("cli", "live_stop", "query", "viewer", "writer")
 _CASES_IN_SAMPLE = 5
 """Number of cases of a parametrized test that `make test` runs. More cases rarely fail where these pass."""
-_CASES_IN_SLOW_SAMPLE = 12
-"""Number of cases of a parametrized test from which `make slow` runs those that `make test` does not run."""
+_CASES_IN_SLOW_SAMPLE = 6
+"""Number of cases of a parametrized test from which `make slow` runs those that `make test` does not run. For a test
+that is marked as slow, these are all 6, unless it is also marked with `every_case`."""
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest selects by marker
@@ -59,15 +60,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if any(item.path.is_relative_to(directory) for directory in slow):
             item.add_marker(pytest.mark.slow)
         elif any(item.path.is_relative_to(directory) for directory in sampled) and not any(
-            map(item.get_closest_marker, ("slow", "exhaustive"))
+            map(item.get_closest_marker, ("exhaustive", "every_case"))
         ):
-            cases[item.nodeid.partition("[")[0]].append(item)
-    for of_test in cases.values():
-        chosen = _spread(_CASES_IN_SAMPLE, len(of_test))
-        chosen_slow = _spread(_CASES_IN_SLOW_SAMPLE, len(of_test))
+            is_slow = item.get_closest_marker("slow") is not None
+            cases[item.nodeid.partition("[")[0], is_slow].append(item)
+    for (_, is_slow), of_test in cases.items():
+        in_test = set() if is_slow else _spread(_CASES_IN_SAMPLE, len(of_test))
+        in_slow = _spread(_CASES_IN_SLOW_SAMPLE, len(of_test))
         for number, item in enumerate(of_test):
-            if number not in chosen:
-                item.add_marker(pytest.mark.slow if number in chosen_slow else pytest.mark.exhaustive)
+            if number not in in_test:
+                item.add_marker(pytest.mark.slow if number in in_slow else pytest.mark.exhaustive)
 
 
 def _spread(number: int, length: int) -> set[int]:

@@ -26,7 +26,7 @@ from tfdbg_arrow.cli import app
 from tfdbg_arrow.errors import NonFiniteError
 from tfdbg_arrow.query import export, first_nonfinite
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.every_case]
 
 ROOT = Path(__file__).resolve().parents[1]
 FENCES = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

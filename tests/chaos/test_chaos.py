@@ -25,10 +25,8 @@ def test_the_cases_of_a_seed_are_always_the_same_and_cover_everything() -> None:
     assert names == {*chaos.HARMLESS, *chaos.DISKS, *chaos.ENDS}
 
 
-@pytest.mark.parametrize(
-    "number",
-    [pytest.param(number, marks=pytest.mark.slow if number < 1 else pytest.mark.exhaustive) for number in range(6)],
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("number", range(6))
 def test_a_recorded_training_differs_in_nothing(number: int, tmp_path: Path, preload: str) -> None:
     assert chaos.check(chaos.make_case(SEED, number), tmp_path, preload) == []
 

@@ -23,7 +23,7 @@ from tests.culprit.patches import PATCHES
 from tests.culprit.repairs import KNOWN_EXCEPTIONS, patched_text, repaired
 from tests.culprit.repairs import summary as summary_of_repairs
 
-SAMPLE_STEP, SLOW_SAMPLE_STEP, FAST_SAMPLE_STEP = 10, 32, 80
+SAMPLE_STEP, SLOW_SAMPLE_STEP, FAST_SAMPLE_STEP = 10, 48, 80
 NUM_RECORDINGS = 50
 FINITE = 0.85
 """The smallest allowed share of buggy programs that become finite after the repair of their answer."""
@@ -51,7 +51,7 @@ def test_the_answers_for_a_sample_of_the_corpus_are_right() -> None:
 
 
 WHOLE = pytest.param(1, id="all", marks=pytest.mark.exhaustive)
-EIGHTH = pytest.param(8, id="eighth", marks=pytest.mark.slow)
+SIXTEENTH = pytest.param(16, id="sixteenth", marks=pytest.mark.slow)
 SAMPLE = pytest.param(SLOW_SAMPLE_STEP, id="some", marks=pytest.mark.slow)
 
 
@@ -61,7 +61,7 @@ def executed_answers(every: int) -> list[dict[str, Any]]:
     return list(record([program.name for program in sampled(every)], graphs="executed"))
 
 
-@pytest.mark.parametrize("every", [EIGHTH, WHOLE])
+@pytest.mark.parametrize("every", [SIXTEENTH, WHOLE])
 def test_the_answers_for_the_corpus_are_right(every: int) -> None:
     check(executed_answers(every), graphs="executed")
 
@@ -76,7 +76,7 @@ def test_each_patch_changes_its_program() -> None:
 @pytest.mark.parametrize("every", [SAMPLE, WHOLE])
 def test_the_repair_of_each_answer_makes_its_program_finite(every: int) -> None:
     names = {program.name for program in sampled(every)}
-    answers = executed_answers(1 if every == 1 else 8)
+    answers = executed_answers(1 if every == 1 else 16)
     outcomes = list(repaired(answer for answer in answers if answer["name"] in names))
     print(summary_of_repairs(outcomes))
     others = {outcome.name: outcome for outcome in outcomes if outcome.outcome != "finite"}
@@ -98,7 +98,7 @@ def test_the_answers_for_programs_compiled_by_xla_are_right(every: int) -> None:
     check(answers, graphs="executed")
 
 
-@pytest.mark.parametrize("every", [pytest.param(16, id="some", marks=pytest.mark.slow), WHOLE])
+@pytest.mark.parametrize("every", [pytest.param(32, id="some", marks=pytest.mark.slow), WHOLE])
 def test_the_answers_for_imported_dumps_are_better_than_those_of_tensorflows_monitor(every: int) -> None:
     command = [sys.executable, "-m", "tests.culprit.imported", "--every", str(every)]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)

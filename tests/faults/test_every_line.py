@@ -324,7 +324,7 @@ if how == "interrupted":
 
 
 @pytest.mark.parametrize("how", ["finished", "interrupted"])
-@pytest.mark.parametrize("every", [pytest.param(40, id="some", marks=pytest.mark.slow), ALL])
+@pytest.mark.parametrize("every", [pytest.param(100, id="some", marks=pytest.mark.slow), ALL])
 def test_exit(every: int, how: str, tmp_path: Path) -> None:
     subprocess.run(
         [sys.executable, "-c", _EXITS, str(tmp_path), str(every), how],

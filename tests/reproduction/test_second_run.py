@@ -127,9 +127,8 @@ def test_a_seed_makes_two_runs_equal(tmp_path: Path) -> None:
     assert command("run", "-o", tmp_path / "log", "--seed", -1, path).returncode == 2
 
 
-@pytest.mark.parametrize(
-    "seed", [pytest.param(None, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.exhaustive)]
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("seed", [None, 3])
 def test_a_keras_training(seed: int | None, tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     path.write_text(

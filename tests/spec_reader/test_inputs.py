@@ -17,7 +17,7 @@ from tests.spec_reader.reader import open_logdir
 from tests.spec_reader.test_random_programs import chosen_seeds
 from tests.spec_reader.test_spec_reader import LOGDIRS, REPOSITORY
 
-SAMPLE_STEP = 28
+SAMPLE_STEP = 56
 NUM_SEEDS = 6
 
 

@@ -27,7 +27,7 @@ from tfdbg_arrow.query import NonFinite
 
 HARMS = ("variable", "result")
 NUM_PROGRAMS = 200
-NUM_IN_SAMPLE = 8
+NUM_IN_SAMPLE = 4
 NUM_TOGETHER = 20
 """Number of programs that one process records."""
 

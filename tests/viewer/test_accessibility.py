@@ -19,7 +19,7 @@ from .browser import watched_page
 from .serving import TOKEN, Served, serving
 from .test_model import training
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.every_case]
 
 # All rules of WCAG 2.2 up to AA, the recommendations, and the experimental rules of axe-core.
 TAGS = ("wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice", "experimental")

@@ -137,6 +137,7 @@ def test_help_and_the_theme(browser: Browser, served: Served) -> None:
         assert page.evaluate(background) == dark
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize(
     "target",
     [
