@@ -91,13 +91,25 @@ def test_a_page_says_whether_the_run_is_fixed(tmp_path: Path) -> None:
     run_of("first", NAN, start_s=0, end_s=10).write(tmp_path)
     with contextlib.closing(Reader(tmp_path, timeout_s=600)) as reader:
         text = Site(reader).answer("/model", {}).content.decode()
-    assert '<b class="is-bad">Not fixed.</b> This is the only run.</p>' in text
+    assert '<p class="news">This is the only run.</p>' in text
     run_of("second", CLEAN, start_s=20, end_s=30).write(tmp_path)
     with contextlib.closing(Reader(tmp_path, timeout_s=600)) as reader:
         text = Site(reader).answer("/model", {"run": "first"}).content.decode()
         assert re.findall(r"There is[^<]*", text) == ["There is a newer run without bad values: train.py · 22:13. "]
         assert "Not fixed" not in text
         assert '"news"' not in Site(reader).answer("/model", {"run": "all"}).content.decode()
+    run_of("third", NAN, start_s=40, end_s=50).write(tmp_path)
+    with contextlib.closing(Reader(tmp_path, timeout_s=600)) as reader:
+        text = Site(reader).answer("/model", {}).content.decode()
+    assert '<b class="is-bad">Not fixed.</b> This is the newest of 3 runs. 1 of the 2 other runs recorded' in text
+
+
+def test_the_first_bad_run_after_healthy_runs_is_not_called_unfixed(tmp_path: Path) -> None:
+    run_of("first", CLEAN, start_s=0, end_s=10).write(tmp_path)
+    run_of("second", NAN, start_s=20, end_s=30).write(tmp_path)
+    with contextlib.closing(Reader(tmp_path, timeout_s=600)) as reader:
+        text = Site(reader).answer("/model", {}).content.decode()
+    assert '<p class="news">This is the newest of 2 runs. The other run recorded no bad value.' in text
 
 
 @pytest.mark.slow
