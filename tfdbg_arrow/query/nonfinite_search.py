@@ -19,6 +19,7 @@ from tfdbg_arrow.query.flow.effects import Effect
 from tfdbg_arrow.query.logdir.opening import opened
 from tfdbg_arrow.query.nonfinite_tensor import FunctionCall, NonFinite, TensorContext
 from tfdbg_arrow.query.recorded import EFFECTS, KINDS, TensorEvent
+from tfdbg_arrow.query.stacks import Frame
 from tfdbg_arrow.schema.op_traits import COLLECTIVES
 
 _MAX_TENSORS_OF_OP = 20
@@ -324,6 +325,26 @@ def tensor_context(logdir: Engine, event_index: int, *, run_id: str) -> TensorCo
     reader = BadTensorReader(logdir, run_id=run_id, kinds=KINDS)
     with reader.flow.lock:
         return reader.context(_event(reader, event_index, run_id=run_id))
+
+
+def tensor_callers(logdir: Engine, event_index: int, *, run_id: str) -> tuple[Frame, ...]:
+    """Returns the user's lines that called the function that made a recorded tensor, innermost first.
+
+    If the function is called more than once, these are the lines of the call that made the tensor. The first line is
+    the caller of the line `source` of the tensor, see `NonFinite`.
+
+    Args:
+        logdir: The logdir.
+        event_index: The event_index of the tensor's row in tensor_health.
+        run_id: The run.
+
+    Raises:
+        QueryError: The run has no such row.
+        BrokenPartError: A part cannot be read.
+    """
+    reader = BadTensorReader(logdir, run_id=run_id, kinds=KINDS)
+    with reader.flow.lock:
+        return reader.places.callers(_event(reader, event_index, run_id=run_id))
 
 
 def tensor_call(logdir: Engine, event_index: int, *, run_id: str) -> FunctionCall | None:

@@ -12,7 +12,8 @@ from tfdbg_arrow.errors import BrokenPartError
 from tfdbg_arrow.query import AboutRuns, BrokenPart, Coverage, FunctionCall, Growth, Hop, Logdir, NonFinite, Run
 from tfdbg_arrow.query.model_health import layers_and_curves
 from tfdbg_arrow.query.model_health.answers import TrainingCurves
-from tfdbg_arrow.query.nonfinite_search import tensor_call
+from tfdbg_arrow.query.nonfinite_search import tensor_call, tensor_callers
+from tfdbg_arrow.query.stacks import Frame
 from tfdbg_arrow.viewer.background import Answers
 from tfdbg_arrow.viewer.page import PageKind, Parameters, chosen_run
 from tfdbg_arrow.viewer.pages.alerts import AlertsView, RuleSummary, rule_results, wanted_rules
@@ -95,6 +96,8 @@ class OverviewPage:
         path: The path from the origin's inputs to the origin, as in `Provenance.path`.
         num_unrecorded_inputs: Number of inputs of the origin's op that were not recorded.
         source: The line of the user's code that created the origin's op.
+        callers: The user's lines that called the function with this line, innermost first, as `tensor_callers` returns
+            them.
         runs: All runs, oldest first.
         first_bad_calls: For the runs of `origin` and `before`, by ID of the run: the call that computed the first bad
             tensor by arrival. None if the tensor has a step, or if the call is not known.
@@ -121,6 +124,7 @@ class OverviewPage:
     path: tuple[Hop, ...]
     num_unrecorded_inputs: int
     source: Excerpt | None
+    callers: tuple[Frame, ...]
     runs: tuple[RunSummary, ...]
     first_bad_calls: Mapping[str, FunctionCall | None]
     about: AboutRuns
@@ -171,6 +175,7 @@ def read_overview(logdir: Logdir, parameters: Parameters) -> OverviewPage:
         path=path,
         num_unrecorded_inputs=0 if origin is None else sum(input_.health is None for input_ in origin.inputs),
         source=source,
+        callers=() if origin is None else tensor_callers(logdir, origin.event_index, run_id=origin.run_id),
         runs=summaries,
         first_bad_calls={
             summary.run.run_id: _first_bad_call(logdir, summary)
