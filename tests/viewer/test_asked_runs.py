@@ -87,6 +87,23 @@ def test_a_page_says_which_run_it_shows_and_the_menu_selects_it(site: Site) -> N
     assert "About run z-old. The other run recorded no bad value." in of_old
 
 
+def test_all_lists_of_runs_begin_with_the_oldest(tmp_path: Path) -> None:
+    oldest_first = ["middle", "z-last", "a-first"]
+    for run_id, start_s in (("a-first", 40), ("middle", 0), ("z-last", 20)):
+        run_of(run_id, NAN, start_s=start_s, end_s=start_s + 10).write(tmp_path)
+    with contextlib.closing(Reader(tmp_path, timeout_s=600)) as reader:
+        site = Site(reader)
+        for name in ("overview", "model", "runs", "diff"):
+            for parameters in ({}, {"run": "all"}) if name != "diff" else ({},):
+                text = site.answer(f"/{name}", {"wait": "1", **parameters}).content.decode()
+                menus = re.findall(r'<select[^>]* name="(?:run|other)".*?</select>', text, re.DOTALL)
+                values = [re.findall(r'<option value="([^"]+-[^"]+|middle)"', menu) for menu in menus]
+                assert values == [oldest_first] * len(menus)
+                assert menus
+        assert [row["summary"]["run"]["run_id"] for row in page(site, "runs")["rows"]] == oldest_first
+        assert [summary["run"]["run_id"] for summary in page(site, "overview")["runs"]] == oldest_first
+
+
 def test_a_page_says_whether_the_run_is_fixed(tmp_path: Path) -> None:
     run_of("first", NAN, start_s=0, end_s=10).write(tmp_path)
     with contextlib.closing(Reader(tmp_path, timeout_s=600)) as reader:
