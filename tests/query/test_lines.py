@@ -188,3 +188,44 @@ def test_the_callers_of_an_op_that_ran_for_several_ops_are_unknown(tmp_path: Pat
     call = run.execution("__inference_step_1", graph=graph, stack=run.stack(MAIN))
     run.tensors(graph, {"x": CLEAN, "y": CLEAN, "concat": CLEAN, "Log": NAN}, execution=call)
     assert callers(run, tmp_path) == [()]
+
+
+def test_the_callers_of_a_gradient_are_those_of_the_forward_op(tmp_path: Path) -> None:
+    tape = ("train.py", 15, "step", "tape.gradient(loss, w)", "user")
+    run = RunBuilder("run-a")
+    step = run.graph("step").op("x", "Placeholder")
+    for name, line in (("call", FIRST), ("call_1", SECOND)):
+        step.op(name, "PartitionedCall", ["x"], stack=run.stack(line, MAIN))
+    for name, forward in (("grad", "call"), ("grad_1", "call_1")):
+        gradient = {"role": "gradient", "forward_graph_id": 0, "forward_op_name": forward}
+        step.op(name, "PartitionedCall", [forward], stack=run.stack(tape, MAIN), **gradient)
+    step.function("__inference_step_1", ["x"], ["grad"])
+    scaled = run.graph("scaled").op("a", "Placeholder").op("Sqrt", "Sqrt", ["a"], stack=run.stack(LOG, FIRST, MAIN))
+    scaled.function("scaled_fn", ["a"], ["Sqrt"])
+    backward = run.graph("backward").op("dy", "Placeholder")
+    gradient = {"role": "gradient", "forward_graph_id": 1, "forward_op_name": "Sqrt"}
+    backward.op("SqrtGrad", "SqrtGrad", ["dy"], stack=run.stack(KERAS), **gradient)
+    backward.function("backward_fn", ["dy"], ["SqrtGrad"])
+    step.calls("call", "scaled_fn", scaled).calls("call_1", "scaled_fn", scaled)
+    step.calls("grad", "backward_fn", backward).calls("grad_1", "backward_fn", backward)
+    for graph, frames in zip(run.rows["graph"], ((MAIN,), (FIRST, MAIN), (FIRST, MAIN)), strict=True):
+        graph["stack_trace_id"] = run.stack(*frames)
+    call = run.execution("__inference_step_1", graph=step, stack=run.stack(MAIN))
+    run.tensor(backward, "SqrtGrad", NAN, execution=call, site="grad")
+    run.tensor(backward, "SqrtGrad", NAN, execution=call, site="grad_1")
+    assert callers(run, tmp_path) == [("first = scaled(x)", "step(x)"), ("second = scaled(y)", "step(x)")]
+
+
+def test_a_loop_is_no_caller(tmp_path: Path) -> None:
+    loop = ("train.py", 9, "step", "for _ in tf.range(3):", "user")
+    run = RunBuilder("run-a")
+    step = run.graph("step").op("x", "Placeholder").op("while", "While", ["x"], stack=run.stack(loop, MAIN))
+    step.function("__inference_step_1", ["x"], ["while"])
+    body = run.graph("body").op("v", "Placeholder")
+    body.op("Log", "Log", ["v"], stack=run.stack(LOG, FIRST, loop, MAIN)).function("body_fn", ["v"], ["Log"])
+    step.calls("while", "body_fn", body, attribute="body")
+    run.rows["graph"][0]["stack_trace_id"] = run.stack(MAIN)
+    run.rows["graph"][1].update(stack_trace_id=run.stack(loop, MAIN), outer_graph_id=0)
+    call = run.execution("__inference_step_1", graph=step, stack=run.stack(MAIN))
+    run.tensor(body, "Log", NAN, execution=call, site="while/body", frame=9, iteration=0)
+    assert callers(run, tmp_path) == [("first = scaled(x)", "step(x)")]

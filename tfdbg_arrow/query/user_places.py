@@ -129,8 +129,8 @@ class UserPlaces:
         """Returns the user's lines that called the function with the line of `place`, innermost first.
 
         The lines are callers in Python, and calls of traced functions. If a function is called more than once, these
-        are the lines of the call that made the tensor. For a gradient, the lines are callers of the forward op in the
-        function of this op.
+        are the lines of the call that made the tensor. For a gradient, the lines are the callers of the forward op, as
+        far as the recording shows which of its calls the gradient belongs to.
 
         The result is empty if the op that ran stands for several ops of the program, which can have different callers.
         """
@@ -140,17 +140,24 @@ class UserPlaces:
             return ()
         maker = self._flow.program_ops.maker(event)
         own = event.graph_tensor if maker is None else maker.place
-        own_graph_id = graph_id = None if own is None else own.graph_id
         if own is not None and self._is_moved(own):
             return ()
-        stack = self._stacks.stack(self._flow.stack_trace_id(event))
-        label = self._flow.label_of_maker(event)
-        forward = None if _is_users_gradient(stack) else self._flow.labels.forward_op(label)
+        graph_id, stack = None if own is None else own.graph_id, self._stacks.stack(self._flow.stack_trace_id(event))
+        calls = self._calls(own, event.execution_index)
+        forward = None if _is_users_gradient(stack) else self._flow.labels.forward_op(self._flow.label_of_maker(event))
         if forward is not None:
+            is_known = forward.graph_id == graph_id or any(self._flow.labels.forward_op(call[2]) for call in calls[:1])
             graph_id, stack = forward.graph_id, self._stacks.stack(forward.stack_trace_id)
+            calls = calls if is_known else []
         frames = list(self._own_frames(stack, graph_id))
-        if graph_id == own_graph_id:
-            frames += [frame for _, of_call, _ in self._calls(own, event.execution_index) for frame in of_call]
+        for _, of_call, label in calls:
+            # The call of a gradient stands for the call of the function whose gradient it computes.
+            forward_call = None if forward is None else self._flow.labels.forward_op(label)
+            if forward_call is not None:
+                of_call = self._own_frames(self._stacks.stack(forward_call.stack_trace_id), forward_call.graph_id)
+            # A loop or branch is no call: its line is in the same function of the program.
+            is_inside = frames and of_call and _function_of(frames[-1]) == _function_of(of_call[0])
+            frames += of_call[1:] if is_inside else of_call
         lines = [frame.line for frame in frames]
         return tuple(frames[lines.index(source.line) + 1 :]) if source.line in lines else ()
 
@@ -308,6 +315,11 @@ class UserPlaces:
     def graph_name(self, graph_id: int | None) -> str | None:
         """Returns the name of a graph; None if the graph has no name."""
         return None if graph_id is None else self._flow.graphs.names.get(graph_id)
+
+
+def _function_of(frame: Frame) -> tuple[str, str]:
+    """Returns the file and the name of the function of a frame."""
+    return frame.file_path, frame.func
 
 
 def _is_users_gradient(stack: tuple[Frame, ...]) -> bool:
