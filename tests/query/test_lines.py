@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tfdbg_arrow.query import Frame, SourceLine, alerts, open_logdir
+from tfdbg_arrow.query.nonfinite_search import tensor_callers
 from tfdbg_arrow.query.wording import carets, nonfinite_facts
 from tfdbg_arrow.viewer.source_text import highlighted
 
@@ -124,3 +125,107 @@ def test_the_part_of_a_line_is_underlined(text: str, part: str, expected: str | 
 @pytest.mark.parametrize("columns", [(None, None), (5, 200), (0, 2), (4, 4)])
 def test_no_part_is_underlined_if_the_columns_are_unknown_or_wrong(columns: tuple[int | None, int | None]) -> None:
     assert carets(Frame("train.py", 3, "f", "f(x)", "user", *columns), "f(x) / g(x)") is None
+
+
+LOG = ("train.py", 5, "scaled", "return tf.math.log(x)", "user")
+FIRST = ("train.py", 10, "step", "first = scaled(x)", "user")
+SECOND = ("train.py", 11, "step", "second = scaled(y)", "user")
+MAIN = ("train.py", 20, "<module>", "step(x)", "user")
+
+
+def callers(run: RunBuilder, path: Path) -> list[tuple[str, ...]]:
+    """Returns the code of the callers of each bad tensor, in the order of the tensors."""
+    with open_logdir(run.write(path)) as opened:
+        bad = sorted(opened.nonfinite(), key=lambda tensor: tensor.event_index)
+        return [
+            tuple(frame.code or "" for frame in tensor_callers(opened, each.event_index, run_id=each.run_id))
+            for each in bad
+        ]
+
+
+def test_the_callers_in_python(tmp_path: Path) -> None:
+    run = RunBuilder("run-a")
+    graph = run.graph("step").op("x", "Placeholder")
+    run.rows["graph"][0]["stack_trace_id"] = run.stack(KERAS, MAIN)
+    graph.op("Log", "Log", ["x"], stack=run.stack(KERAS, LOG, FIRST, MAIN))
+    graph.op("Log_1", "Log", ["x"], stack=run.stack(KERAS, LOG, SECOND, MAIN))
+    graph.function("__inference_step_1", ["x"], ["Log"])
+    call = run.execution("__inference_step_1", graph=graph, stack=run.stack(MAIN))
+    run.tensors(graph, {"x": CLEAN, "Log": NAN, "Log_1": NAN}, execution=call)
+    assert callers(run, tmp_path / "graph") == [("first = scaled(x)", "step(x)"), ("second = scaled(y)", "step(x)")]
+    run.rows["graph"][0]["stack_trace_id"] = None
+    unknown = callers(run, tmp_path / "unknown")
+    assert unknown == [("step(x)",)] * 2, "the frames of the function are not known"
+
+
+def test_the_callers_of_a_traced_function(tmp_path: Path) -> None:
+    run = RunBuilder("run-a")
+    step = run.graph("step").op("x", "Placeholder")
+    step.op("call", "PartitionedCall", ["x"], stack=run.stack(FIRST, MAIN))
+    step.op("call_1", "PartitionedCall", ["x"], stack=run.stack(SECOND, MAIN))
+    step.function("__inference_step_1", ["x"], ["call"])
+    scaled = run.graph("scaled").op("a", "Placeholder").op("Log", "Log", ["a"], stack=run.stack(LOG, FIRST, MAIN))
+    scaled.function("scaled_fn", ["a"], ["Log"])
+    step.calls("call", "scaled_fn", scaled).calls("call_1", "scaled_fn", scaled)
+    run.rows["graph"][0]["stack_trace_id"] = run.stack(MAIN)
+    run.rows["graph"][1].update(stack_trace_id=run.stack(FIRST, MAIN), outer_graph_id=0)
+    call = run.execution("__inference_step_1", graph=step, stack=run.stack(MAIN))
+    run.tensor(scaled, "Log", NAN, execution=call, site="call")
+    run.tensor(scaled, "Log", NAN, execution=call, site="call_1")
+    assert callers(run, tmp_path) == [("first = scaled(x)", "step(x)"), ("second = scaled(y)", "step(x)")]
+
+
+def test_the_callers_of_an_op_that_ran_for_several_ops_are_unknown(tmp_path: Path) -> None:
+    run = RunBuilder("run-a")
+    graph = run.graph("step").op("x", "Placeholder").op("y", "Neg", ["x"])
+    run.rows["graph"][0]["stack_trace_id"] = run.stack(MAIN)
+    graph.op("Log", "Log", ["x"], stack=run.stack(LOG, FIRST, MAIN))
+    graph.op("Log_1", "Log", ["y"], stack=run.stack(LOG, SECOND, MAIN))
+    graph.op("concat", "ConcatV2", ["Log", "Log_1"])
+    graph.function("__inference_step_1", ["x"], ["concat"])
+    executed = run.executed(graph).argument("x").node("y", "Neg", ["x"])
+    executed.node("concat", "ConcatV2", ["x", "y"]).node("Log", "Log", ["concat"]).result("Log")
+    call = run.execution("__inference_step_1", graph=graph, stack=run.stack(MAIN))
+    run.tensors(graph, {"x": CLEAN, "y": CLEAN, "concat": CLEAN, "Log": NAN}, execution=call)
+    assert callers(run, tmp_path) == [()]
+
+
+def test_the_callers_of_a_gradient_are_those_of_the_forward_op(tmp_path: Path) -> None:
+    tape = ("train.py", 15, "step", "tape.gradient(loss, w)", "user")
+    run = RunBuilder("run-a")
+    step = run.graph("step").op("x", "Placeholder")
+    for name, line in (("call", FIRST), ("call_1", SECOND)):
+        step.op(name, "PartitionedCall", ["x"], stack=run.stack(line, MAIN))
+    for name, forward in (("grad", "call"), ("grad_1", "call_1")):
+        gradient = {"role": "gradient", "forward_graph_id": 0, "forward_op_name": forward}
+        step.op(name, "PartitionedCall", [forward], stack=run.stack(tape, MAIN), **gradient)
+    step.function("__inference_step_1", ["x"], ["grad"])
+    scaled = run.graph("scaled").op("a", "Placeholder").op("Sqrt", "Sqrt", ["a"], stack=run.stack(LOG, FIRST, MAIN))
+    scaled.function("scaled_fn", ["a"], ["Sqrt"])
+    backward = run.graph("backward").op("dy", "Placeholder")
+    gradient = {"role": "gradient", "forward_graph_id": 1, "forward_op_name": "Sqrt"}
+    backward.op("SqrtGrad", "SqrtGrad", ["dy"], stack=run.stack(KERAS), **gradient)
+    backward.function("backward_fn", ["dy"], ["SqrtGrad"])
+    step.calls("call", "scaled_fn", scaled).calls("call_1", "scaled_fn", scaled)
+    step.calls("grad", "backward_fn", backward).calls("grad_1", "backward_fn", backward)
+    for graph, frames in zip(run.rows["graph"], ((MAIN,), (FIRST, MAIN), (FIRST, MAIN)), strict=True):
+        graph["stack_trace_id"] = run.stack(*frames)
+    call = run.execution("__inference_step_1", graph=step, stack=run.stack(MAIN))
+    run.tensor(backward, "SqrtGrad", NAN, execution=call, site="grad")
+    run.tensor(backward, "SqrtGrad", NAN, execution=call, site="grad_1")
+    assert callers(run, tmp_path) == [("first = scaled(x)", "step(x)"), ("second = scaled(y)", "step(x)")]
+
+
+def test_a_loop_is_no_caller(tmp_path: Path) -> None:
+    loop = ("train.py", 9, "step", "for _ in tf.range(3):", "user")
+    run = RunBuilder("run-a")
+    step = run.graph("step").op("x", "Placeholder").op("while", "While", ["x"], stack=run.stack(loop, MAIN))
+    step.function("__inference_step_1", ["x"], ["while"])
+    body = run.graph("body").op("v", "Placeholder")
+    body.op("Log", "Log", ["v"], stack=run.stack(LOG, FIRST, loop, MAIN)).function("body_fn", ["v"], ["Log"])
+    step.calls("while", "body_fn", body, attribute="body")
+    run.rows["graph"][0]["stack_trace_id"] = run.stack(MAIN)
+    run.rows["graph"][1].update(stack_trace_id=run.stack(loop, MAIN), outer_graph_id=0)
+    call = run.execution("__inference_step_1", graph=step, stack=run.stack(MAIN))
+    run.tensor(body, "Log", NAN, execution=call, site="while/body", frame=9, iteration=0)
+    assert callers(run, tmp_path) == [("first = scaled(x)", "step(x)")]

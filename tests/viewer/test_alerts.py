@@ -54,6 +54,25 @@ def test_filters_by_rule_and_severity(tmp_path: Path) -> None:
     assert (nothing.groups, nothing.num_found, nothing.silent_rules) == ((), 0, ())
 
 
+def test_the_filter_by_severity_uses_the_severity_of_the_alert(tmp_path: Path) -> None:
+    harmless = alerts(logdirs.unused_infinity(tmp_path), severity="error")
+    assert (harmless.groups, harmless.num_found) == ((), 0)
+    assert "nonfinite_origin" in harmless.silent_rules
+    logdirs.log_of_zero(tmp_path, run_id="run-b")
+    whole = alerts(tmp_path, run_id="all")
+    parts = {severity: alerts(tmp_path, run_id="all", severity=severity) for severity in whole.known_severities}
+    assert {severity: [(group.kind, group.num_found) for group in part.groups] for severity, part in parts.items()} == {
+        "error": [("nonfinite_origin", 1)],
+        "warning": [("nonfinite", 3)],
+        "info": [("nonfinite_origin", 2), ("nonfinite", 1)],
+    }
+    for severity, part in parts.items():
+        assert {group.severity for group in part.groups} == {severity}
+        for shown in (*part.groups, *(f for group in part.groups for f in (*group.findings, *group.alerts))):
+            assert shown.severity == severity
+    assert sum(part.num_found for part in parts.values()) == whole.num_found
+
+
 def test_rules_that_did_not_finish_in_time_are_listed(tmp_path: Path) -> None:
     page = alerts(logdirs.log_of_zero(tmp_path), severity="error", budget_s=0.0)
     assert (page.groups, page.silent_rules, page.unfinished_rules[0]) == ((), (), "nonfinite_origin")
@@ -66,6 +85,8 @@ def test_the_limit_applies_to_the_list_and_not_to_the_count(tmp_path: Path) -> N
         graph.op(f"op{number}", "Mul")
         run.tensor(graph, f"op{number}", NAN)
     (group,) = alerts(run.write(tmp_path), rule="nonfinite", limit=2).groups
+    assert (len(group.alerts), group.num_found) == (2, 5)
+    (group,) = alerts(tmp_path, rule="nonfinite", severity="warning", limit=2).groups
     assert (len(group.alerts), group.num_found) == (2, 5)
 
 

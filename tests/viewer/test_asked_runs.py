@@ -87,17 +87,46 @@ def test_a_page_says_which_run_it_shows_and_the_menu_selects_it(site: Site) -> N
     assert "About run z-old. The other run recorded no bad value." in of_old
 
 
+def test_all_lists_of_runs_begin_with_the_oldest(tmp_path: Path) -> None:
+    oldest_first = ["middle", "z-last", "a-first"]
+    for run_id, start_s in (("a-first", 40), ("middle", 0), ("z-last", 20)):
+        run_of(run_id, NAN, start_s=start_s, end_s=start_s + 10).write(tmp_path)
+    with contextlib.closing(Reader(tmp_path, timeout_s=600)) as reader:
+        site = Site(reader)
+        for name in ("overview", "model", "runs", "diff"):
+            for parameters in ({}, {"run": "all"}) if name != "diff" else ({},):
+                text = site.answer(f"/{name}", {"wait": "1", **parameters}).content.decode()
+                menus = re.findall(r'<select[^>]* name="(?:run|other)".*?</select>', text, re.DOTALL)
+                values = [re.findall(r'<option value="([^"]+-[^"]+|middle)"', menu) for menu in menus]
+                assert values == [oldest_first] * len(menus)
+                assert menus
+        assert [row["summary"]["run"]["run_id"] for row in page(site, "runs")["rows"]] == oldest_first
+        assert [summary["run"]["run_id"] for summary in page(site, "overview")["runs"]] == oldest_first
+
+
 def test_a_page_says_whether_the_run_is_fixed(tmp_path: Path) -> None:
     run_of("first", NAN, start_s=0, end_s=10).write(tmp_path)
     with contextlib.closing(Reader(tmp_path, timeout_s=600)) as reader:
         text = Site(reader).answer("/model", {}).content.decode()
-    assert '<b class="is-bad">Not fixed.</b> This is the only run.</p>' in text
+    assert '<p class="news">This is the only run.</p>' in text
     run_of("second", CLEAN, start_s=20, end_s=30).write(tmp_path)
     with contextlib.closing(Reader(tmp_path, timeout_s=600)) as reader:
         text = Site(reader).answer("/model", {"run": "first"}).content.decode()
         assert re.findall(r"There is[^<]*", text) == ["There is a newer run without bad values: train.py · 22:13. "]
         assert "Not fixed" not in text
         assert '"news"' not in Site(reader).answer("/model", {"run": "all"}).content.decode()
+    run_of("third", NAN, start_s=40, end_s=50).write(tmp_path)
+    with contextlib.closing(Reader(tmp_path, timeout_s=600)) as reader:
+        text = Site(reader).answer("/model", {}).content.decode()
+    assert '<b class="is-bad">Not fixed.</b> This is the newest of 3 runs. 1 of the 2 other runs recorded' in text
+
+
+def test_the_first_bad_run_after_healthy_runs_is_not_called_unfixed(tmp_path: Path) -> None:
+    run_of("first", CLEAN, start_s=0, end_s=10).write(tmp_path)
+    run_of("second", NAN, start_s=20, end_s=30).write(tmp_path)
+    with contextlib.closing(Reader(tmp_path, timeout_s=600)) as reader:
+        text = Site(reader).answer("/model", {}).content.decode()
+    assert '<p class="news">This is the newest of 2 runs. The other run recorded no bad value.' in text
 
 
 @pytest.mark.slow

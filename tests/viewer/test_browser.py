@@ -12,7 +12,7 @@ from tfdbg_arrow.query.sql_sandbox import Sandbox
 from tfdbg_arrow.viewer.report import write_report
 from tfdbg_arrow.viewer.security import RedirectFile
 
-from ..query.builder import INF, RunBuilder, counts
+from ..query.builder import INF, NAN, START_NS, RunBuilder, counts
 from . import logdirs
 from .browser import watched_page
 from .serving import TOKEN, Served, serving
@@ -159,6 +159,36 @@ def test_pages_fit_the_window_and_every_control_has_a_name(browser: Browser, ser
                 ".map(e => e.outerHTML)"
             )
             assert nameless == []
+
+
+def test_a_small_screen_shows_long_lines_and_long_names_whole(browser: Browser, tmp_path: Path) -> None:
+    name = "a_program_with_a_long_name_for_the_training_of_a_model"
+    for number in range(2):
+        run = RunBuilder(f"run-{number}", run_name=f"{name}_{number}", wall_time_ns=START_NS + number)
+        code = f"y = tf.math.log({' + '.join(f'summand_{index}' for index in range(20))})"
+        graph = run.graph("f").op("y", "Log", stack=run.stack(("/home/me/train.py", 1, "f", code, "user")))
+        run.add("source_file", source_file_id=0, file_path="/home/me/train.py", source_text=code)
+        run.tensor(graph, "y", NAN)
+        run.write(tmp_path)
+    with serving(tmp_path) as served, watched_page(browser, viewport={"width": 400, "height": 800}) as page:
+        page.goto(f"{served.url}/?token={TOKEN}")
+        for target in ("/?run=run-1&wait=1", "/source?run=run-1"):
+            page.goto(served.url + target)
+            assert page.evaluate("document.documentElement.scrollWidth") == 400
+            box = page.locator(".bar .chosen").bounding_box()
+            assert box is not None
+            assert box["x"] + box["width"] <= 400
+            expect(page.locator(".bar .chosen")).to_contain_text(f"{name}_1")
+            lines = page.locator("pre.code")
+            assert lines.evaluate("lines => lines.scrollWidth > lines.clientWidth")
+            lines.focus()
+            page.keyboard.press("ArrowRight")
+            expect(lines).not_to_have_js_property("scrollLeft", 0)
+        page.goto(f"{served.url}/?run=run-1&wait=1")
+        too_wide = "all => all.filter(one => one.scrollWidth > one.clientWidth + 1).map(one => one.outerHTML)"
+        assert page.locator(".verdict, .verdict p, .card:not(.excerpt), .card p").evaluate_all(too_wide) == []
+        page.set_viewport_size({"width": 1280, "height": 800})
+        expect(page.locator(".bar .chosen")).to_be_hidden()
 
 
 def test_a_hostile_recording_has_no_effect_on_pages(browser: Browser, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from html import unescape
 from pathlib import Path
@@ -263,7 +263,10 @@ VISIONS = {
     ),
 }
 LEAST_BAD = 19.0
-"""Least distance of the bad colour from every colour of a scale, as CIE 1976 Delta E. 2.3 is barely noticeable."""
+"""Least distance of the colours of bad cells from every colour of a scale (CIE 1976 Delta E).
+
+A distance of 2.3 is barely noticeable.
+"""
 LEAST_ENDS = 45.0
 LEAST_STEP = 4.0
 """Least distance of colours that are a tenth of a scale apart."""
@@ -292,9 +295,11 @@ def test_colours_differ_in_every_kind_of_vision(colours: Colours, vision: str) -
     matrix = VISIONS[vision]
     for stops in (colours.sequential, colours.diverging):
         scale = [colour_at(stops, place / 30) for place in range(31)]
-        assert min(distance(colours.bad, colour, matrix) for colour in scale) >= LEAST_BAD
+        for bad in (colours.bad, colours.harmless):
+            assert min(distance(bad, colour, matrix) for colour in scale) >= LEAST_BAD
         assert distance(scale[0], scale[-1], matrix) >= LEAST_ENDS or stops is colours.diverging
         assert min(distance(one, other, matrix) for one, other in itertools.pairwise(scale[::3])) >= LEAST_STEP
+    assert distance(colours.harmless, colours.zero, matrix) >= LEAST_BAD
     low, middle, high = (colour_at(colours.diverging, place) for place in (0.0, 0.5, 1.0))
     assert min(distance(*pair, matrix) for pair in itertools.combinations((low, middle, high), 2)) >= LEAST_ENDS / 1.5
 
@@ -479,10 +484,32 @@ def test_every_number_can_be_drawn(scale: str, value: float) -> None:
     assert "inf" not in drawn.area
 
 
-def test_the_legend_does_not_call_harmless_values_bad(tmp_path: Path) -> None:
-    with open_logdir(logdirs.unused_infinity(tmp_path)) as logdir:
+@pytest.mark.parametrize(
+    ("write", "paints", "legend"),
+    [
+        (logdirs.unused_infinity, {"harmless-cell"}, "Inf or NaN that did no known harm"),
+        (logdirs.log_of_zero, {"bad-cell"}, "bad (Inf, NaN)"),
+    ],
+)
+def test_harmless_values_have_another_colour_and_legend_than_bad_values(
+    tmp_path: Path, write: Callable[[Path], Path], paints: set[str], legend: str
+) -> None:
+    with open_logdir(write(tmp_path)) as logdir:
         health = layer_health(logdir)
     assert health is not None
     (measure,) = (measure for measure in health.measures if measure.name == "bad_share")
     drawing = map_drawing(health, measure)
-    assert (drawing.has_bad, drawing.words.bad) == (True, "Inf or NaN that did no known harm")
+    assert (drawing.has_bad, drawing.words.bad) == (True, legend)
+    svg = map_svg(health)
+    assert set(re.findall('class="([a-z]+-cell)"', svg)) - {"zero-cell"} == paints
+    assert f'<rect width="12" height="12" {drawing.bad_paint}/>' in re.sub(' [xy]="[0-9]+"', "", svg)
+
+
+def test_the_page_of_harmless_values_does_not_look_bad(tmp_path: Path) -> None:
+    with serving(logdirs.unused_infinity(tmp_path)) as served:
+        text = served.ask("/model").text
+    main = text.partition("<main")[2]
+    assert '<section class="verdict expected"' in main
+    assert "Where Inf or NaN came up first" in main
+    for red in ("✕", "is-bad", "bad-cell", 'data-kind="bad"', "went bad"):
+        assert red not in main

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.sync_api import expect
 
-from tfdbg_arrow.query import Run, open_logdir
+from tfdbg_arrow.query import FunctionCall, Run, open_logdir
 from tfdbg_arrow.viewer import naming
 from tfdbg_arrow.viewer.background import InTurn
 from tfdbg_arrow.viewer.naming import run_labels
 from tfdbg_arrow.viewer.page import parameters_of
 from tfdbg_arrow.viewer.pages import runs as runs_page
+from tfdbg_arrow.viewer.pages.overview import read_overview
 from tfdbg_arrow.viewer.pages.runs import RunFacts, RunsPage, complete_runs, read_runs
 from tfdbg_arrow.viewer.strips import AlignedStrips
 
@@ -133,7 +135,7 @@ def test_keyboard_navigation_to_the_first_bad_run_and_the_comparison(tmp_path: P
         page.keyboard.press("u")
         page.wait_for_url("**/runs")
         page.keyboard.press("n")
-        expect(page.locator(":focus")).to_have_text("event 4")
+        expect(page.locator(":focus")).to_have_text("call 1 of f")
         page.get_by_role("button", name="Compare").click()
         page.wait_for_url("**/diff?run=run-a&other=run-b")
         expect(page.locator("main")).to_contain_text("The first divergence: Square:0", timeout=60_000)
@@ -258,8 +260,53 @@ def test_runs_whose_bad_values_did_no_harm_are_compared_with_bad_runs(tmp_path: 
     assert page.headline == "The newest run is not bad. 1 of 2 runs is bad from step 6 on."
     assert [(row.is_first_bad, row.verdict) for row in page.rows] == [(True, "the only bad run"), (False, "no harm")]
     assert (page.num_bad, page.compared) == (1, ("run-1", "run-0"))
-    hurried = runs(tmp_path, budget_s=0.0)  # without the facts
-    assert hurried.headline == "run-1 went bad first, in step 3; 2 of 2 runs are bad."
+
+
+def test_a_run_is_not_called_bad_before_its_harm_is_examined(tmp_path: Path) -> None:
+    worker(tmp_path, 0, bad=(6,))
+    hurried = runs(tmp_path, budget_s=0.0)
+    assert hurried.headline == "It is not known whether the bad values of the run did harm."
+    logdirs.unused_infinity(tmp_path, run_id="run-1", wall_time_ns=START_NS + 60 * SECOND)
+    worker(tmp_path, 2, late_s=120)
+    hurried = runs(tmp_path, budget_s=0.0)
+    assert hurried.headline == (
+        "None of 3 runs is known to be bad. It is not known whether the bad values of 2 runs did harm."
+    )
+    assert [(row.is_bad, row.is_first_bad, row.verdict) for row in hurried.rows] == [
+        (None, False, "harm not known"),
+        (None, False, "harm not known"),
+        (False, False, "not bad"),
+    ]
+    assert (hurried.num_bad, hurried.num_unknown, hurried.num_unread, hurried.num_unexamined) == (0, 2, 3, 0)
+    assert hurried.compared == ("run-2", "run-1")
+
+
+def test_bad_values_outside_the_examined_runs_are_said_to_be_unknown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs_page, "LIMIT", 2)
+    monkeypatch.setattr(runs_page, "MAX_OTHERS", 1)
+    for index in range(3):
+        logdirs.unused_infinity(tmp_path, run_id=f"run-{index}", wall_time_ns=START_NS + index * SECOND)
+    worker(tmp_path, 3, bad=(5,), late_s=60)
+    page = runs(tmp_path)
+    assert page.headline == (
+        "None of 4 runs is known to be bad; the bad values of 3 runs did no harm. "
+        "It is not known whether the bad values of 1 run did harm."
+    )
+    assert (page.num_bad, page.num_harmless, page.num_unknown, page.num_unexamined) == (0, 3, 1, 1)
+    with serving(tmp_path) as served:
+        assert "Not examined: whether the bad values of 1 run did harm" in served.ask("/runs?wait=1").text
+    page = runs(tmp_path, first=2)  # run-2, run-3 and the first of the others
+    assert page.headline == (
+        "1 of 4 runs is known to be bad. It is not known whether the bad values of 1 other run did harm."
+    )
+    assert [(row.is_bad, row.is_first_bad, row.verdict) for row in page.rows] == [
+        (False, False, "no harm"),
+        (True, False, "bad"),
+    ]
+    monkeypatch.setattr(runs_page, "MAX_OTHERS", 2)
+    assert runs(tmp_path).headline == "worker:3 went bad first, in step 5; 1 of 4 runs is bad."
 
 
 def test_several_runs_whose_bad_values_did_no_harm(tmp_path: Path) -> None:
@@ -267,3 +314,51 @@ def test_several_runs_whose_bad_values_did_no_harm(tmp_path: Path) -> None:
     logdirs.unused_infinity(tmp_path, run_id="run-1", wall_time_ns=START_NS + 60 * SECOND)
     page = runs(tmp_path)
     assert page.headline == "None of 2 runs is known to be bad; the bad values of 1 run did no harm."
+
+
+def without_steps(path: Path, run_id: str, *, bad_call: int, **settings: Any) -> Path:
+    """Writes a run without training steps. It calls `step` five times; the first bad tensors are not the culprit."""
+    run = RunBuilder(run_id, **settings)
+    graph = run.graph("step").op("x", "Placeholder").op("Log", "Log", ["x"]).op("loss", "Mean", ["Log"], role="loss")
+    run.rows["graph_op_output"][-1]["static_shape"] = []
+    graph.function("__inference_step_1", ["x"], ["loss"])
+    run.execution("AddV2")
+    for number in range(1, 6):
+        call = run.execution("__inference_step_1", graph=graph)
+        health, value = (NAN, math.nan) if number >= bad_call else (CLEAN, 1.0)
+        scalar = {"scalar_value": value, "size": 1, "rank": 0, "shape": []}
+        run.tensor(graph, "x", CLEAN, execution=call)
+        run.tensor(graph, "loss", {**health, **scalar}, execution=call)  # it arrived before its input
+        run.tensor(graph, "Log", health, execution=call)
+    return run.write(path)
+
+
+def test_all_pages_name_the_call_of_a_run_without_steps(tmp_path: Path) -> None:
+    without_steps(tmp_path, "run-0", bad_call=3)
+    (row,) = runs(tmp_path).rows
+    assert row.facts is not None
+    assert row.facts.first_bad_call == FunctionCall("step", 3, 3)
+    assert row.facts.last_call == FunctionCall("step", 5, 5)
+    with serving(tmp_path) as served:
+        texts = {
+            name: " ".join(re.sub(r"<title>.*?</title>|<[^>]*>", " ", served.ask(f"/{name}?wait=1").text).split())
+            for name in ("runs", "overview")
+        }
+    assert "call 3 of step ✕ bad" in texts["runs"]
+    assert "nan call 5 of step" in texts["runs"]
+    assert "The whole run bad from call 3 of step on" in texts["overview"]
+    for text in texts.values():
+        assert not re.search(r"event 7|from event|execution 5", text)
+
+
+def test_the_overview_names_the_call_of_the_last_bad_run(tmp_path: Path) -> None:
+    for index, bad_call in enumerate((2, 4, 9)):
+        without_steps(tmp_path, f"run-{index}", bad_call=bad_call, wall_time_ns=START_NS + index * 60 * SECOND)
+    with open_logdir(tmp_path) as logdir:
+        page = read_overview(logdir, parameters_of())
+    assert page.first_bad_calls == {"run-1": FunctionCall("step", 4, 4)}
+    with serving(tmp_path) as served:
+        table = served.ask("/overview?wait=1").text.partition('id="runs"')[2].partition("</table>")[0]
+    since = [cell.strip() for cell in re.findall(r'data-label="Since">([^<]*)</td>', table)]
+    bad = re.findall(r'<span class="pill (\w+)">', table)
+    assert (since, bad) == (["", "call 4 of step", ""], ["fact", "bad"])

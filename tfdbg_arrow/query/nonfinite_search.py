@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -16,8 +17,9 @@ from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.culprits import Culprit, Culprits
 from tfdbg_arrow.query.flow.effects import Effect
 from tfdbg_arrow.query.logdir.opening import opened
-from tfdbg_arrow.query.nonfinite_tensor import NonFinite, TensorContext
+from tfdbg_arrow.query.nonfinite_tensor import FunctionCall, NonFinite, TensorContext
 from tfdbg_arrow.query.recorded import EFFECTS, KINDS, TensorEvent
+from tfdbg_arrow.query.stacks import Frame
 from tfdbg_arrow.schema.op_traits import COLLECTIVES
 
 _MAX_TENSORS_OF_OP = 20
@@ -322,7 +324,69 @@ def tensor_context(logdir: Engine, event_index: int, *, run_id: str) -> TensorCo
     """
     reader = BadTensorReader(logdir, run_id=run_id, kinds=KINDS)
     with reader.flow.lock:
-        event = reader.flow.events.event(event_index)
-        if event is None:
-            raise QueryError(f"event {event_index} of run {run_id} is not a row of tensor_health.")
-        return reader.context(event)
+        return reader.context(_event(reader, event_index, run_id=run_id))
+
+
+def tensor_callers(logdir: Engine, event_index: int, *, run_id: str) -> tuple[Frame, ...]:
+    """Returns the user's lines that called the function that made a recorded tensor, innermost first.
+
+    If the function is called more than once, these are the lines of the call that made the tensor. The first line is
+    the caller of the line `source` of the tensor, see `NonFinite`.
+
+    Args:
+        logdir: The logdir.
+        event_index: The event_index of the tensor's row in tensor_health.
+        run_id: The run.
+
+    Raises:
+        QueryError: The run has no such row.
+        BrokenPartError: A part cannot be read.
+    """
+    reader = BadTensorReader(logdir, run_id=run_id, kinds=KINDS)
+    with reader.flow.lock:
+        return reader.places.callers(_event(reader, event_index, run_id=run_id))
+
+
+def tensor_call(logdir: Engine, event_index: int, *, run_id: str) -> FunctionCall | None:
+    """Returns the call from eager code that computed a bad tensor, as in `NonFinite.call`.
+
+    The result is None if the tensor has a training step, or if the call is not known.
+
+    Args:
+        logdir: The logdir.
+        event_index: The event_index of the tensor's row in tensor_health.
+        run_id: The run.
+
+    Raises:
+        QueryError: The run has no such row.
+        BrokenPartError: A part cannot be read.
+    """
+    reader = BadTensorReader(logdir, run_id=run_id, kinds=KINDS)
+    with reader.flow.lock:
+        return reader.describe(_event(reader, event_index, run_id=run_id), effect=None).call
+
+
+def last_call(logdir: Engine, execution_index: int, *, like: FunctionCall, run_id: str) -> FunctionCall | None:
+    """Returns the last call of the function of another call up to an execution; None if there is no such call.
+
+    Args:
+        logdir: The logdir.
+        execution_index: The execution.
+        like: The other call.
+        run_id: The run.
+
+    Raises:
+        BrokenPartError: A part cannot be read.
+    """
+    reader = BadTensorReader(logdir, run_id=run_id, kinds=KINDS)
+    with reader.flow.lock:
+        executions = reader.executions_of(like)
+    number = bisect_right(executions, execution_index)
+    return FunctionCall(like.function, number, executions[number - 1]) if number else None
+
+
+def _event(reader: BadTensorReader, event_index: int, *, run_id: str) -> TensorEvent:
+    event = reader.flow.events.event(event_index)
+    if event is None:
+        raise QueryError(f"event {event_index} of run {run_id} is not a row of tensor_health.")
+    return event

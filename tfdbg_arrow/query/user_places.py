@@ -5,7 +5,7 @@ All answers use this module, so all answers name the same line for a tensor.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -15,6 +15,9 @@ from tfdbg_arrow.query.flow.events import NO_LABEL, ForwardOp, Label
 from tfdbg_arrow.query.outside_tensors import users_of
 from tfdbg_arrow.query.recorded import GraphTensor, Op, TensorEvent
 from tfdbg_arrow.query.stacks import GRADIENT_FUNCS, Frame, user_source
+
+_JOINS = ("Concat", "ConcatV2", "Split", "SplitV")
+"""The ops that join tensors, or split a tensor into parts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,11 +106,12 @@ class UserPlaces:
         graph_id = None if own is None else own.graph_id
         calls = self._calls(own, event.execution_index)
         called_from = tuple(call for call, _, _ in calls)
+        call_lines = (next(iter(frames), None) for _, frames, _ in calls)
         lines = [
             forward.source if forward else None,
             self._own_line(stack, graph_id),
             user_source(stack) if self._is_in_unknown_call(event) else None,
-            *(line for _, line, _ in calls),
+            *call_lines,
             user_source(stack),
         ]
         source = next((line for line in lines if line is not None), None)
@@ -120,6 +124,61 @@ class UserPlaces:
             layer=self._layer(label, forward, called_from),
             made_at=self._made_at([forward_op, label, *(label for _, _, label in calls)], source),
         )
+
+    def callers(self, event: TensorEvent) -> tuple[Frame, ...]:
+        """Returns the user's lines that called the function with the line of `place`, innermost first.
+
+        The lines are callers in Python, and calls of traced functions. If a function is called more than once, these
+        are the lines of the call that made the tensor. For a gradient, the lines are the callers of the forward op, as
+        far as the recording shows which of its calls the gradient belongs to.
+
+        The result is empty if the op that ran stands for several ops of the program, which can have different callers.
+        """
+        event = self._flow.as_written(event)
+        source = self.place(event).source
+        if source is None or self.use_of_captured(event) is not None:
+            return ()
+        maker = self._flow.program_ops.maker(event)
+        own = event.graph_tensor if maker is None else maker.place
+        if own is not None and self._is_moved(own):
+            return ()
+        graph_id, stack = None if own is None else own.graph_id, self._stacks.stack(self._flow.stack_trace_id(event))
+        calls = self._calls(own, event.execution_index)
+        forward = None if _is_users_gradient(stack) else self._flow.labels.forward_op(self._flow.label_of_maker(event))
+        if forward is not None:
+            is_known = forward.graph_id == graph_id or any(self._flow.labels.forward_op(call[2]) for call in calls[:1])
+            graph_id, stack = forward.graph_id, self._stacks.stack(forward.stack_trace_id)
+            calls = calls if is_known else []
+        frames = list(self._own_frames(stack, graph_id))
+        for _, of_call, label in calls:
+            # The call of a gradient stands for the call of the function whose gradient it computes.
+            forward_call = None if forward is None else self._flow.labels.forward_op(label)
+            if forward_call is not None:
+                of_call = self._own_frames(self._stacks.stack(forward_call.stack_trace_id), forward_call.graph_id)
+            # A loop or branch is no call: its line is in the same function of the program.
+            is_inside = frames and of_call and _function_of(frames[-1]) == _function_of(of_call[0])
+            frames += of_call[1:] if is_inside else of_call
+        lines = [frame.line for frame in frames]
+        return tuple(frames[lines.index(source.line) + 1 :]) if source.line in lines else ()
+
+    def _is_moved(self, place: GraphTensor) -> bool:
+        """Returns whether TensorFlow moved an op to the other side of a Concat or Split.
+
+        The op that ran then stands for the ops on all parts of the tensor.
+
+        Source: HoistCWiseUnaryChainsStage in tensorflow/core/grappler/optimizers/arithmetic_optimizer.cc.
+        """
+        graphs = self._flow.graphs
+        op = graphs.op(place.graph_id, place.op_name)
+        if op is None:
+            return False
+        as_run = [(source.graph_id, source.op_name) for source in self._flow.borders.executed.inputs(place, op)]
+        as_written = [(place.graph_id, name) for name, _ in op.inputs]
+        joins, own_joins = (
+            {key for key in keys if (source := graphs.op(*key)) is not None and source.op_type in _JOINS}
+            for keys in (as_run, as_written)
+        )
+        return joins != own_joins
 
     def use_of_captured(self, event: TensorEvent) -> tuple[Frame, ...] | None:
         """Returns the stack of the first op that takes a captured tensor in the user's code; None for other tensors."""
@@ -175,10 +234,11 @@ class UserPlaces:
             order=forward.order,
         )
 
-    def _calls(self, place: GraphTensor | None, index: int | None) -> list[tuple[CallSite, Frame | None, Label]]:
+    def _calls(self, place: GraphTensor | None, index: int | None) -> list[tuple[CallSite, Sequence[Frame], Label]]:
         """Returns the calls that led to the op of a graph tensor, innermost call first.
 
-        Each item is (call, line of the call, label of the calling op).
+        Each item is (call, the user's frames that led to the call, label of the calling op). The frames do not reach
+        beyond the function that contains the calling op.
 
         Args:
             place: The tensor; None for a tensor that is not in a graph. The result is then empty.
@@ -186,7 +246,7 @@ class UserPlaces:
         """
         if place is None:
             return []
-        calls = []
+        calls: list[tuple[CallSite, Sequence[Frame], Label]] = []
         for level in reversed(self._flow.borders.levels(place.context, place.graph_id) or ()):
             call = level.call
             op = self._flow.graphs.op(call.graph_id, call.op_name)
@@ -199,18 +259,19 @@ class UserPlaces:
                 layer=label.layer,
                 source=user_source(stack),
             )
-            calls.append((site, self._own_line(stack, call.graph_id), label))
+            calls.append((site, self._own_frames(stack, call.graph_id), label))
         execution = None if index is None else self._flow.events.execution(index)
         if index is not None and execution is not None:
             label = self._flow.labels.execution(index)
+            stack = self._stacks.stack(execution.stack_trace_id)
             site = CallSite(
                 function=self.graph_name(self._flow.graphs.function_graphs.get(execution.op_type)),
                 op_name=None,
                 graph_name=None,
                 layer=label.layer,
-                source=user_source(self._stacks.stack(execution.stack_trace_id)),
+                source=user_source(stack),
             )
-            calls.append((site, site.source, label))
+            calls.append((site, self._own_frames(stack, None), label))
         return calls
 
     def _is_in_unknown_call(self, event: TensorEvent) -> bool:
@@ -228,9 +289,23 @@ class UserPlaces:
         If TensorFlow or Keras created the op without code of the user, as for a SavedModel, the user's frames in its
         stack are those of the call that traced the function. Another call may have run the op.
         """
+        return next(iter(self._own_frames(stack, graph_id)), None)
+
+    def _own_frames(self, stack: tuple[Frame, ...], graph_id: int | None) -> Sequence[Frame]:
+        """Returns the user's frames in the stack of an op, without those of the call that traced the op's function.
+
+        If it is not known where the function was traced, only the innermost frame is returned. Outside functions, all
+        of the user's frames are returned.
+        """
+        own = [frame for frame in stack if frame.is_user]
+        if graph_id is None:
+            return own
         traced_at = [frame.line for frame in self._stacks.stack(self._graph_stack_ids.get(graph_id)) if frame.is_user]
-        own = [frame.line for frame in stack if frame.is_user]
-        return None if own == traced_at else user_source(stack)
+        if [frame.line for frame in own] == traced_at:
+            return []
+        num_own = len(own) - len(traced_at)
+        is_known = graph_id in self._graph_stack_ids and [frame.line for frame in own[num_own:]] == traced_at
+        return own[:num_own] if is_known and num_own > 0 else own[:1]
 
     @cached_property
     def _graph_stack_ids(self) -> dict[int | None, int]:
@@ -240,6 +315,11 @@ class UserPlaces:
     def graph_name(self, graph_id: int | None) -> str | None:
         """Returns the name of a graph; None if the graph has no name."""
         return None if graph_id is None else self._flow.graphs.names.get(graph_id)
+
+
+def _function_of(frame: Frame) -> tuple[str, str]:
+    """Returns the file and the name of the function of a frame."""
+    return frame.file_path, frame.func
 
 
 def _is_users_gradient(stack: tuple[Frame, ...]) -> bool:

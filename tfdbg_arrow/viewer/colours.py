@@ -1,4 +1,4 @@
-"""The colours of maps and distributions: a scale for magnitudes, a scale for numbers around 0, a colour for bad cells.
+"""The colours of maps and distributions: a scale for magnitudes, a scale for numbers around 0, colours for bad cells.
 
 Each element of a drawing has two attributes for its colour. The attribute `fill` contains the light colour, because a
 notebook has no style sheet. The attribute `class` selects the dark colour from the style sheet `colours.css`, which
@@ -21,12 +21,15 @@ class Colours:
         sequential: The colours from the lowest to the greatest value. Their lightness changes evenly.
         diverging: The colours from negative values over 0 to positive values.
         bad: The colour of bad cells. No colour of the scales is similar to it.
+        harmless: The colour of bad cells if no bad value of the run is known to have done harm. No colour of the
+            scales is similar to it.
         zero: The colour of the cells of a map that are not bad, if the measure is 0 in all of them.
     """
 
     sequential: tuple[str, ...]
     diverging: tuple[str, ...]
     bad: str
+    harmless: str
     zero: str
 
 
@@ -35,16 +38,20 @@ LIGHT = Colours(
     sequential=("#def5e5", "#a9e1bd", "#60ceac", "#3eb4ad", "#348fa7", "#366da0", "#3b4a8a", "#403a72"),
     diverging=("#1f4e9c", "#5b8fd0", "#a9c6ea", "#f1f1ee", "#f0c48c", "#d98a2b", "#9c5a00"),
     bad="#b3173f",
+    harmless="#857a6c",
     zero="#def5e5",
 )
 DARK = Colours(
     sequential=LIGHT.sequential,  # a colour has the same meaning on both backgrounds
     diverging=("#8fc1ff", "#4d86cf", "#2c4f80", "#2a2f37", "#7d5216", "#c27f22", "#ffc66e"),
     bad="#e04060",
+    harmless=LIGHT.harmless,
     zero="#27503f",
 )
 BAD = "bad-cell"
 """The CSS class of bad cells."""
+HARMLESS = "harmless-cell"
+"""The CSS class of bad cells if no bad value of the run is known to have done harm."""
 ZERO = "zero-cell"
 """The CSS class of the cells that are not bad, if the measure is 0 in all of them."""
 _NUM_LEVELS = 24
@@ -71,7 +78,7 @@ def _fills(colours: Colours) -> dict[str, str]:
         for name, stops in scales.items()
         for level in range(_NUM_LEVELS + 1)
     }
-    return {**levels, BAD: colours.bad, ZERO: colours.zero}
+    return {**levels, BAD: colours.bad, HARMLESS: colours.harmless, ZERO: colours.zero}
 
 
 _LIGHT_FILLS = _fills(LIGHT)

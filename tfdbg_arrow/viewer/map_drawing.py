@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 from tfdbg_arrow.query.model_health.answers import LayerDifferences, LayerHealth, LayerMap, Measure
 from tfdbg_arrow.safe_text import number_of, printable_line, shortened
-from tfdbg_arrow.viewer.colours import BAD, ZERO, colour_class, paint
+from tfdbg_arrow.viewer.colours import BAD, HARMLESS, ZERO, colour_class, paint
 from tfdbg_arrow.viewer.map_rows import MapRow, map_rows, mark_numbers
 from tfdbg_arrow.viewer.map_scale import ColourScale, colour_scale, shown_measure
 from tfdbg_arrow.viewer.svg import (
@@ -114,6 +114,7 @@ class MapDrawing:
         scale: The legend of the colours, 28 px high; without words if `is_zero`.
         is_zero: Whether the measure is 0 in all cells that are not bad, so that the legend has one colour.
         words: The words of the map.
+        bad_paint: The attributes with the colour of bad cells.
         has_bad: Whether a cell is bad.
         has_origin: Whether a cell is outlined.
         is_part: Whether only the numbers of the shown measure are included, because the map is large.
@@ -126,6 +127,7 @@ class MapDrawing:
     scale: Markup
     is_zero: bool
     words: MapWords
+    bad_paint: Markup
     has_bad: bool
     has_origin: bool
     is_part: bool
@@ -175,7 +177,6 @@ def map_drawing(layers: LayerMap, measure: Measure, *, max_numbers: int = _MAX_N
 
     columns = map_columns(layers)
     words = MAP_WORDS[type(layers).__name__]
-    is_harmless = isinstance(layers, LayerHealth) and layers.origin_event_index is None
     return MapDrawing(
         columns=columns,
         sides=sides,
@@ -183,7 +184,8 @@ def map_drawing(layers: LayerMap, measure: Measure, *, max_numbers: int = _MAX_N
         axis=axis_labels(columns),
         scale=Markup(f'<rect width="18" height="12" {paint(ZERO)}/>') if is_zero else _scale_bar(scale),
         is_zero=is_zero,
-        words=replace(words, bad=_HARMLESS) if is_harmless else words,
+        words=replace(words, bad=_HARMLESS) if _is_harmless(layers) else words,
+        bad_paint=paint(_bad_class(layers)),
         has_bad=any(map(any, layers.bad)),
         has_origin=layers.origin is not None,
         is_part=len(measures) < len(layers.measures),
@@ -223,9 +225,17 @@ def map_svg(health: LayerMap) -> Markup:
     if drawing.is_zero:
         parts.append(label("0", x=width - 316, y=foot + 10))
     if drawing.has_bad:
-        parts.append(f'<rect x="{width - 150}" y="{foot}" width="12" height="12" {paint(BAD)}/>')
+        parts.append(f'<rect x="{width - 150}" y="{foot}" width="12" height="12" {drawing.bad_paint}/>')
         parts.append(label(drawing.words.bad, x=width - 132, y=foot + 10))
     return standalone(parts, width=width, height=height, text=health.sentence)
+
+
+def _is_harmless(layers: LayerMap) -> bool:
+    return isinstance(layers, LayerHealth) and layers.is_harmless
+
+
+def _bad_class(layers: LayerMap) -> str:
+    return HARMLESS if _is_harmless(layers) else BAD
 
 
 def _unfolded(rows: Sequence[DrawnRow]) -> Iterator[DrawnRow]:
@@ -262,9 +272,9 @@ def _cells(layers: LayerMap, measure: Measure, scale: ColourScale | None, row: i
         scale: The scale of the colours; None if the measure is 0 in all cells that are not bad.
         row: Index of the row.
     """
-    num_columns = len(layers.columns)
+    num_columns, bad_class = len(layers.columns), _bad_class(layers)
     classes = [
-        BAD
+        bad_class
         if num_bad
         else None
         if value is None or not math.isfinite(value)
@@ -346,7 +356,8 @@ def _readouts(layers: LayerMap, shown: Measure, measures: Sequence[Measure], row
         ]
     else:
         bad = [f"{number:,}" if number else "" for number in layers.bad[row]]
-    readouts = [readout("✕ bad tensors", bad, "bad")] if any(bad) else []
+    name, kind = ("bad tensors, no known harm", "") if _is_harmless(layers) else ("✕ bad tensors", "bad")
+    readouts = [readout(name, bad, kind)] if any(bad) else []
     for measure in measures:
         kind = "shown" if measure.name == shown.name else ""
         readouts.append(readout(measure.title, _texts(layers, compared, measure, row), kind))

@@ -277,6 +277,7 @@ def _files(
         run = overview.origin.run_id
         frames += [(run, overview.origin.source), (run, overview.origin.made_at)]
         frames += [*((run, call.source) for call in overview.origin.called_from)]
+        frames += [(run, frame) for frame in overview.callers]
         frames += [(run, hop.source) for hop in overview.path]
     frames += [(finding.run_id, finding.source) for group in alerts.groups for finding in group.findings]
     frames += [(section.page.tensor.run_id, frame) for section in tensors for frame in section.page.stack]

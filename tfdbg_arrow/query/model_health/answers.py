@@ -174,6 +174,11 @@ class LayerHealth(LayerMap, Displayed):
     num_folded: int
     origin_event_index: int | None
 
+    @property
+    def is_harmless(self) -> bool:
+        """Whether no bad tensor of the run is known to have done harm. The run may have no bad tensors."""
+        return self.origin_event_index is None
+
 
 @dataclass(frozen=True, kw_only=True)
 class Parting:

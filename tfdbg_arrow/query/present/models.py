@@ -31,7 +31,7 @@ def layer_health(answer: LayerHealth) -> Blocks:
             "\N{NO-BREAK SPACE}" * 4 * row.depth + row.name,
             row.side,
             f"{row.num_outputs:,}",
-            (f"{row.num_bad:,}", "bad" if row.num_bad else ""),
+            (f"{row.num_bad:,}", "bad" if row.num_bad and not answer.is_harmless else ""),
             next((f"{wording.column_start(answer, column):,}" for column, number in enumerate(bad) if number), ""),
         )
         for row, bad in zip(answer.rows, answer.bad, strict=True)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, fields, replace
+from itertools import groupby, islice
 from typing import Any
 
 from tfdbg_arrow.query import Alert, AlertFinding, Logdir, Rule, builtin_rules
+from tfdbg_arrow.query.alert_rules.answer import MAX_ROLLED_UP
 from tfdbg_arrow.query.alert_rules.rules import SEVERITIES
 from tfdbg_arrow.viewer.background import WAIT_S, Answers, ReadyAnswers
 from tfdbg_arrow.viewer.page import MAX_LIMIT, PageKind, Parameters, chosen_run
@@ -65,7 +67,8 @@ class AlertsView:
     Attributes:
         run_id: The run, or "all". None means the newest run, with the other processes of its program.
         rule: The rule; None means all.
-        severity: The severity of the rules; None means any.
+        severity: The severity of the alerts, as the page shows it; None means any. An alert about a value that did no
+            harm is less severe than its rule.
         limit: Maximum number of findings and alerts for each rule. Pages with equal limits share the answers.
     """
 
@@ -76,11 +79,15 @@ class AlertsView:
 
     @property
     def rules(self) -> list[Rule]:
-        """The rules in the order in which they run."""
+        """The rules that can find such alerts, in the order in which they run.
+
+        An alert can be less severe than its rule, but not more severe.
+        """
+        lowest = 0 if self.severity is None else SEVERITIES.index(self.severity)
         rules = [
             rule
             for rule in builtin_rules()
-            if self.rule in (None, rule.kind) and self.severity in (None, rule.severity)
+            if self.rule in (None, rule.kind) and (self.severity is None or SEVERITIES.index(rule.severity) <= lowest)
         ]
         return sorted(rules, key=lambda rule: (rule.kind not in _FIRST, SEVERITIES.index(rule.severity)))
 
@@ -90,11 +97,12 @@ class AlertsPage(AlertsView):
     """The data of the alerts page.
 
     Attributes:
-        groups: The results of the rules that found something, the most severe first.
-        num_found: Number of alerts of these rules.
+        groups: The results of the rules that found something of this severity, the most severe first. Alerts of another
+            severity are left out of the results.
+        num_found: Number of alerts in these results.
         known_rules: The names of all rules.
         known_severities: All severities, the worst first.
-        silent_rules: The selected rules that found nothing.
+        silent_rules: The selected rules that found nothing of this severity.
         unfinished_rules: The selected rules that did not finish because time or memory was not sufficient.
         pending_rules: The selected rules that still run.
     """
@@ -117,15 +125,42 @@ def read_alerts(answers: Answers, view: AlertsView, *, wait_s: float = WAIT_S) -
         wait_s: Maximum time to wait for rules that run in the background, in seconds.
     """
     results = rule_results(answers.ready(wanted_rules(view), wait_s=wait_s))
+    finished = [_of_severity(rule, view.severity) for rule in results.finished]
     return AlertsPage(
         **vars(view),
-        groups=tuple(replace(rule, findings=rule.findings[: view.limit]) for rule in results.finished if rule.alerts),
-        num_found=sum(rule.num_found for rule in results.finished),
+        groups=tuple(
+            replace(rule, findings=rule.findings[: view.limit], alerts=rule.alerts[: view.limit])
+            for rule in finished
+            if rule.num_found
+        ),
+        num_found=sum(rule.num_found for rule in finished),
         known_rules=tuple(one.kind for one in builtin_rules()),
         known_severities=SEVERITIES,
-        silent_rules=tuple(rule.kind for rule in results.finished if not rule.num_found),
+        silent_rules=tuple(rule.kind for rule in finished if not rule.num_found),
         unfinished_rules=results.unfinished,
         pending_rules=results.pending,
+    )
+
+
+def _of_severity(result: RuleAlerts, severity: str | None) -> RuleAlerts:
+    """Returns the part of a rule's result that has a severity; the whole result if the severity is None."""
+    if severity is None:
+        return result
+    findings = tuple(finding for finding in result.findings if finding.severity == severity)
+    num_found, num_unjudged = sum(finding.num_alerts for finding in findings), 0
+    (rule,) = (rule for rule in builtin_rules() if rule.kind == result.kind)
+    if rule.severity == severity:
+        # The findings have only the first alerts. The others were not checked for harm.
+        num_found += result.num_found - sum(finding.num_alerts for finding in result.findings)
+        num_unjudged = result.num_unjudged
+    return replace(
+        result,
+        severity=severity,
+        num_found=num_found,
+        num_findings=len(findings),
+        findings=findings,
+        alerts=tuple(alert for alert in result.alerts if alert.severity == severity),
+        num_unjudged=num_unjudged,
     )
 
 
@@ -149,8 +184,11 @@ def wanted_rules(view: AlertsView) -> dict[Hashable, Callable[[Logdir], RuleAler
 
 
 def run_rule(logdir: Logdir, *, rule: Rule, run_id: str | None, limit: int) -> RuleAlerts | None:
-    """Returns the result of a rule, with at most `limit` alerts; None if the memory limit stopped the rule."""
-    answer = logdir.alerts(kinds=[rule.kind], run_id=run_id, limit=limit)
+    """Returns the result of a rule, with at most `limit` alerts of each severity.
+
+    The result is None if the memory limit stopped the rule.
+    """
+    answer = logdir.alerts(kinds=[rule.kind], run_id=run_id, limit=MAX_ROLLED_UP)
     if rule.kind in answer.not_run:
         return None
     return RuleAlerts(
@@ -160,9 +198,14 @@ def run_rule(logdir: Logdir, *, rule: Rule, run_id: str | None, limit: int) -> R
         num_found=answer.num_found[rule.kind],
         num_findings=len(answer.findings),
         findings=answer.findings,
-        alerts=answer.alerts,
+        alerts=_first_of_each_severity(answer.alerts, limit),
         num_unjudged=answer.num_unjudged,
     )
+
+
+def _first_of_each_severity(alerts: Iterable[Alert], limit: int) -> tuple[Alert, ...]:
+    of_severity = groupby(alerts, key=lambda alert: alert.severity)  # the alerts are ordered by severity
+    return tuple(alert for _, group in of_severity for alert in islice(group, limit))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from tfdbg_arrow.errors import BrokenPartError
-from tfdbg_arrow.query import AboutRuns, BrokenPart, Coverage, Growth, Hop, Logdir, NonFinite, Run
+from tfdbg_arrow.query import AboutRuns, BrokenPart, Coverage, FunctionCall, Growth, Hop, Logdir, NonFinite, Run
 from tfdbg_arrow.query.model_health import layers_and_curves
 from tfdbg_arrow.query.model_health.answers import TrainingCurves
+from tfdbg_arrow.query.nonfinite_search import tensor_call, tensor_callers
+from tfdbg_arrow.query.stacks import Frame
 from tfdbg_arrow.viewer.background import Answers
 from tfdbg_arrow.viewer.page import PageKind, Parameters, chosen_run
 from tfdbg_arrow.viewer.pages.alerts import AlertsView, RuleSummary, rule_results, wanted_rules
@@ -94,7 +96,11 @@ class OverviewPage:
         path: The path from the origin's inputs to the origin, as in `Provenance.path`.
         num_unrecorded_inputs: Number of inputs of the origin's op that were not recorded.
         source: The line of the user's code that created the origin's op.
+        callers: The user's lines that called the function with this line, innermost first, as `tensor_callers` returns
+            them.
         runs: All runs, oldest first.
+        first_bad_calls: For the runs of `origin` and `before`, by ID of the run: the call that computed the first bad
+            tensor by arrival. None if the tensor has a step, or if the call is not known.
         about: The runs that the page is about.
         rules: The alert rules that found something, the most severe first.
         unfinished_rules: The rules that ran out of time or memory.
@@ -118,7 +124,9 @@ class OverviewPage:
     path: tuple[Hop, ...]
     num_unrecorded_inputs: int
     source: Excerpt | None
+    callers: tuple[Frame, ...]
     runs: tuple[RunSummary, ...]
+    first_bad_calls: Mapping[str, FunctionCall | None]
     about: AboutRuns
     rules: tuple[RuleSummary, ...]
     unfinished_rules: tuple[str, ...]
@@ -150,6 +158,7 @@ def read_overview(logdir: Logdir, parameters: Parameters) -> OverviewPage:
     verdict = _verdict(origin, asked)
     coverage = logdir.coverage(run_id=run_id)
     shown_run = origin.run_id if origin is not None else asked[-1].run.run_id if asked else None
+    before = _before(logdir, summaries, about) if verdict == "healthy" else None
     strip = None if shown_run is None else read_strip(logdir, run_id=shown_run)
     source = None if origin is None else read_excerpt(logdir, origin.source, run_id=origin.run_id)
     training = None
@@ -159,14 +168,20 @@ def read_overview(logdir: Logdir, parameters: Parameters) -> OverviewPage:
         verdict=verdict,
         headline=_headline(verdict, asked) if origin is None else origin.headline,
         origin=origin,
-        before=_before(logdir, summaries, about) if verdict == "healthy" else None,
+        before=before,
         why=why,
         repair=repair,
         growth=growth,
         path=path,
         num_unrecorded_inputs=0 if origin is None else sum(input_.health is None for input_ in origin.inputs),
         source=source,
+        callers=() if origin is None else tensor_callers(logdir, origin.event_index, run_id=origin.run_id),
         runs=summaries,
+        first_bad_calls={
+            summary.run.run_id: _first_bad_call(logdir, summary)
+            for summary in summaries
+            if summary.run.run_id in [tensor.run_id for tensor in (origin, before) if tensor is not None]
+        },
         about=about,
         rules=(),
         unfinished_rules=(),
@@ -191,6 +206,12 @@ def _before(logdir: Logdir, summaries: Sequence[RunSummary], about: AboutRuns) -
         first = logdir.first_nonfinite(run_id=bad[-1].run.run_id)
         return None if first is None or first.is_expected else first
     return None
+
+
+def _first_bad_call(logdir: Logdir, summary: RunSummary) -> FunctionCall | None:
+    if summary.first_bad_event_index is None or summary.first_bad_step is not None:
+        return None
+    return tensor_call(logdir, summary.first_bad_event_index, run_id=summary.run.run_id)
 
 
 def complete_overview(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Hashable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
 
-from tfdbg_arrow.query import Logdir
+from tfdbg_arrow.query import FunctionCall, Logdir, NonFinite
 from tfdbg_arrow.query.asked_runs import asked_runs
 from tfdbg_arrow.query.model_health import last_loss
+from tfdbg_arrow.query.nonfinite_search import last_call, tensor_call
 from tfdbg_arrow.safe_text import number_of
 from tfdbg_arrow.viewer.background import WAIT_S, Answers
 from tfdbg_arrow.viewer.naming import duration_text
@@ -17,11 +18,11 @@ from tfdbg_arrow.viewer.pages.overview import RunSummary, read_run_summaries
 from tfdbg_arrow.viewer.strips import AlignedStrips, read_aligned_strips
 
 ORDERS = ("time", "bad")
-"""Orders of the runs: by start time, or by the time at which they went bad."""
+"""Orders of the runs: by start time, or by the time of their first bad tensor."""
 LIMIT = 100
 """Maximum number of runs on one page. Links lead to the others."""
-_NO_HARM = "no harm"
-"""The verdict about a run whose bad tensors did no harm."""
+MAX_OTHERS = 100
+"""Of the runs on other pages, at most this many are examined: those whose first bad tensor came first."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +32,10 @@ class RunFacts:
     Attributes:
         last_loss: The last known loss; None if it is not known.
         last_position: The training step of this loss, or its execution if the run has no steps.
+        last_call: The call that began last up to this execution. It is a call of the function in which the first bad
+            value that did harm arose, as in `LayerMap.calls`. None if the run has steps or no such call.
+        first_bad_call: The call that computed the first bad tensor by arrival; None if the tensor has a step, or if the
+            call is not known.
         headline: The headline of the tensor to blame, as `first_nonfinite` returns it; None if no tensor is bad.
         culprit_event_index: The event of this tensor.
         is_harmless: Whether the run has bad tensors, and none of them did harm, as in `NonFinite.is_expected`.
@@ -38,6 +43,8 @@ class RunFacts:
 
     last_loss: float | None
     last_position: int | None
+    last_call: FunctionCall | None = None
+    first_bad_call: FunctionCall | None = None
     headline: str | None
     culprit_event_index: int | None
     is_harmless: bool
@@ -49,23 +56,60 @@ class RunRow:
 
     Attributes:
         summary: The run's summary.
-        is_first_bad: Whether the run went bad before all other runs.
-        verdict: `went bad first`, `4 steps later`, `not bad`, `no harm` and so on.
+        is_bad: Whether the run is bad; None if this is not known, because the run has bad tensors whose harm was not
+            examined.
+        is_first_bad: Whether the run is known to have gone bad before all other runs.
+        verdict: `went bad first`, `4 steps later`, `not bad`, `no harm`, `harm not known` and so on.
         facts: The facts that take long to read; None if they were not read.
     """
 
     summary: RunSummary
+    is_bad: bool | None
     is_first_bad: bool
     verdict: str
     facts: RunFacts | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
+class RunsView:
+    """The data of the runs page without the facts that take long to read.
+
+    Attributes:
+        order: One of ORDERS.
+        first: Number of runs before the window.
+        summaries: All runs in this order.
+        strips: The runs of the window along an axis of training steps or time.
+        run_ids: All runs to choose from, oldest first.
+        newest_run_ids: The newest run, with the other processes of its program.
+    """
+
+    order: str
+    first: int
+    summaries: tuple[RunSummary, ...]
+    strips: AlignedStrips
+    run_ids: tuple[str, ...]
+    newest_run_ids: tuple[str, ...]
+
+    @property
+    def window(self) -> tuple[RunSummary, ...]:
+        """The runs that the page shows."""
+        return self.summaries[self.first : self.first + LIMIT]
+
+    @property
+    def examined(self) -> tuple[RunSummary, ...]:
+        """The runs whose facts the page reads: those of the window, and MAX_OTHERS other runs with bad tensors."""
+        window = self.window
+        shown = {one.run.run_id for one in window}
+        others = [one for one in _by_first_bad(self.summaries) if one.run.run_id not in shown]
+        return (*window, *others[:MAX_OTHERS])
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunsPage:
     """The data of the runs page.
 
-    A run is bad if it has a bad tensor, unless the facts about the run say that its bad tensors did no harm. The facts
-    are read only for the window. If the window does not have all runs, `headline` and `num_bad` do not use the facts.
+    A run is bad if it has a bad tensor, and the facts about the run do not say that its bad tensors did no harm. If the
+    facts were not read, it is not known whether the run is bad.
 
     Attributes:
         headline: One sentence that says which run went bad first.
@@ -75,15 +119,17 @@ class RunsPage:
         first: Number of runs before the window.
         limit: Maximum number of runs in a window.
         num_runs: Number of all runs.
-        num_bad: Number of bad runs.
-        num_harmless: Number of runs in the window whose bad tensors did no harm.
+        num_bad: Number of runs that are known to be bad.
+        num_harmless: Number of runs whose bad tensors are known to have done no harm.
+        num_unknown: Number of runs with bad tensors of which it is not known whether they did harm.
         rows: The window.
         strips: The same runs along an axis of training steps or time.
         compared: The two runs that are preselected for a comparison; None if there are fewer than two.
         run_ids: All runs to choose from, oldest first.
         newest_run_ids: The newest run, with the other processes of its program.
-        num_pending: Number of rows whose facts are being read.
-        num_unread: Number of rows whose facts were not read, because reading takes too long or a part is broken.
+        num_pending: Number of runs whose facts are being read.
+        num_unread: Number of runs whose facts were not read, because reading takes too long or a part is broken.
+        num_unexamined: Number of runs with bad tensors that the page did not examine, because there are too many.
     """
 
     headline: str
@@ -98,9 +144,11 @@ class RunsPage:
     compared: tuple[str, str] | None
     run_ids: tuple[str, ...]
     newest_run_ids: tuple[str, ...]
-    num_harmless: int = 0
-    num_pending: int = 0
-    num_unread: int = 0
+    num_harmless: int
+    num_unknown: int
+    num_pending: int
+    num_unread: int
+    num_unexamined: int
 
 
 def read_run_facts(logdir: Logdir, run_id: str) -> RunFacts:
@@ -110,55 +158,51 @@ def read_run_facts(logdir: Logdir, run_id: str) -> RunFacts:
     return RunFacts(
         last_loss=None if loss is None else loss[1],
         last_position=None if loss is None else loss[0],
+        last_call=None if loss is None or culprit is None else _call_of_loss(logdir, loss[0], culprit),
+        first_bad_call=None if culprit is None else _first_bad_call(logdir, run_id),
         headline=None if culprit is None else culprit.headline,
         culprit_event_index=None if culprit is None else culprit.event_index,
         is_harmless=culprit is not None and culprit.is_expected,
     )
 
 
-def read_runs(logdir: Logdir, parameters: Parameters) -> RunsPage:
+def _call_of_loss(logdir: Logdir, position: int, culprit: NonFinite) -> FunctionCall | None:
+    # The axis of the run's curves has calls in the same case.
+    if culprit.call is None or culprit.is_expected:
+        return None
+    return last_call(logdir, position, like=culprit.call, run_id=culprit.run_id)
+
+
+def _first_bad_call(logdir: Logdir, run_id: str) -> FunctionCall | None:
+    query = "SELECT min(event_index) FROM tensor_health WHERE run_id = ? AND has_inf_or_nan"
+    ((event_index,),) = logdir.rows(query, [run_id])
+    return tensor_call(logdir, event_index, run_id=run_id)
+
+
+def read_runs(logdir: Logdir, parameters: Parameters) -> RunsView:
     """Returns the data of the runs page without the facts that take long."""
     order = parameters.choice("order", ORDERS) or "time"
     first = parameters.integer("first") or 0
     summaries = read_run_summaries(logdir)
-    bad = _by_first_bad(summaries)
-    newest_run_ids = asked_runs(logdir, None).run_ids
-    is_newest_clean = _is_newest_clean(summaries, bad, newest_run_ids)
     if order == "bad":
+        bad = _by_first_bad(summaries)
         ids = {summary.run.run_id for summary in bad}
         summaries = (*bad, *(summary for summary in summaries if summary.run.run_id not in ids))
-    window = summaries[first : first + LIMIT]
     steps = [step for one in summaries for step in (one.first_step, one.last_step) if step is not None]
-    strips = read_aligned_strips(
-        logdir, [one.run.run_id for one in window], steps=(min(steps), max(steps)) if steps else None
-    )
-    return RunsPage(
-        headline=_headline(bad, len(summaries), is_newest_clean=is_newest_clean),
-        is_newest_clean=is_newest_clean,
+    run_ids = [one.run.run_id for one in summaries[first : first + LIMIT]]
+    return RunsView(
         order=order,
         first=first,
-        limit=LIMIT,
-        num_runs=len(summaries),
-        num_bad=len(bad),
-        rows=tuple(
-            RunRow(summary=one, is_first_bad=bool(bad) and one is bad[0], verdict=_verdict(one, bad, len(summaries)))
-            for one in window
-        ),
-        strips=strips,
-        compared=_compared(summaries, bad),
+        summaries=summaries,
+        strips=read_aligned_strips(logdir, run_ids, steps=(min(steps), max(steps)) if steps else None),
         run_ids=tuple(run.run_id for run in logdir.runs()),
-        newest_run_ids=newest_run_ids,
+        newest_run_ids=asked_runs(logdir, None).run_ids,
     )
 
 
-def _by_first_bad(summaries: tuple[RunSummary, ...], harmless: frozenset[str] = frozenset()) -> tuple[RunSummary, ...]:
-    """Returns the bad runs. The runs are ordered by step if all of them have a step, then by time.
-
-    Args:
-        summaries: The runs.
-        harmless: The runs whose bad tensors did no harm.
-    """
-    bad = [one for one in summaries if one.num_bad and one.run.run_id not in harmless]
+def _by_first_bad(summaries: tuple[RunSummary, ...]) -> tuple[RunSummary, ...]:
+    """Returns the runs with bad tensors. They are ordered by step if all of them have a step, then by time."""
+    bad = [one for one in summaries if one.num_bad]
     has_steps = all(one.first_bad_step is not None for one in bad)
     return tuple(sorted(bad, key=lambda one: ((one.first_bad_step or 0) if has_steps else 0, _bad_time(one))))
 
@@ -167,110 +211,143 @@ def _bad_time(summary: RunSummary) -> int:
     return summary.first_bad_wall_time_ns or 0
 
 
-def _is_newest_clean(
-    summaries: tuple[RunSummary, ...], bad: tuple[RunSummary, ...], newest_run_ids: tuple[str, ...]
-) -> bool:
-    newest = [one for one in summaries if one.run.run_id in newest_run_ids]
-    bad_ids = {one.run.run_id for one in bad}
-    return bool(bad) and all(one.run.measures_health and one.run.run_id not in bad_ids for one in newest)
+class _Judged:
+    """The runs with what is known about their harm.
+
+    Attributes:
+        bad: The runs that are known to be bad, ordered by their first bad tensor.
+        unknown: The runs with bad tensors of which it is not known whether they did harm, in the same order.
+        harmless: The IDs of the runs whose bad tensors did no harm.
+        first_bad: The run that went bad first; None if no run is bad, or if it may be one of the unknown runs.
+    """
+
+    def __init__(self, summaries: tuple[RunSummary, ...], facts: Mapping[str, RunFacts]) -> None:
+        harm = {run_id: not known.is_harmless for run_id, known in facts.items()}
+        self.harmless = {one.run.run_id for one in summaries if one.num_bad and harm.get(one.run.run_id) is False}
+        may_be_bad = _by_first_bad(tuple(one for one in summaries if one.run.run_id not in self.harmless))
+        self.bad = tuple(one for one in may_be_bad if one.run.run_id in harm)
+        self.unknown = tuple(one for one in may_be_bad if one.run.run_id not in harm)
+        self.first_bad = self.bad[0] if self.bad and may_be_bad[0] is self.bad[0] else None
+        self._may_be_bad = {one.run.run_id: True if one.run.run_id in harm else None for one in may_be_bad}
+
+    def is_bad(self, summary: RunSummary) -> bool | None:
+        """Returns whether a run is bad; None if it is not known."""
+        return self._may_be_bad.get(summary.run.run_id, False)
+
+    def is_newest_clean(self, summaries: tuple[RunSummary, ...], newest_run_ids: tuple[str, ...]) -> bool:
+        """Returns whether the newest runs are not bad, but another run is."""
+        newest = [one for one in summaries if one.run.run_id in newest_run_ids]
+        return bool(self.bad) and all(one.run.measures_health and self.is_bad(one) is False for one in newest)
 
 
-def _headline(bad: tuple[RunSummary, ...], num_runs: int, *, is_newest_clean: bool, num_harmless: int = 0) -> str:
+def _headline(judged: _Judged, num_runs: int, *, is_newest_clean: bool) -> str:
+    bad, num_unknown, num_harmless = judged.bad, len(judged.unknown), len(judged.harmless)
     if not num_runs:
         return "There are no runs yet."
-    if not bad and num_harmless:
-        if num_runs == 1:
-            return "The bad values of the run did no harm."
-        harmless = number_of(num_harmless, "run")
-        return f"None of {num_runs:,} runs is known to be bad; the bad values of {harmless} did no harm."
+    if num_runs == 1 and not bad:
+        if num_unknown:
+            return "It is not known whether the bad values of the run did harm."
+        return "The bad values of the run did no harm." if num_harmless else "The run is not known to be bad."
+    unknown = ""
+    if num_unknown:
+        runs = number_of(num_unknown, "other run" if bad else "run")
+        unknown = f" It is not known whether the bad values of {runs} did harm."
     if not bad:
-        return f"None of {num_runs:,} runs is known to be bad." if num_runs > 1 else "The run is not known to be bad."
-    count = f"{len(bad):,} of {num_runs:,} runs {'is' if len(bad) == 1 else 'are'} bad"
-    step = bad[0].first_bad_step
+        harmless = f"; the bad values of {number_of(num_harmless, 'run')} did no harm" if num_harmless else ""
+        return f"None of {num_runs:,} runs is known to be bad{harmless}.{unknown}"
+    known = " known to be" if num_unknown else ""
+    count = f"{len(bad):,} of {num_runs:,} runs {'is' if len(bad) == 1 else 'are'}{known} bad"
+    first = judged.first_bad
+    step = None if first is None else first.first_bad_step
     if is_newest_clean:
-        first = ", the first" if len(bad) > 1 else ""
-        return f"The newest run is not bad. {count}" + ("." if step is None else f"{first} from step {step:,} on.")
+        from_step = "" if step is None else f"{', the first' if len(bad) > 1 else ''} from step {step:,} on"
+        return f"The newest run is not bad. {count}{from_step}.{unknown}"
     if num_runs == 1:
         return "The run is bad." if step is None else f"The run is bad from step {step:,} on."
-    name = bad[0].run.run_name or bad[0].run.worker or bad[0].run.run_id
-    return f"{name} went bad first{'' if step is None else f', in step {step:,}'}; {count}."
+    if first is None:
+        return f"{count}.{unknown}"
+    name = first.run.run_name or first.run.worker or first.run.run_id
+    return f"{name} went bad first{'' if step is None else f', in step {step:,}'}; {count}.{unknown}"
 
 
-def _verdict(summary: RunSummary, bad: tuple[RunSummary, ...], num_runs: int) -> str:
+def _verdict(summary: RunSummary, judged: _Judged, num_runs: int) -> str:
     if not summary.num_bad:
         return "not bad" if summary.run.measures_health else "not measured"
-    if summary is bad[0]:
-        if len(bad) > 1:
+    if summary.run.run_id in judged.harmless:
+        return "no harm"
+    if judged.is_bad(summary) is None:
+        return "harm not known"
+    first = judged.first_bad
+    if first is None:
+        return "bad"
+    if summary is first:
+        if len(judged.bad) > 1:
             return "went bad first"
-        return "the only bad run" if num_runs > 1 else "bad"
-    steps = (summary.first_bad_step, bad[0].first_bad_step)
+        return "the only bad run" if num_runs > 1 and not judged.unknown else "bad"
+    steps = (summary.first_bad_step, first.first_bad_step)
     if steps[0] is not None and steps[1] is not None and steps[0] > steps[1]:
         later = steps[0] - steps[1]
         return f"{number_of(later, 'step')} later"
-    behind = _bad_time(summary) - _bad_time(bad[0])
+    behind = _bad_time(summary) - _bad_time(first)
     by = duration_text(behind) if behind >= 10**8 else f"{behind / 1e6:.1f} ms"
     return f"{'in the same step, ' if None not in steps and steps[0] == steps[1] else ''}{by} later by the clock"
 
 
-def _compared(summaries: tuple[RunSummary, ...], bad: tuple[RunSummary, ...]) -> tuple[str, str] | None:
-    """Returns two runs to compare: a run that is not bad, and the run that went bad first.
+def _compared(summaries: tuple[RunSummary, ...], judged: _Judged) -> tuple[str, str] | None:
+    """Returns two runs to compare: a run that is not bad, and the first bad run.
 
-    If no run is bad, the second run replaces the run that went bad first. If all other runs are bad, the first of them
-    replaces the run that is not bad.
+    If no run is known to be bad, a run that may be bad, or else the second run, replaces the bad run. If all other runs
+    may be bad, the first of them replaces the run that is not bad.
     """
     if len(summaries) < 2:
         return None
-    last = bad[0] if bad else summaries[1]
+    may_be_bad = (*judged.bad, *judged.unknown)
+    last = may_be_bad[0] if may_be_bad else summaries[1]
     others = [one for one in summaries if one is not last]
-    bad_ids = {one.run.run_id for one in bad}
-    healthy = [one for one in others if one.run.run_id not in bad_ids]
+    healthy = [one for one in others if judged.is_bad(one) is False]
     return (healthy or others)[0].run.run_id, last.run.run_id
 
 
-def complete_runs(answers: Answers, page: RunsPage) -> RunsPage:
+def complete_runs(answers: Answers, view: RunsView) -> RunsPage:
     """Returns the page with the facts of the runs that are known. `answers` reads them."""
-    run_ids = [row.summary.run.run_id for row in page.rows]
+    examined = view.examined
     wanted: dict[Hashable, Callable[[Logdir], RunFacts]] = {
-        ("run facts", run_id): functools.partial(read_run_facts, run_id=run_id) for run_id in run_ids
+        ("run facts", one.run.run_id): functools.partial(read_run_facts, run_id=one.run.run_id) for one in examined
     }
     ready = answers.ready(wanted, wait_s=WAIT_S)
-    rows = tuple(replace(row, facts=ready.answers.get(key)) for row, key in zip(page.rows, wanted, strict=True))
+    known = {one.run.run_id: ready.answers.get(key) for one, key in zip(examined, wanted, strict=True)}
+    facts = {run_id: fact for run_id, fact in known.items() if fact is not None}
     num_pending = len([key for key in ready.pending if key not in ready.answers])
-    num_without = sum(row.facts is None for row in rows)
-    page = replace(page, rows=rows, num_pending=num_pending, num_unread=max(0, num_without - num_pending))
-    return _without_harmless(page)
-
-
-def _without_harmless(page: RunsPage) -> RunsPage:
-    """Returns the page in which the runs whose bad tensors did no harm are not bad."""
-    harmless = frozenset(row.summary.run.run_id for row in page.rows if row.facts is not None and row.facts.is_harmless)
-    if not harmless:
-        return page
-    if page.num_runs > len(page.rows):
-        rows = [
-            replace(row, is_first_bad=False, verdict=_NO_HARM) if row.summary.run.run_id in harmless else row
-            for row in page.rows
-        ]
-        return replace(page, rows=tuple(rows), num_harmless=len(harmless))
-    summaries = tuple(row.summary for row in page.rows)
-    bad = _by_first_bad(summaries, harmless)
-    is_newest_clean = _is_newest_clean(summaries, bad, page.newest_run_ids)
-    rows = [
-        replace(
-            row,
-            is_first_bad=bool(bad) and row.summary is bad[0],
-            verdict=_NO_HARM if row.summary.run.run_id in harmless else _verdict(row.summary, bad, page.num_runs),
-        )
-        for row in page.rows
-    ]
-    return replace(
-        page,
-        headline=_headline(bad, page.num_runs, is_newest_clean=is_newest_clean, num_harmless=len(harmless)),
+    summaries, num_runs = view.summaries, len(view.summaries)
+    judged = _Judged(summaries, facts)
+    is_newest_clean = judged.is_newest_clean(summaries, view.newest_run_ids)
+    return RunsPage(
+        headline=_headline(judged, num_runs, is_newest_clean=is_newest_clean),
         is_newest_clean=is_newest_clean,
-        num_bad=len(bad),
-        rows=tuple(rows),
-        compared=_compared(summaries, bad),
-        num_harmless=len(harmless),
+        order=view.order,
+        first=view.first,
+        limit=LIMIT,
+        num_runs=num_runs,
+        num_bad=len(judged.bad),
+        rows=tuple(
+            RunRow(
+                summary=one,
+                is_bad=judged.is_bad(one),
+                is_first_bad=one is judged.first_bad,
+                verdict=_verdict(one, judged, num_runs),
+                facts=facts.get(one.run.run_id),
+            )
+            for one in view.window
+        ),
+        strips=view.strips,
+        compared=_compared(summaries, judged),
+        run_ids=view.run_ids,
+        newest_run_ids=view.newest_run_ids,
+        num_harmless=len(judged.harmless),
+        num_unknown=len(judged.unknown),
+        num_pending=num_pending,
+        num_unread=len(examined) - len(facts) - num_pending,
+        num_unexamined=sum(one.run.run_id not in known for one in judged.unknown),
     )
 
 
@@ -279,6 +356,6 @@ PAGE = PageKind(
     title="Runs",
     key="u",
     read=read_runs,
-    complete=lambda answers, page, _: complete_runs(answers, page),
+    complete=lambda answers, view, _: complete_runs(answers, view),
     assets=("runs.css", "pending.js"),
 )
