@@ -569,3 +569,60 @@ def test_a_bad_value_that_is_only_printed_is_not_the_cause_of_a_bad_gradient(tmp
     first = tfdbg_arrow.first_nonfinite(tmp_path)
     assert first is not None
     assert (first.op_type, first.effect) == ("SqrtGrad", "variable")
+
+
+@tf.function
+def joined_by_concat(a: tf.Tensor, b: tf.Tensor, c: tf.Tensor) -> tf.Tensor:
+    first = tf.math.log(a)  # concat, part 0
+    second = tf.math.log(b)  # concat, part 1
+    third = tf.math.log(c)  # concat, part 2
+    return tf.reduce_sum(tf.concat([first, second, third], 1))
+
+
+@tf.function
+def chains_joined_by_concat(a: tf.Tensor, b: tf.Tensor, c: tf.Tensor) -> tf.Tensor:
+    first = tf.tanh(tf.math.log(a))  # chain, part 0
+    second = tf.tanh(tf.math.log(b))  # chain, part 1
+    third = tf.tanh(tf.math.log(c))  # chain, part 2
+    return tf.reduce_sum(tf.concat([first, second, third], 0))
+
+
+@tf.function
+def parts_of_split(a: tf.Tensor, b: tf.Tensor, c: tf.Tensor) -> tf.Tensor:
+    first, second, third = tf.split(2.0 * tf.concat([a, b, c], 0), 3)
+    one = tf.reduce_sum(tf.math.log(first))  # split, part 0
+    two = tf.reduce_sum(tf.math.log(second))  # split, part 1
+    three = tf.reduce_sum(tf.math.log(third))  # split, part 2
+    return one + 2.0 * two + 3.0 * three
+
+
+@tf.function
+def one_logarithm_of_a_concat(a: tf.Tensor, b: tf.Tensor, c: tf.Tensor) -> tf.Tensor:
+    return tf.reduce_sum(tf.math.log(tf.concat([a, b, c], 0)))  # whole, part 0 1 2
+
+
+@pytest.mark.parametrize("part", [0, 1, 2])
+@pytest.mark.parametrize(
+    ("function", "marker"),
+    [
+        (joined_by_concat, "concat"),
+        (chains_joined_by_concat, "chain"),
+        (parts_of_split, "split"),
+        (one_logarithm_of_a_concat, "whole"),
+    ],
+)
+def test_the_op_on_the_bad_part_is_named_if_one_op_ran_on_all_parts(
+    tmp_path: Path, function: tf.types.experimental.PolymorphicFunction, marker: str, part: int
+) -> None:
+    """TensorFlow's optimizer runs log(concat([a, b])) for concat([log(a), log(b)]), under the name of log(a)."""
+    arguments = np.full([3, 2, 2], 3, np.float32)
+    arguments[part, 1, 0] = -1
+    with tfdbg_arrow.capture(tmp_path):
+        function(*map(tf.constant, arguments))
+    found = tfdbg_arrow.first_nonfinite(tmp_path)
+    assert found is not None
+    assert found.source is not None
+    lines = Path(__file__).read_text("utf-8").splitlines()
+    name, _, numbers = lines[found.source.lineno - 1].partition("# ")[2].partition(", part ")
+    assert (name, str(part) in numbers.split(), found.is_origin) == (marker, True, True)
+    assert not any(input_.health is not None and input_.health.has_inf_or_nan for input_ in found.inputs)

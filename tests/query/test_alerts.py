@@ -355,6 +355,37 @@ def test_an_eager_op_is_an_origin_only_if_its_inputs_are_healthy(tmp_path: Path)
     assert [alert.op_type for alert in found] == ["Log"]
 
 
+@settings(max_examples=30)  # each example writes a logdir
+@given(data=st.data())
+def test_the_origins_are_the_bad_tensors_without_a_bad_input(data: st.DataObject) -> None:
+    """Many op outputs stay bad once they are bad, and the rule leaves these out before it compares single tensors."""
+    num_ops, num_executions = data.draw(st.integers(1, 5)), data.draw(st.integers(1, 5))
+    sources = [data.draw(st.sets(st.integers(0, op - 1))) if op else set() for op in range(num_ops)]
+    onset = [data.draw(st.integers(0, num_executions)) for _ in range(num_ops)]
+    changes = data.draw(st.sets(st.tuples(st.integers(0, num_executions - 1), st.integers(0, num_ops - 1))))
+    run = RunBuilder("run-a")
+    graph = run.graph("model")
+    for op in range(num_ops):
+        graph.op(f"op_{op}", "Mul", inputs=[f"op_{source}" for source in sorted(sources[op])])
+    expected: dict[str, list[int]] = {}
+    for execution in range(num_executions):
+        is_known = data.draw(st.booleans())
+        for iteration in range(2):
+            is_bad = [(execution >= onset[op]) != ((execution, op) in changes) for op in range(num_ops)]
+            for op in range(num_ops):
+                event = run.tensor(
+                    graph, f"op_{op}", NAN if is_bad[op] else CLEAN, step=execution, iteration=iteration,
+                    execution=execution if is_known else None,
+                )  # fmt: skip
+                if is_bad[op] and not any(is_bad[source] for source in sources[op]):
+                    expected.setdefault(f"op_{op}", []).append(event)
+    (rule,) = (rule for rule in builtin_rules() if rule.kind == "nonfinite_origin")
+    with tempfile.TemporaryDirectory() as path, open_logdir(run.write(Path(path, "logdir"))) as logdir:
+        rows = logdir.rows(rule.sql())
+    found = {op_name: (first, last, number) for _, _, op_name, _, _, first, last, number, _ in rows}
+    assert found == {name: (events[0], events[-1], len(events)) for name, events in expected.items()}
+
+
 def many(run: RunBuilder) -> None:
     graph: GraphBuilder = run.graph("model")
     for index in range(7):

@@ -11,7 +11,7 @@ from tfdbg_arrow.query.nonfinite_search import tensor_callers
 from tfdbg_arrow.query.wording import carets, nonfinite_facts
 from tfdbg_arrow.viewer.source_text import highlighted
 
-from .builder import CLEAN, NAN, RunBuilder
+from .builder import CLEAN, NAN, RunBuilder, counts
 
 FIT = ("train.py", 20, "<module>", "model.fit(x, y)", "user")
 KERAS = ("/site/keras/optimizer.py", 7, "apply", "a / b", "framework")
@@ -175,19 +175,25 @@ def test_the_callers_of_a_traced_function(tmp_path: Path) -> None:
     assert callers(run, tmp_path) == [("first = scaled(x)", "step(x)"), ("second = scaled(y)", "step(x)")]
 
 
-def test_the_callers_of_an_op_that_ran_for_several_ops_are_unknown(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("bad_index", "expected"), [(0, ("first = scaled(x)", "step(x)")), (1, ("second = scaled(y)", "step(x)"))]
+)
+def test_the_callers_of_an_op_that_ran_on_several_tensors_are_those_of_the_op_on_the_bad_tensor(
+    tmp_path: Path, bad_index: int, expected: tuple[str, ...]
+) -> None:
     run = RunBuilder("run-a")
-    graph = run.graph("step").op("x", "Placeholder").op("y", "Neg", ["x"])
+    graph = run.graph("step").op("x", "Placeholder").op("y", "Neg", ["x"]).op("axis", "Const")
     run.rows["graph"][0]["stack_trace_id"] = run.stack(MAIN)
     graph.op("Log", "Log", ["x"], stack=run.stack(LOG, FIRST, MAIN))
     graph.op("Log_1", "Log", ["y"], stack=run.stack(LOG, SECOND, MAIN))
-    graph.op("concat", "ConcatV2", ["Log", "Log_1"])
+    graph.op("concat", "ConcatV2", ["Log", "Log_1", "axis"])
     graph.function("__inference_step_1", ["x"], ["concat"])
-    executed = run.executed(graph).argument("x").node("y", "Neg", ["x"])
-    executed.node("concat", "ConcatV2", ["x", "y"]).node("Log", "Log", ["concat"]).result("Log")
+    executed = run.executed(graph).argument("x").node("y", "Neg", ["x"]).node("axis", "Const")
+    executed.node("concat", "ConcatV2", ["x", "y", "axis"]).node("Log", "Log", ["concat"]).result("Log")
     call = run.execution("__inference_step_1", graph=graph, stack=run.stack(MAIN))
-    run.tensors(graph, {"x": CLEAN, "y": CLEAN, "concat": CLEAN, "Log": NAN}, execution=call)
-    assert callers(run, tmp_path) == [()]
+    bad = counts(nan=1, pos=3) | {"first_bad_index": 2 * bad_index}
+    run.tensors(graph, {"x": CLEAN, "y": CLEAN, "concat": counts(pos=4), "Log": bad}, execution=call)
+    assert callers(run, tmp_path) == [expected]
 
 
 def test_the_callers_of_a_gradient_are_those_of_the_forward_op(tmp_path: Path) -> None:

@@ -16,9 +16,6 @@ from tfdbg_arrow.query.outside_tensors import users_of
 from tfdbg_arrow.query.recorded import GraphTensor, Op, TensorEvent
 from tfdbg_arrow.query.stacks import GRADIENT_FUNCS, Frame, user_source
 
-_JOINS = ("Concat", "ConcatV2", "Split", "SplitV")
-"""The ops that join tensors, or split a tensor into parts."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Forward:
@@ -131,8 +128,6 @@ class UserPlaces:
         The lines are callers in Python, and calls of traced functions. If a function is called more than once, these
         are the lines of the call that made the tensor. For a gradient, the lines are the callers of the forward op, as
         far as the recording shows which of its calls the gradient belongs to.
-
-        The result is empty if the op that ran stands for several ops of the program, which can have different callers.
         """
         event = self._flow.as_written(event)
         source = self.place(event).source
@@ -140,8 +135,6 @@ class UserPlaces:
             return ()
         maker = self._flow.program_ops.maker(event)
         own = event.graph_tensor if maker is None else maker.place
-        if own is not None and self._is_moved(own):
-            return ()
         graph_id, stack = None if own is None else own.graph_id, self._stacks.stack(self._flow.stack_trace_id(event))
         calls = self._calls(own, event.execution_index)
         forward = None if _is_users_gradient(stack) else self._flow.labels.forward_op(self._flow.label_of_maker(event))
@@ -160,25 +153,6 @@ class UserPlaces:
             frames += of_call[1:] if is_inside else of_call
         lines = [frame.line for frame in frames]
         return tuple(frames[lines.index(source.line) + 1 :]) if source.line in lines else ()
-
-    def _is_moved(self, place: GraphTensor) -> bool:
-        """Returns whether TensorFlow moved an op to the other side of a Concat or Split.
-
-        The op that ran then stands for the ops on all parts of the tensor.
-
-        Source: HoistCWiseUnaryChainsStage in tensorflow/core/grappler/optimizers/arithmetic_optimizer.cc.
-        """
-        graphs = self._flow.graphs
-        op = graphs.op(place.graph_id, place.op_name)
-        if op is None:
-            return False
-        as_run = [(source.graph_id, source.op_name) for source in self._flow.borders.executed.inputs(place, op)]
-        as_written = [(place.graph_id, name) for name, _ in op.inputs]
-        joins, own_joins = (
-            {key for key in keys if (source := graphs.op(*key)) is not None and source.op_type in _JOINS}
-            for keys in (as_run, as_written)
-        )
-        return joins != own_joins
 
     def use_of_captured(self, event: TensorEvent) -> tuple[Frame, ...] | None:
         """Returns the stack of the first op that takes a captured tensor in the user's code; None for other tensors."""

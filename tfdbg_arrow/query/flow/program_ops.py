@@ -1,10 +1,11 @@
 """Program ops: for a tensor of an optimized graph, the op of the program that made the tensor's bad elements.
 
-TensorFlow's optimizer can change the ops of the program in three ways:
+TensorFlow's optimizer can change the ops of the program in four ways:
 
 - It runs several ops as one node, such as `Relu` and `Log` as `_UnaryOpsComposition`.
 - It runs another op in place of the program's op, such as `x * (1 / c)` for `x / c`.
 - It computes an op of constants in advance.
+- It runs one op in place of equal ops on the parts of a tensor, see `joined_parts`.
 
 A node can also compute a value that no op of the program computes: the reciprocal of a constant divisor, or the
 reciprocal of a root. Answers name the program's op.
@@ -23,6 +24,7 @@ from typing import Any
 
 from tfdbg_arrow.query.flow.borders import Borders
 from tfdbg_arrow.query.flow.graphs import NEVER_BAD, GraphReader
+from tfdbg_arrow.query.flow.joined_parts import JoinedParts
 from tfdbg_arrow.query.flow.search import breadth_first
 from tfdbg_arrow.query.recorded import KINDS, GraphTensor, Op, TensorEvent
 from tfdbg_arrow.schema.op_traits import ANY_BAD, MADE_OF_FINITE, MOVING, Bad, Trait, made_of_bad, types_with
@@ -90,6 +92,7 @@ class ProgramOps:
         self._graphs = graphs
         self._borders = borders
         self._row_of = row_of
+        self._joined_parts = JoinedParts(graphs, borders.executed, row_of)
 
     def op_types(self, event: TensorEvent) -> tuple[str, ...]:
         """Returns the types of the program's ops that the op of a tensor stands for, in order of creation.
@@ -108,6 +111,20 @@ class ProgramOps:
 
     def maker(self, event: TensorEvent) -> ProgramOp | None:
         """Returns the op that made a tensor, or None if TensorFlow ran the program's op as it is.
+
+        If TensorFlow ran one op on several tensors at once, the maker of a bad tensor is the op of the first bad part.
+        Otherwise, the rules of `_maker_in_node` apply.
+        """
+        made = self._maker_in_node(event)
+        on_part = self._joined_parts.op_of_bad_part(event, None if made is None else made.op)
+        own = event.graph_tensor
+        if on_part is None or own is None:
+            return made
+        ran_as = f"{event.op_type} of several tensors at once"
+        return ProgramOp(own.of_op(on_part.op_name), on_part, others=(), is_output=False, ran_as=ran_as)
+
+    def _maker_in_node(self, event: TensorEvent) -> ProgramOp | None:
+        """Returns the op that made a tensor, among the ops that TensorFlow ran as one node; None if it is the only op.
 
         The maker of a healthy tensor is the op whose output the tensor is. If several ops ran as one node, the maker of
         a bad tensor is the only op that can make a bad value from finite values. If there are several such ops, the
@@ -245,9 +262,13 @@ class ProgramOps:
             made: The op.
             event: The tensor.
         """
+        # If TensorFlow ran an op before the Split that the op takes, the row of the Split is computed from the tensor.
+        own = event.graph_tensor
+        node = None if own is None else self._graphs.op(own.graph_id, own.op_name)
         rows = {
             index: row
             for index, edge in enumerate(made.op.inputs)
+            if node is None or node.made_for != edge[0]
             if (row := self._value(made.place.of_op(*edge), event, _MAX_DEPTH)) is not None
         }
         if not rows and made.op.op_type == "Log":

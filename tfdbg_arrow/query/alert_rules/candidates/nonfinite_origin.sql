@@ -1,1 +1,1 @@
--- The rule needs only the bad tensors, and finds something in every run with a bad tensor.
+-- The rule finds something in every run with a bad tensor, and nothing in the other runs.
