@@ -98,7 +98,7 @@ def test_the_answers_for_programs_compiled_by_xla_are_right(every: int) -> None:
     check(answers, graphs="executed")
 
 
-@pytest.mark.parametrize("every", [pytest.param(32, id="some", marks=pytest.mark.slow), WHOLE])
+@pytest.mark.parametrize("every", [pytest.param(16, id="some", marks=pytest.mark.slow), WHOLE])
 def test_the_answers_for_imported_dumps_are_better_than_those_of_tensorflows_monitor(every: int) -> None:
     command = [sys.executable, "-m", "tests.culprit.imported", "--every", str(every)]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)

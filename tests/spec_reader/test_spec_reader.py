@@ -22,7 +22,7 @@ from tfdbg_arrow.query.outside_tensors import CAPTURED
 REPOSITORY = Path(__file__).resolve().parents[2]
 GOLDEN = REPOSITORY / "tests" / "compat" / "golden"
 LOGDIRS = sorted(path.parent for path in GOLDEN.glob("*/*/tfdbg_arrow.json"))
-SAMPLE_STEP = 40
+SAMPLE_STEP = 20
 EXPLAINED = frozenset({"sequences.log_sum_exp_of_a_masked_row"})
 """Programs whose answer is not an origin of the format: the answer skips an infinity that the program wrote itself."""
 RANKED = frozenset(
