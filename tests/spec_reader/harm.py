@@ -164,6 +164,10 @@ def _results(run: Run, bad: list[Tensor]) -> list[Tensor]:
         execution = run.execution(row["execution_index"])
         is_given = execution["graph_id"] is None or row["output_slot"] < execution["num_outputs"]
         own = users[row["tensor_id"]]
+        if execution["graph_id"] is not None and execution["role"] == "gradient" and not own:
+            # The tape dropped the gradient, unless it dropped all gradients of the call.
+            made = [made for made in run.rows("execution_output") if made["execution_index"] == row["execution_index"]]
+            is_given = is_given and not any(users[other["tensor_id"]] for other in made)
         is_end = is_given and not any(_computes(run, row, user) for user in own)
         if is_end or (row["num_nan"] != 0 and any(_decides_eagerly(run, row["tensor_id"], user) for user in own)):
             found.append(tensor)

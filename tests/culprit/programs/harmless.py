@@ -840,3 +840,35 @@ def infinite_objective_outside_of_the_domain() -> float:
         return tf.where(tf.math.is_nan(value), tf.constant(np.inf, tf.float32), value)
 
     return min(float(objective(tf.constant(point))) for point in (1.0, -1.0, 3.0))
+
+
+@harmless
+def gradient_of_the_data_that_the_tape_drops() -> None:
+    """The tape is outside of the function, whose gradient also returns that of the data: infinite for equal points."""
+    points = tf.constant([[0.0, 1.0], [2.0, 3.0], [4.0, 6.0]])
+    scale = tf.Variable(1.0)
+
+    @tf.function
+    def mean_kernel(values: Any) -> Any:
+        distances = tf.norm(values[:, None] - values[None], axis=-1)
+        return tf.reduce_mean(tf.exp(-distances / scale))
+
+    for _ in range(3):
+        with tf.GradientTape() as tape:
+            loss = mean_kernel(points)
+        scale.assign_sub(0.1 * tape.gradient(loss, scale))
+
+
+@harmless
+def gradient_of_a_frozen_variable_that_the_tape_drops() -> None:
+    """Only one of two variables is trained, and the gradient of the other one is infinite."""
+    frozen, trained = tf.Variable(0.0), tf.Variable(1.0)
+
+    @tf.function
+    def predict() -> Any:
+        return trained * tf.sqrt(frozen) + trained
+
+    for _ in range(3):
+        with tf.GradientTape() as tape:
+            loss = tf.square(predict() - 2.0)
+        trained.assign_sub(0.1 * tape.gradient(loss, trained))

@@ -298,3 +298,20 @@ def high_derivatives_of_a_power() -> Any:
             y = tf.reduce_sum(tf.pow(x, exponent))  # culprit
         first = inner.gradient(y, x)
     return outer.gradient(first, x)
+
+
+@bug(op_type="SqrtGrad", role="gradient", forward="Sqrt", effect="result")
+def gradient_of_the_data_that_the_program_asked_for() -> Any:
+    """The program only asks for the gradient of the data, and no op takes this gradient."""
+    points = tf.constant([[0.0, 1.0], [2.0, 3.0]])
+    scale = tf.Variable(1.0)
+
+    @tf.function
+    def mean_kernel(values: Any) -> Any:
+        squares = tf.reduce_sum(tf.square(values[:, None] - values[None]), axis=-1)
+        return tf.reduce_mean(tf.exp(-tf.sqrt(squares) / scale))  # culprit
+
+    with tf.GradientTape() as tape:
+        tape.watch(points)
+        loss = mean_kernel(points)
+    return tape.gradient(loss, points)

@@ -66,6 +66,7 @@ class Results:
         self._run_id = run_id
         self._bad = bad_condition(kinds)
         self._num_outputs = lru_cache(maxsize=4096)(self._read_num_outputs)
+        self._outputs = lru_cache(maxsize=4096)(self._read_outputs)
         self.discarded = DiscardedResults(logdir, flow, run_id=run_id)
 
     def of_effect(self, effect: str, first: int, last: int) -> Iterator[TensorEvent]:
@@ -132,11 +133,36 @@ class Results:
         return None if execution is None else execution.op_type
 
     def is_given(self, row: TensorEvent) -> bool:
-        """Returns whether the program received a tensor. A call's extra outputs for its gradient do not count."""
+        """Returns whether the program received a tensor.
+
+        Two kinds of outputs of calls do not count: a call's extra outputs for its gradient, and gradients that the tape
+        dropped.
+        """
         if row.scope != "execution" or row.execution_index is None:
             return False
         execution = self._flow.events.execution(row.execution_index)
-        return execution is None or execution.graph_id is None or (row.output_slot or 0) < self._num_outputs(execution)
+        if execution is None or execution.graph_id is None:
+            return True
+        return (row.output_slot or 0) < self._num_outputs(execution) and not self._is_dropped_gradient(row, execution)
+
+    def _is_dropped_gradient(self, row: TensorEvent, call: Execution) -> bool:
+        """Returns whether a gradient tape dropped an output of a call.
+
+        A function's gradient returns the gradients for all of its inputs, also for data and for variables that the
+        program does not train. The tape gives the program only the gradients that it asked for. An output counts as
+        dropped if no op takes this output, and ops take other outputs of the same call.
+        """
+        events = self._flow.events
+        if self._flow.labels.execution(call.execution_index).role != "gradient" or row.tensor_id is None:
+            return False
+        return not events.uses(row.tensor_id) and any(map(events.uses, self._outputs(call)))
+
+    def _read_outputs(self, call: Execution) -> list[int]:
+        rows = self._logdir.rows(
+            "SELECT tensor_id FROM execution_output WHERE run_id = ? AND execution_index = ? AND tensor_id IS NOT NULL",
+            [self._run_id, call.execution_index],
+        )
+        return [int(tensor_id) for (tensor_id,) in rows]
 
     def _read_num_outputs(self, execution: Execution) -> int:
         rows = self._logdir.rows(
