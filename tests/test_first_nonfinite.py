@@ -626,3 +626,33 @@ def test_the_op_on_the_bad_part_is_named_if_one_op_ran_on_all_parts(
     name, _, numbers = lines[found.source.lineno - 1].partition("# ")[2].partition(", part ")
     assert (name, str(part) in numbers.split(), found.is_origin) == (marker, True, True)
     assert not any(input_.health is not None and input_.health.has_inf_or_nan for input_ in found.inputs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("xla", ["inside", "observe"])
+def test_an_answer_about_a_loop_that_xla_compiles_says_that_iterations_are_missing(tmp_path: Path, xla: str) -> None:
+    """The loop begins with an intended -Inf, so the iteration that makes the NaN is not the first bad one."""
+
+    @tf.function(jit_compile=True)
+    def step(x: tf.Tensor, factors: tf.Tensor) -> tf.Tensor:
+        best = tf.fill([5], -np.inf)
+        for i in tf.range(10):
+            best = tf.maximum(best, x)
+            x = x * tf.math.log(factors[i])  # the logarithm in a loop
+        return tf.reduce_mean(x) + tf.reduce_mean(best)
+
+    factors = np.full(10, 0.4, np.float32)
+    factors[6] = -1
+    with tfdbg_arrow.capture(tmp_path, xla=xla):
+        step(tf.ones([5]), tf.constant(factors))
+    found = tfdbg_arrow.first_nan(tmp_path)
+    assert found is not None
+    assert found.headline is not None
+    explanation = read_reasons(tmp_path, found).explanation
+    assert explanation is not None
+    if xla == "observe":
+        assert found.source is not None
+        assert (found.source.lineno, found.iteration) == (line_of("# the logarithm in a loop"), 6)
+    else:
+        assert found.headline.startswith("NaN came from an earlier iteration that was not recorded, of the loop at ")
+        assert "--xla observe" in explanation.sentence

@@ -89,6 +89,14 @@ CASES: list[tuple[dict[str, Any], str]] = [
         {"op_type": "Placeholder", "op_name": "x", "source": FRAME},
         "-Inf came into the program in the argument `x` of `loss`, read at layers.py:12.",
     ),
+    (
+        {"op_type": "Placeholder", "source": FRAME, "iteration": 9, "is_origin": False},
+        "-Inf came from an earlier iteration that was not recorded, of the loop at layers.py:12.",
+    ),
+    (
+        {"op_type": "Placeholder", "op_name": "x", "source": FRAME, "iteration": 0, "is_origin": False},
+        "-Inf came into the program in the argument `x` of `loss`, read at layers.py:12.",
+    ),
     ({}, "-Inf came up in Log:0, in the function loss."),
     ({"step": 2}, "-Inf came up in Log:0, in the function loss, in step 2."),
     ({"op_name": None, "graph_name": None}, "-Inf came up in Log:0."),

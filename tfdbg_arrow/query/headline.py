@@ -57,7 +57,10 @@ def headline_of(
     """
     kinds, is_passed_on, is_from_outside = bad_kinds_text(tensor), _is_passed_on(tensor), _is_from_outside(tensor)
     aside = ""
-    if is_from_outside:
+    if is_from_outside and tensor.iteration and not tensor.is_origin and tensor.outside_name is None:
+        text = f"{kinds} came from an earlier iteration that was not recorded"
+        aside = "" if tensor.source is None else f"of the loop at {_place_text(tensor)}"
+    elif is_from_outside:
         name = _outside_name(tensor)
         text = f"{kinds} came into the program in {name}"
         verb = "assigned" if name.startswith(ASSIGNED) else "used" if name == CAPTURED else "read"

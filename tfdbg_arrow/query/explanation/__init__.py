@@ -63,6 +63,11 @@ _REJECTED = (
     "Change nothing if the program rejects such a result, as a search that tries values does: the last result of the "
     "line is finite. Otherwise:"
 )
+_ITERATIONS_OF_XLA = (
+    "An earlier iteration of the loop made it. Of a loop that XLA compiles, only the first iteration with a bad value "
+    "and the last iteration are recorded. To record all iterations, use `tfdbg-arrow run --xla observe` or "
+    "enable(xla='observe')."
+)
 _LOOK_TOO = "Look at {}, too: a number in {} data may be far larger than in the others."
 _LOOK_AT_LABEL = "Look at {}, too: a number in {} data or label may be far larger than in the others."
 _IS_DATA = (
@@ -147,6 +152,8 @@ def explain_event(
     if unrecorded is not None:
         name, reason = unrecorded
         return Explanation(f"It is a result of {name}, which {reason}.")
+    if not is_origin and facts.is_of_unrecorded_iteration():
+        return Explanation(_ITERATIONS_OF_XLA)
     taken = facts.inputs_of(event)
     inputs = flow.inputs_of(event)
     label = label_of_op(flow, event)

@@ -173,6 +173,11 @@ _LOG1P = first_of(
     Domain(of="-1", where="-1", kind="neg_inf", repair=_ABOVE_MINUS_1),
     Domain(of="a number below -1", where="below -1", repair=_ABOVE_MINUS_1),
 )
+_WITH_RANGE_OF_FLOAT32 = ("bfloat16", "float32")
+_BEYOND_FLOAT32 = (
+    "Replace such numbers in the data, or scale them before the cast. Of the floating-point dtypes, only float64 has a "
+    "larger range."
+)
 _OF_CAST = Overflow(repair="Cast to a dtype with a larger range, such as bfloat16 or float32, or scale the values.")
 
 
@@ -240,7 +245,8 @@ def _cast(computed: Computed) -> Explanation | None:
     if not computed.inputs and computed.output.size == 1:  # the cast of a number of the program
         return replace(explanation, repair=_FINITE_NUMBER.format(computed.output.dtype))
     if not _is_mask_of_constant(computed):
-        return explanation
+        is_wide = computed.output.dtype in _WITH_RANGE_OF_FLOAT32
+        return replace(explanation, repair=_BEYOND_FLOAT32) if is_wide else explanation
     softmax_of_mask, of_row = computed.softmax_of_mask(), ""
     if softmax_of_mask is not None:
         place = softmax_of_mask.first_bad_place

@@ -24,6 +24,7 @@ from tfdbg_arrow.query.flow.extremes import MAXIMA, MINIMA, POOLS, largest_of, m
 from tfdbg_arrow.query.flow.resources import Write
 from tfdbg_arrow.query.flow.search import rows_behind
 from tfdbg_arrow.query.headline import executed_code
+from tfdbg_arrow.query.info import parse_settings
 from tfdbg_arrow.query.outside_tensors import OutsideTensors
 from tfdbg_arrow.query.recorded import (
     EagerValue,
@@ -51,6 +52,7 @@ _BOUNDED = frozenset({
 """Types of ops whose result can be small although an input is very large."""
 _ROOTS = ("Sqrt", *RESHAPES)
 """Types of ops whose result is 0 only where their argument is 0, and negative only where the argument is negative."""
+_FED = types_with(Trait.FED)
 _READERS = types_with(Trait.READS | Trait.READS_PART)
 _CONSTANTS = frozenset({"Const", "Fill", "ZerosLike"})
 """Types of ops that count as constants of the program when the program writes their result to a variable."""
@@ -364,6 +366,14 @@ class Surroundings(BadTensorFacts):
             [self.run_id, *indexes],
         )
         return rows[0] if rows else None
+
+    def is_of_unrecorded_iteration(self) -> bool:
+        """Returns whether a tensor came from an iteration of a loop that XLA compiled and that was not recorded."""
+        if self.event.op_type not in _FED or not self.event.iteration or self.event.executed_graph_id is not None:
+            return False
+        ((settings,),) = self.logdir.rows("SELECT settings FROM run WHERE run_id = ? LIMIT 1", [self.run_id])
+        given = parse_settings(settings)
+        return given.get("graphs") == "executed" and given.get("xla") == "inside"
 
     def stored_in(self) -> str | None:
         """Returns the owner of the variable to which eager code wrote the tensor, such as `of the layer bn`."""
