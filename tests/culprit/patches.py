@@ -141,6 +141,13 @@ PATCHES: dict[str, Patch] = {
     "keras_training.clip_norm_that_is_infinite": Patch(
         _FINITE, (('[tape.gradient(loss, weight)], float("inf"))', "[tape.gradient(loss, weight)], 1e9)"),)
     ),
+    "keras_training.cross_entropy_of_rows_of_zeros": Patch(
+        "The loss divides the predictions by their sum",
+        (('activation="relu", kernel_initializer="ones")', 'activation="softmax", kernel_initializer="ones")'),),
+    ),
+    "keras_training.decay_of_the_learning_rate_to_a_division_by_zero": Patch(
+        "The division is the learning rate schedule's", (("decay_rate=-0.25", "decay_rate=0.25"),)
+    ),
     "keras_training.deep_linear_network_explodes": Patch(_SCALE, (("Constant(1e5)", "Constant(1e-1)"),)),
     "keras_training.learning_rate_far_too_large": Patch("Lower the learning rate", (("SGD(1e12)", "SGD(1e-2)"),)),
     "keras_training.learning_rate_far_too_large_in_a_loop": Patch("Lower the learning rate", (("1e12 *", "1e-2 *"),)),

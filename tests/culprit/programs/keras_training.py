@@ -400,3 +400,24 @@ def softplus_by_hand_before_batch_normalization() -> None:
     model = keras.Sequential([keras.Input((4,)), Softplus(), keras.layers.BatchNormalization(), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
     model.fit(features, targets, batch_size=8, epochs=1, verbose=0)
+
+
+@bug(op_type="RealDiv", effect="variable")
+def cross_entropy_of_rows_of_zeros() -> None:
+    """The last layer has the activation relu instead of softmax, and Keras divides a row of zeros by its sum."""
+    features, _ = _data()
+    targets = np.eye(3, dtype="float32")[np.arange(len(features)) % 3]
+    features[5] = -100.0
+    head = keras.layers.Dense(3, activation="relu", kernel_initializer="ones")
+    model = keras.Sequential([keras.Input((4,)), head])
+    model.compile("sgd", "categorical_crossentropy")
+    model.fit(features, targets, batch_size=8, epochs=1, verbose=0)  # culprit
+
+
+@bug(op_type="RealDiv", effect="variable")
+def decay_of_the_learning_rate_to_a_division_by_zero() -> None:
+    """The divisor of the schedule is 1 - 0.25 * step."""
+    schedule = keras.optimizers.schedules.InverseTimeDecay(0.01, decay_steps=1, decay_rate=-0.25)
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(schedule), "mse")
+    model.fit(*_data(), batch_size=4, epochs=5, verbose=0)  # culprit

@@ -36,6 +36,11 @@ _NORMALIZATION_EPSILON = (
 )
 
 
+_SCHEDULE = (
+    "The division is the learning rate schedule's, not yours: give it decay_steps and a decay_rate with which its "
+    "divisor is never 0."
+)
+_SCHEDULES = ("CosineDecay", "CosineDecayRestarts", "ExponentialDecay", "InverseTimeDecay", "PolynomialDecay")
 _FUNCTIONS = (
     _Function(
         "math_ops", "reduce_std", "Sqrt",
@@ -72,6 +77,15 @@ _FUNCTIONS = (
         "losses", "poisson", "Log",
         "The Poisson loss takes the logarithm of the predictions. Keep them above 0, for example with the activation "
         "'softplus' in the last layer.",
+    ),
+    _Function(
+        "nn", "categorical_crossentropy", "RealDiv",
+        "The loss divides the predictions by their sum, which is 0. End the model with the activation 'softmax', or "
+        "remove the last activation and pass from_logits=True to the loss.",
+    ),
+    *(
+        _Function("learning_rate_schedule", f"{schedule}.__call__", "RealDiv", _SCHEDULE)
+        for schedule in _SCHEDULES
     ),
     _Function(
         "nn_impl", "l2_normalize", "Rsqrt",
