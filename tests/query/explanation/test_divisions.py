@@ -395,6 +395,14 @@ def test_a_root_whose_gradient_is_differentiated_has_to_be_avoided(is_twice: boo
     assert why.repair.startswith("Leave out the points where the root is 0") == is_twice
 
 
+def test_a_division_in_the_gradient_of_the_gradient_of_a_root_has_the_fix_for_the_root(tmp_path: Path) -> None:
+    step = (
+        Step().takes(ZERO).op("root", "Sqrt", ["x"], ZERO).gradient("slope", "SqrtGrad", ["root", "x"], CLEAN, "root")
+    )
+    step.gradient("quotient", "RealDiv", ["x", "root"], NAN, "slope")
+    assert step.reason("quotient", tmp_path).repair == BEFORE_ROOT
+
+
 @pytest.mark.parametrize("made_by", ["Sub", "Sum"])
 def test_an_epsilon_does_not_help_the_root_of_a_difference(made_by: str, tmp_path: Path) -> None:
     """Rounding can make a difference negative by more than the epsilon."""

@@ -482,7 +482,7 @@ GRADIENTS: dict[str, str] = {
     "Acosh": _ABOVE_1,
     "Angle": "Add a small number before tf.math.angle, so that no element is 0: the slope at 0 is infinite.",
     "Atan2": "Keep the two arguments from both being 0, for example with an epsilon.",
-    "Sqrt": _BEFORE_ROOT,
+    **dict.fromkeys(("Sqrt", "SqrtGrad"), _BEFORE_ROOT),
     "Pow": _TO_BASE,
     "Cholesky": _JITTER,
     "Svd": "Keep the singular values apart, for example with a small random matrix added.",
