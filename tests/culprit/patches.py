@@ -233,6 +233,13 @@ PATCHES: dict[str, Patch] = {
         _SCALE, (('set_dtype_policy("float16")', 'set_dtype_policy("float32")'),)
     ),
     "precision.gradient_of_a_fourth_power": Patch("Scale the inputs and the loss down", (("1e13", "1e-1"),)),
+    "precision.gradient_that_overflows_without_a_loss_scale": Patch(
+        "Cast to a dtype",
+        (
+            ('keras.layers.Rescaling(1e6, dtype="float32")', 'keras.layers.Rescaling(1.0, dtype="float32")'),
+            ("1e6 * rng.normal(size=(64, 1))", "rng.normal(size=(64, 1))"),
+        ),
+    ),
     "precision.integer_division_to_a_scale_of_zero": Patch(
         "Keep the integer above 0", (("warmup = count // 10", "warmup = tf.maximum(count // 10, 1)"),)
     ),

@@ -238,3 +238,19 @@ def square_in_the_gradient_of_a_fourth_power() -> None:
         weight.assign_sub(tape.gradient(loss, weight))
 
     step()
+
+
+@bug(op_type="Cast", role="gradient", forward="Cast", effect="absorbed")
+def gradient_that_overflows_without_a_loss_scale() -> None:
+    """The gradient of a large factor overflows float16 in every step, also after the loss scale has become 1."""
+    keras.mixed_precision.set_global_policy("mixed_float16")
+    try:
+        outputs = [keras.layers.Dense(1), keras.layers.Rescaling(1e6, dtype="float32")]
+        model = keras.Sequential([keras.Input((8,)), *outputs])
+        optimizer = keras.mixed_precision.LossScaleOptimizer(keras.optimizers.SGD(1e-9))
+        model.compile(optimizer, lambda y, p: tf.reduce_mean(tf.square(p - y)))
+        rng = np.random.default_rng(0)
+        features, targets = rng.normal(size=(64, 8)), 1e6 * rng.normal(size=(64, 1))
+        model.fit(features.astype("float32"), targets.astype("float32"), batch_size=16, epochs=5, verbose=0)  # culprit
+    finally:
+        keras.mixed_precision.set_global_policy("float32")

@@ -79,6 +79,8 @@ _MAX_STARTS = 1000
 """For one bad tensor, at most this many bad tensors that gradients created are followed."""
 _LOSS_SCALING = "loss_scale_optimizer"
 """The Keras module with the optimizer that scales the loss has this name in all versions of Keras."""
+_HALVINGS_OF_LOSS_SCALE = 15
+"""Keras's loss scale begins at 2**15, and each skipped step halves the scale. After 15 steps, the scale is 1."""
 _CHOOSING = MOVING | {"Const", "NoOp", "Placeholder"}
 """If a branch has only ops of these types, it only chooses between values."""
 _MAX_ELEMENTS = 500
@@ -306,16 +308,27 @@ class Effects:
     def _is_lost(self, event: TensorEvent, skipped_graphs: set[int]) -> bool:
         """Returns whether steps are lost for good: no step was ever applied, and a smaller loss scale would not help.
 
-        If the branches compute and write nothing, no step is lost: the program only chose between values, as `tf.where`
-        does.
+        A smaller loss scale helps against an overflow, unless the overflow came up in as many steps as reduce the scale
+        to 1. If the branches compute and write nothing, no step is lost: the program only chose between values, as
+        `tf.where` does.
         """
-        if self._is_run(self._flow.graphs.in_all_traces(skipped_graphs)) or all(
-            map(self._overflowed, self._beginnings(event))
-        ):
+        if self._is_run(self._flow.graphs.in_all_traces(skipped_graphs)):
+            return False
+        is_overflow = all(map(self._overflowed, self._beginnings(event)))
+        if is_overflow and self._num_bad_like(event) <= _HALVINGS_OF_LOSS_SCALE:
             return False
         parts = {part for branch in skipped_graphs for part in self._flow.graphs.parts(branch)}
         op_types = {op.op_type for part in parts for op in self._flow.graphs.graph(part).ops.values()}
         return not op_types <= _CHOOSING
+
+    def _num_bad_like(self, event: TensorEvent) -> int:
+        """Returns how many tensors of the op output of a tensor are bad."""
+        ((number,),) = self._logdir.rows(
+            "SELECT count(*) FROM tensor_health WHERE run_id = ? AND graph_id = ? AND op_name = ? AND output_slot = ? "
+            "AND has_inf_or_nan",
+            [self._run_id, event.graph_id, event.op_name, event.output_slot],
+        )
+        return int(number)
 
     def _is_run(self, graph_ids: Iterable[int], *, after: TensorEvent | None = None) -> bool:
         """Returns whether one of the graphs ran in any call.
