@@ -64,13 +64,14 @@ def test_a_gradient_has_its_forward_op_its_layer_and_its_calls(tmp_path: Path) -
     assert labels is not None
     assert words(labels[1]) == (
         "when step 2 effect reached a variable gradient of Sqrt, train.py:8 in loss layer model/norm role gradient "
-        "called from train.py:4 in model return tf.nn.softmax(dense(images)) "
-        "called from train.py:9 in loss return -log_probs"
+        "called from train.py:4 in model ← train.py:9 in loss"
     )
     calls = re.search(r'<section class="card calls">(.*?)</section>', html, re.DOTALL)
     assert calls is not None
     assert words(calls[1]) == (
-        "Called from innermost first train.py:4 in model calls root train.py:9 in loss calls step"
+        "Called from innermost first "
+        "train.py:4 in model return tf.nn.softmax(dense(images)) calls root "
+        "train.py:9 in loss return -log_probs calls step"
     )
 
 
