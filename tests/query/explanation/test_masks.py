@@ -225,6 +225,19 @@ def test_a_mask_that_a_cast_makes_infinite(
     assert why.repair.startswith("Mask with a large negative number such as -1e4, or" if is_mask else "Cast")
 
 
+@pytest.mark.parametrize("has_bad_row", [True, False])
+def test_the_softmax_of_a_row_in_which_the_logarithm_of_a_mask_is_infinite(has_bad_row: bool, tmp_path: Path) -> None:
+    """The -Inf of the other rows does no harm."""
+    step = Step().takes({**counts(zero=3, pos=1), "shape": [2, 2]}).op("mask", "Log", ["x"], HALF_MASK)
+    bad = {**counts(nan=2, zero=1, pos=1), "first_bad_index": 2} if has_bad_row else counts(zero=2, pos=2)
+    step.op("softmax", "Softmax", ["mask"], {**bad, "shape": [2, 2]})
+    sentence = step.reason("mask", tmp_path, result="softmax").sentence
+    assert sentence.endswith(
+        "the logarithm of 0 is -Inf."
+        + (" Softmax makes NaN (the first NaN is at [1, 0]) of a row that holds only -Inf." if has_bad_row else "")
+    )
+
+
 @pytest.mark.parametrize(("dtype", "number"), [("bfloat16", "1e9"), ("float16", "1e4")])
 def test_a_large_finite_number_is_finite_in_the_dtype(dtype: str, number: str) -> None:
     taken = row("Const", counts(neg_inf=1), dtype=dtype), row("Sub", ZERO, dtype=dtype)

@@ -287,6 +287,15 @@ def bad_text(event: TensorEvent) -> str:
     return " and ".join(f"{count:,} {name}" for name, count in names if count) or "an infinity or a NaN"
 
 
+def softmax_of_mask_text(computed: Computed) -> str:
+    """Returns a sentence about the softmax that made NaN of a row of -Inf, after a space; "" if there is none."""
+    softmax = computed.softmax_of_mask()
+    if softmax is None:
+        return ""
+    at = "" if softmax.first_bad_place is None else f" (the first NaN is at {list(softmax.first_bad_place)})"
+    return f" {softmax.op_type} makes NaN{at} of a row that holds only -Inf."
+
+
 def in_sentence(repair: str | None) -> str:
     """Returns a fix, written so that it can continue a sentence."""
     text = repair or ""

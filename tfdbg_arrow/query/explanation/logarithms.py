@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tfdbg_arrow.query.explanation.computed import Computed, Explanation
+from tfdbg_arrow.query.explanation.computed import Computed, Explanation, softmax_of_mask_text
 from tfdbg_arrow.query.explanation.kinds import (
     ADDS,
     EMPTY,
@@ -123,7 +123,7 @@ def logarithm(computed: Computed) -> Explanation | None:
     if _subtracts_clipped_term(computed, x):
         return _of_bound(explanation, computed)
     singular = " It is a determinant: the matrix is singular, or the product of its eigenvalues underflowed."
-    sentence = explanation.sentence + (singular if is_of_determinant else "")
+    sentence = explanation.sentence + (singular if is_of_determinant else "") + softmax_of_mask_text(computed)
     return Explanation(sentence, repair_of_log(computed, x))
 
 

@@ -17,6 +17,7 @@ from tfdbg_arrow.query.explanation.computed import (
     infs,
     is_counted,
     is_finite,
+    softmax_of_mask_text,
     type_without_version,
     zeros,
 )
@@ -247,11 +248,7 @@ def _cast(computed: Computed) -> Explanation | None:
     if not _is_mask_of_constant(computed):
         is_wide = computed.output.dtype in _WITH_RANGE_OF_FLOAT32
         return replace(explanation, repair=_BEYOND_FLOAT32) if is_wide else explanation
-    softmax_of_mask, of_row = computed.softmax_of_mask(), ""
-    if softmax_of_mask is not None:
-        place = softmax_of_mask.first_bad_place
-        at = "" if place is None else f" (the first NaN is at {list(place)})"
-        of_row = f" {softmax_of_mask.op_type} makes NaN{at} of a row that holds only -Inf."
+    of_row = softmax_of_mask_text(computed)
     return Explanation(f"{explanation.sentence} The other elements are 0, as in a mask.{of_row}", ROW_OF_MASK)
 
 
