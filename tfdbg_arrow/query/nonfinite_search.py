@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -322,9 +323,8 @@ def tensor_context(logdir: Engine, event_index: int, *, run_id: str) -> TensorCo
         QueryError: The run has no such row.
         BrokenPartError: A part cannot be read.
     """
-    reader = BadTensorReader(logdir, run_id=run_id, kinds=KINDS)
-    with reader.flow.lock:
-        return reader.context(_event(reader, event_index, run_id=run_id))
+    with _tensor(logdir, event_index, run_id=run_id) as (reader, event):
+        return reader.context(event)
 
 
 def tensor_callers(logdir: Engine, event_index: int, *, run_id: str) -> tuple[Frame, ...]:
@@ -342,9 +342,8 @@ def tensor_callers(logdir: Engine, event_index: int, *, run_id: str) -> tuple[Fr
         QueryError: The run has no such row.
         BrokenPartError: A part cannot be read.
     """
-    reader = BadTensorReader(logdir, run_id=run_id, kinds=KINDS)
-    with reader.flow.lock:
-        return reader.places.callers(_event(reader, event_index, run_id=run_id))
+    with _tensor(logdir, event_index, run_id=run_id) as (reader, event):
+        return reader.places.callers(event)
 
 
 def tensor_call(logdir: Engine, event_index: int, *, run_id: str) -> FunctionCall | None:
@@ -361,9 +360,8 @@ def tensor_call(logdir: Engine, event_index: int, *, run_id: str) -> FunctionCal
         QueryError: The run has no such row.
         BrokenPartError: A part cannot be read.
     """
-    reader = BadTensorReader(logdir, run_id=run_id, kinds=KINDS)
-    with reader.flow.lock:
-        return reader.describe(_event(reader, event_index, run_id=run_id), effect=None).call
+    with _tensor(logdir, event_index, run_id=run_id) as (reader, event):
+        return reader.describe(event, effect=None).call
 
 
 def last_call(logdir: Engine, execution_index: int, *, like: FunctionCall, run_id: str) -> FunctionCall | None:
@@ -385,8 +383,12 @@ def last_call(logdir: Engine, execution_index: int, *, like: FunctionCall, run_i
     return FunctionCall(like.function, number, executions[number - 1]) if number else None
 
 
-def _event(reader: BadTensorReader, event_index: int, *, run_id: str) -> TensorEvent:
-    event = reader.flow.events.event(event_index)
-    if event is None:
-        raise QueryError(f"event {event_index} of run {run_id} is not a row of tensor_health.")
-    return event
+@contextmanager
+def _tensor(logdir: Engine, event_index: int, *, run_id: str) -> Iterator[tuple[BadTensorReader, TensorEvent]]:
+    """Yields a reader of the run, with the lock of its data flow, and the row of a tensor."""
+    reader = BadTensorReader(logdir, run_id=run_id, kinds=KINDS)
+    with reader.flow.lock:
+        event = reader.flow.events.event(event_index)
+        if event is None:
+            raise QueryError(f"event {event_index} of run {run_id} is not a row of tensor_health.")
+        yield reader, event

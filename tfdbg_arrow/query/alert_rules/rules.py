@@ -56,8 +56,8 @@ class Candidates:
 
     Attributes:
         select: A SELECT over `derived.op_extremes` and the tables and views, with {name} for each parameter. The SELECT
-            returns run_id, graph_id, op_name, op_type and output_slot. Empty if the rule
-            finds something in every run with a bad tensor, and nothing in the other runs.
+            returns run_id, graph_id, op_name, op_type and output_slot. Empty if the rule finds something in every run
+            with a bad tensor, and nothing in the other runs.
         is_by_graph: Whether the rule finds whole graphs, not outputs.
     """
 

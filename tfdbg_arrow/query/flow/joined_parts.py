@@ -110,15 +110,15 @@ class JoinedParts:
 
     def _runs_before(self, concat: Op, own: GraphTensor, node: Op) -> bool:
         """Returns whether TensorFlow ran a Concat of the program before a node."""
-        place, current = own, self._graphs.op(own.graph_id, node.op_name)
+        tensor, op = own, self._graphs.op(own.graph_id, node.op_name)
         for _ in range(_MAX_OPS):
-            sources = () if current is None else self._executed.inputs(place, current)
+            sources = () if op is None else self._executed.inputs(tensor, op)
             if len(sources) != 1:
                 return False
-            place = sources[0]
-            if (place.graph_id, place.op_name) == (own.graph_id, concat.op_name):
+            tensor = sources[0]
+            if (tensor.graph_id, tensor.op_name) == (own.graph_id, concat.op_name):
                 return True
-            current = self._graphs.op(place.graph_id, place.op_name)
+            op = self._graphs.op(tensor.graph_id, tensor.op_name)
         return False
 
     def _shape(self, place: GraphTensor) -> tuple[int, ...] | None:
@@ -134,13 +134,13 @@ def _part_of(event: TensorEvent, shapes: Sequence[tuple[int, ...] | None]) -> in
         shapes: The shapes of the parts.
     """
     whole, index = event.shape, event.first_bad_index
-    known = [shape for shape in shapes if shape is not None]
-    if whole is None or index is None or len(known) < max(len(shapes), 2):
+    recorded = [shape for shape in shapes if shape is not None]
+    if whole is None or index is None or len(recorded) < max(len(shapes), 2):
         return None
     for axis, length in enumerate(whole):
-        ends = list(accumulate(shape[axis] for shape in known if len(shape) == len(whole)))
-        others = {(*shape[:axis], *shape[axis + 1 :]) for shape in known}
-        if len(ends) == len(known) and ends[-1] == length and others == {(*whole[:axis], *whole[axis + 1 :])}:
+        ends = list(accumulate(shape[axis] for shape in recorded if len(shape) == len(whole)))
+        others = {(*shape[:axis], *shape[axis + 1 :]) for shape in recorded}
+        if len(ends) == len(recorded) and ends[-1] == length and others == {(*whole[:axis], *whole[axis + 1 :])}:
             position = index // prod(whole[axis + 1 :]) % length
             return bisect_right(ends, position)
     return None

@@ -222,7 +222,7 @@ class _Judged:
     """
 
     def __init__(self, summaries: tuple[RunSummary, ...], facts: Mapping[str, RunFacts]) -> None:
-        harm = {run_id: not known.is_harmless for run_id, known in facts.items()}
+        harm = {run_id: not facts_of_run.is_harmless for run_id, facts_of_run in facts.items()}
         self.harmless = {one.run.run_id for one in summaries if one.num_bad and harm.get(one.run.run_id) is False}
         may_be_bad = _by_first_bad(tuple(one for one in summaries if one.run.run_id not in self.harmless))
         self.bad = tuple(one for one in may_be_bad if one.run.run_id in harm)
