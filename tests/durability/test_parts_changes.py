@@ -22,7 +22,7 @@ from tfdbg_arrow.writer.sink.parts import PartWriter
 
 @pytest.fixture
 def writer(tmp_path: Path) -> PartWriter:
-    made = PartWriter(tmp_path, "r", merge_parts=4)
+    made = PartWriter(tmp_path, "r", merge_parts=4, kept_parts=1)
     made.start()
     return made
 

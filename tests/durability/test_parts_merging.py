@@ -20,8 +20,17 @@ from tfdbg_arrow.storage.part_files import RowGroups
 from tfdbg_arrow.writer.sink.parts import MERGE_PARTS, TARGET_BYTES, TARGET_ROWS, PartWriter
 
 
-def made(logdir: Path, *, merge_parts: int = 2, target_rows: int = 1_000, target_bytes: int = 10**9) -> PartWriter:
-    writer = PartWriter(logdir, "r", merge_parts=merge_parts, target_rows=target_rows, target_bytes=target_bytes)
+def made(
+    logdir: Path, *, merge_parts: int = 2, kept_parts: int = 1, target_rows: int = 1_000, target_bytes: int = 10**9
+) -> PartWriter:
+    writer = PartWriter(
+        logdir,
+        "r",
+        merge_parts=merge_parts,
+        kept_parts=kept_parts,
+        target_rows=target_rows,
+        target_bytes=target_bytes,
+    )
     writer.start()
     return writer
 
@@ -150,6 +159,15 @@ class TestCompact:
         writer.compact("mark")
         assert (rows(writer), events_on_disk(tmp_path), len(files(tmp_path))) == ([4], [0, 1, 2, 3], 1)
         assert writer.settled() == {writer.parts("mark")[0].path}
+
+    def test_few_parts_stay_and_more_become_one(self, tmp_path: Path) -> None:
+        for num_parts, expected in ((3, [1, 1, 1]), (4, [4])):
+            writer = made(tmp_path / str(num_parts), kept_parts=3)
+            for event in range(num_parts):
+                writer.write("mark", marks(event))
+            assert writer.num_rows_to_compact("mark") == (0 if num_parts == 3 else 4)
+            writer.compact("mark")
+            assert rows(writer) == expected
 
     def test_a_single_part_stays_as_it_is(self, tmp_path: Path) -> None:
         writer = made(tmp_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 from itertools import pairwise
 from pathlib import Path
@@ -65,3 +66,22 @@ def test_a_variable_that_an_optimizer_op_trains_has_curves(op_type: str, tmp_pat
     found = {curve.name: [value for value in curve.values if value is not None] for curve in curves.curves}
     assert found["weight_norm"] == [1.0, 2.0, 4.0, 8.0]
     assert found["update_ratio"] == pytest.approx([1.0] * (3 if op_type == "ResourceApplyAdam" else 4))
+
+
+def test_the_rows_that_are_joined_grow_with_the_graph_and_not_with_its_square(tmp_path: Path) -> None:
+    run, num_variables = RunBuilder("run-a"), 400
+    graph = run.graph("train")
+    for number in range(num_variables):
+        graph.op(f"variable{number}", "Placeholder", dtypes=["resource"]).op(f"gradient{number}", "Mul")
+        graph.op(f"read{number}", "ReadVariableOp", inputs=[f"variable{number}"])
+        graph.op(f"write{number}", "AssignSubVariableOp", inputs=[f"variable{number}", f"gradient{number}"], dtypes=[])
+    graph.function("train", captures=[f"variable{number}" for number in range(num_variables)])
+    call = run.execution("train", graph=graph)
+    for number in range(num_variables):
+        for name in (f"read{number}", f"gradient{number}"):
+            run.tensor(graph, name, numerics(1.0), step=0, execution=call)
+    with open_logdir(run.write(tmp_path / "logdir")) as logdir:
+        assert logdir.rows("SELECT count(*) FROM variable_update") == [(num_variables,)]
+        plan = logdir.rows("EXPLAIN (ANALYZE, FORMAT JSON) SELECT count(*) FROM variable_update")[0][1]
+    num_rows = [int(number) for number in re.findall(r'"intermediate_rows": (\d+)', plan)]
+    assert max(num_rows) <= 10 * num_variables

@@ -14,6 +14,7 @@ import tensorflow as tf
 import tfdbg_arrow
 from tfdbg_arrow import open_logdir
 from tfdbg_arrow.writer import ending
+from tfdbg_arrow.writer.sink.parts import KEPT_PARTS
 from tfdbg_arrow.writer.sink.sink import Sink
 
 from .lifecycle import X, doubling
@@ -102,6 +103,7 @@ class TestWait:
             import tensorflow as tf
             import tfdbg_arrow
             from tfdbg_arrow.writer import ending
+from tfdbg_arrow.writer.sink.parts import KEPT_PARTS
             from tfdbg_arrow.writer.sink.parts import PartWriter
 
             ending.PATIENCE_S = 0.2
@@ -123,7 +125,7 @@ class TestProgress:
     def logdir(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         """The logdir of a recording that writes many parts before its end."""
         tfdbg_arrow.enable(tmp_path / "logdir")
-        for _ in range(3):
+        for _ in range(KEPT_PARTS + 1):
             doubling()(X)
             tfdbg_arrow.flush()
         return tmp_path / "logdir"

@@ -31,12 +31,13 @@ def limit_bytes() -> int | None:
     return None if soft == resource.RLIM_INFINITY else soft
 
 
-def load_pyarrow_sparingly() -> None:
-    """If the address space is limited, loads pyarrow so that it reserves no address space.
+def load_pyarrow() -> None:
+    """Loads pyarrow with the allocator of the C library, unless the program has used pyarrow or chosen an allocator.
 
-    Does nothing if the program has used pyarrow already, or has chosen an allocator.
+    pyarrow's default allocator reserves address space. It also asks for huge pages, of which the short writes of a
+    recording fill little: 30 MiB of a small recording.
     """
-    if limit_bytes() is None or _POOL_VARIABLE in os.environ:
+    if _POOL_VARIABLE in os.environ:
         return
     os.environ[_POOL_VARIABLE] = "system"
     try:

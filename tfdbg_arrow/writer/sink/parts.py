@@ -44,6 +44,10 @@ TARGET_BYTES = 128 * 2**20
 MERGE_PARTS = 64
 """If a table has more small parts than this, they are merged while the run continues."""
 
+KEPT_PARTS = 4
+"""If a table has more small neighbouring parts than this, they are merged at the end. Queries of so few parts take the
+same time as queries of one part. So a run of a few seconds does not write its rows twice."""
+
 _LARGE = -1
 """The level of a part that is not merged again."""
 _LARGE_AS_WRITTEN = 32
@@ -67,6 +71,7 @@ class PartWriter:
         target_rows: A merged part is closed when it has this many rows.
         target_bytes: A merged part is closed when it has this many bytes.
         merge_parts: `merge_small` merges the small parts of a table if there are more than this.
+        kept_parts: `compact` merges neighbouring small parts of a table if there are more than this.
         row_group_bytes: A row group of a merged part is closed early when it has this many Arrow bytes.
         on_change: Called with (removed paths, added parts) for each line of the manifest once the line is on disk.
     """
@@ -79,11 +84,13 @@ class PartWriter:
         target_rows: int = TARGET_ROWS,
         target_bytes: int = TARGET_BYTES,
         merge_parts: int = MERGE_PARTS,
+        kept_parts: int = KEPT_PARTS,
         row_group_bytes: int = DEFAULT_SHARES.row_group_bytes,
         on_change: Callable[[Sequence[str], Sequence[ManifestEntry]], None] | None = None,
     ) -> None:
         self._logdir, self._run_id = logdir, run_id
-        self._target_rows, self._target_bytes, self._merge_parts = target_rows, target_bytes, merge_parts
+        self._target_rows, self._target_bytes = target_rows, target_bytes
+        self._merge_parts, self._kept_parts = merge_parts, kept_parts
         self._row_group_bytes = row_group_bytes
         self._on_change = on_change
         self._manifest = ManifestFile(logdir / manifest_path(run_id))
@@ -272,7 +279,7 @@ class PartWriter:
         return sum(part.entry.rows for parts in self._compactable(table) for part in parts)
 
     def compact(self, table: str, *, on_rows: Callable[[int], None] = lambda num_rows: None) -> None:
-        """Merges the parts of a table into few large parts.
+        """Merges the small parts of a table into large parts, unless they are few.
 
         Args:
             table: The table.
@@ -286,7 +293,10 @@ class PartWriter:
             self._merge(table, parts, _LARGE, on_rows=on_rows)
 
     def _compactable(self, table: str) -> list[list[_Part]]:
-        """Returns groups of neighbouring parts to merge. Parts without rows are left out, unless no part has rows."""
+        """Returns groups of neighbouring small parts to merge.
+
+        Parts without rows are left out, unless no part has rows.
+        """
         parts = [part for part in self._parts[table] if part.entry.rows] or self._parts[table]
         runs: list[list[_Part]] = []
         run: list[_Part] = []
@@ -294,7 +304,7 @@ class PartWriter:
             if part is not None and part.level != _LARGE and not self._is_large(part.entry):
                 run.append(part)
                 continue
-            if len(run) > 1:
+            if len(run) > self._kept_parts:
                 runs.append(run)
             run = []
         return runs
@@ -333,7 +343,6 @@ class PartWriter:
             self._discard(part.entry for part in made)
             raise
         self._swap([part.entry.path for part in parts], made)
-        pa.default_memory_pool().release_unused()  # otherwise the pool may keep this memory for hours
         return made
 
     def _swap(

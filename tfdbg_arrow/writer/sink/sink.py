@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 
 from tfdbg_arrow.errors import LogdirError
 from tfdbg_arrow.schema import TABLES, arrow_schema
@@ -220,6 +219,7 @@ class Sink:
                 with self._failures.caught(f"merging {table}"):
                     self._parts.compact(table, on_rows=advance)
             self._has_ended = _insist(lambda: self._end_run(run_row))
+            on_progress(1.0)
             self._parts.sweep()
             self._closed = True
 
@@ -368,8 +368,6 @@ class Sink:
             with self._failures.caught("merge"):
                 self._parts.merge_small(table)
         self._backlog.bound()
-        # Otherwise Arrow's allocator keeps tens of MiB until the next write.
-        pa.default_memory_pool().release_unused()
         with self._failures.caught("spool"):
             self._spool_use.release(rows_upto=self._metadata.taken_upto, is_all_written=not self._backlog)
         if not self._stop.is_set():

@@ -68,7 +68,7 @@ SELECT
     CASE WHEN t.rate_op_name IS NULL THEN u.rms ELSE u.rms * f.rms END AS update_rms,
     v.rms AS variable_rms,
     0 AS is_smallest
-FROM (SELECT DISTINCT * FROM trained_variable WHERE added_op_name IS NOT NULL) AS t
+FROM trained_variable AS t
 JOIN measured AS u
     ON u.run_id = t.run_id AND u.graph_id = t.graph_id AND u.op_name = t.added_op_name
     AND u.output_slot = t.added_output_slot
