@@ -14,6 +14,6 @@ settings. The other modules are, in the order of the data flow:
 * `live_stop`: reacts to bad values while the program runs.
 """
 
-from tfdbg_arrow.writer.address_space import load_pyarrow
+from tfdbg_arrow.writer.arrow_allocator import load_pyarrow
 
 load_pyarrow()  # must run before a module of this package imports pyarrow

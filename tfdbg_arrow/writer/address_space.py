@@ -6,13 +6,12 @@ The process aborts if TensorFlow cannot create a thread or a memory mapping. So 
 from __future__ import annotations
 
 import contextlib
-import os
 import resource
 from pathlib import Path
 
 from tfdbg_arrow.errors import RecordingError
+from tfdbg_arrow.writer.arrow_allocator import POOL_VARIABLE
 
-_POOL_VARIABLE = "ARROW_DEFAULT_MEMORY_POOL"
 _RESERVED_BYTES = 1 << 30
 """Address space that pyarrow's default allocator reserves when it is first used."""
 _FIXED_BYTES = 240 << 20
@@ -29,23 +28,6 @@ def limit_bytes() -> int | None:
     """Returns the limit of the address space of this process; None if there is none."""
     soft, _ = resource.getrlimit(resource.RLIMIT_AS)
     return None if soft == resource.RLIM_INFINITY else soft
-
-
-def load_pyarrow() -> None:
-    """Loads pyarrow with the allocator of the C library, unless the program has used pyarrow or chosen an allocator.
-
-    pyarrow's default allocator reserves address space. It also asks for huge pages, of which the short writes of a
-    recording fill little: 30 MiB of a small recording.
-    """
-    if _POOL_VARIABLE in os.environ:
-        return
-    os.environ[_POOL_VARIABLE] = "system"
-    try:
-        import pyarrow as pa
-
-        pa.default_memory_pool()  # reads the variable
-    finally:
-        del os.environ[_POOL_VARIABLE]  # the program and its children must not see the variable
 
 
 def check_room(*, spool_bytes: int) -> None:
@@ -70,7 +52,7 @@ def check_room(*, spool_bytes: int) -> None:
     if used is None or limit - used >= needed:
         _has_had_room = True
         return
-    cure = f" set the environment variable {_POOL_VARIABLE}=system," if reserved else ""
+    cure = f" set the environment variable {POOL_VARIABLE}=system," if reserved else ""
     raise RecordingError(
         f"this process may use {limit:,} bytes of address space (ulimit -v) and has used {used:,}; the program and its "
         f"recording may need {needed:,} more. Raise the limit,{cure} or set a lower max_memory_bytes."

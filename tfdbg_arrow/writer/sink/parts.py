@@ -33,6 +33,7 @@ from tfdbg_arrow.storage.manifest import (
     replace_line,
 )
 from tfdbg_arrow.storage.part_files import RowGroups, read_rows, seal_part
+from tfdbg_arrow.writer.arrow_allocator import release_unused
 from tfdbg_arrow.writer.memory import DEFAULT_SHARES
 
 TARGET_ROWS = 5_000_000
@@ -343,6 +344,7 @@ class PartWriter:
             self._discard(part.entry for part in made)
             raise
         self._swap([part.entry.path for part in parts], made)
+        release_unused()  # otherwise pyarrow may keep this memory for hours
         return made
 
     def _swap(

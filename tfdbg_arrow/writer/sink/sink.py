@@ -32,6 +32,7 @@ from tfdbg_arrow.spool.records import (
     split_by_value_bytes,
 )
 from tfdbg_arrow.storage.marker import mark_logdir
+from tfdbg_arrow.writer.arrow_allocator import release_unused
 from tfdbg_arrow.writer.backend import Backend
 from tfdbg_arrow.writer.memory import DEFAULT_SHARES, MemoryShares
 from tfdbg_arrow.writer.remote.uploader import Uploader
@@ -368,6 +369,7 @@ class Sink:
             with self._failures.caught("merge"):
                 self._parts.merge_small(table)
         self._backlog.bound()
+        release_unused()
         with self._failures.caught("spool"):
             self._spool_use.release(rows_upto=self._metadata.taken_upto, is_all_written=not self._backlog)
         if not self._stop.is_set():
