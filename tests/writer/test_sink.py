@@ -22,6 +22,7 @@ from tfdbg_arrow.spool.records import NO_STEP, NO_VALUE, RECORD_DTYPE, Flag, Kin
 from tfdbg_arrow.storage.layout import spool_paths
 from tfdbg_arrow.storage.manifest import read_live_parts
 from tfdbg_arrow.writer.memory import MemoryShares
+from tfdbg_arrow.writer.sink.parts import KEPT_PARTS
 from tfdbg_arrow.writer.sink.sink import Sink
 
 RUN_ID = "run1"
@@ -501,7 +502,7 @@ class TestFailures:
         assert recording.rows("run", "is_clean_end") == [(False,)]
 
     def test_every_table_whose_parts_cannot_be_merged_is_reported(self, recording: Recording) -> None:
-        for execution_index in range(2):
+        for execution_index in range(KEPT_PARTS + 1):
             recording.call(execution_index, step_id=50 + execution_index)
             recording.sink.flush()
         for table in ("execution", "tensor_health"):

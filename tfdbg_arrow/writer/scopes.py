@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
 from tfdbg_arrow.safe_text import as_utf8
@@ -19,9 +18,8 @@ METRIC = "metric"
 INPUT = "input"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Scope:
-    """The scope of ops.
+class Scope(NamedTuple):
+    """The scope of ops. A NamedTuple, because each call of a layer makes a scope.
 
     Attributes:
         layer: Path of the layers and modules that are being called; None outside them.
@@ -122,12 +120,12 @@ class Scopes:
         if scope.owner == id(owner):
             return scope
         name = as_utf8(name)
-        return replace(scope, layer=name if scope.layer is None else f"{scope.layer}/{name}", owner=id(owner))
+        return scope._replace(layer=name if scope.layer is None else f"{scope.layer}/{name}", owner=id(owner))
 
     def in_role(self, role: str) -> Scope:
         """Returns the scope for a role; within a gradient, everything remains part of the gradient."""
         scope = self.current()
-        return scope if scope.role in (role, GRADIENT) else replace(scope, role=role)
+        return scope if scope.role in (role, GRADIENT) else scope._replace(role=role)
 
     def of_graph_op(self, op: Any) -> Scope:
         """Returns the scope for the gradient of a graph op."""

@@ -70,10 +70,10 @@ def public_views() -> tuple[View, ...]:
         if (name := file.name.removesuffix(".sql")) != file.name
     }
     views["alert"] = View(name="alert", text=_ALERT + alert_view(builtin_rules()))
-    reads = {
-        name: [other for other in views if other != name and re.search(rf"\b(FROM|JOIN) {other}\b", view.select)]
-        for name, view in views.items()
-    }
+    reads: dict[str, list[str]] = {}
+    for name, view in views.items():
+        sources = set(_SOURCE.findall(view.select)) - {name}
+        reads[name] = [other for other in views if other in sources]
     return tuple(views[name] for name in TopologicalSorter(reads).static_order())
 
 
@@ -106,6 +106,8 @@ _OP_TYPES = {
 _HEALTH_COLUMNS = tuple(column.name for table in TABLES if table.name == "tensor_health" for column in table.columns)
 _NOT_OF_GRAPHS = frozenset({"wall_time", "scope", "tensor_id", "device_id", "rank"})
 """The columns of tensor_health that graph_tensor leaves out."""
+_SOURCE = re.compile(r"\b(?:FROM|JOIN) (\w+)")
+"""The names of the tables, views and common table expressions that a SELECT reads."""
 _REPEATED = re.compile(r"\{repeat (\d+)\}\n(.*?)\{end\}\n", re.DOTALL)
 
 

@@ -11,7 +11,6 @@ import inspect
 import sys
 import weakref
 from collections.abc import Callable
-from dataclasses import replace
 from types import FrameType
 from typing import Any
 
@@ -54,7 +53,7 @@ class PartStacks:
     def in_part(self, scope: Scope, part: Any) -> Scope:
         """Returns a scope for the ops of a part; a part that was made late keeps the stack of the outer part."""
         _, stack_id = self._stack_ids.get(id(part), (None, NO_VALUE))
-        return scope if stack_id is None or stack_id == scope.part_stack else replace(scope, part_stack=stack_id)
+        return scope if stack_id is None or stack_id == scope.part_stack else scope._replace(part_stack=stack_id)
 
     def _is_made_late(self, maker: FrameType | None) -> bool:
         """Returns True if Keras makes a part only at run time; the program's frame then says nothing about the part."""

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import tensorflow as tf
@@ -118,7 +117,7 @@ def _of_data_set_function(
     is_loop = getattr(function, "__module__", None) == dataset_autograph.__name__
     if not is_loop:
         return Scope(role=INPUT, is_of_pipeline=True)
-    return replace(observation.observer.scopes.current(), is_of_pipeline=True)
+    return observation.observer.scopes.current()._replace(is_of_pipeline=True)
 
 
 class _ModuleScope(framework_ops.name_scope_v2):  # type: ignore[misc]
