@@ -45,7 +45,7 @@ TARGET_BYTES = 128 * 2**20
 MERGE_PARTS = 64
 """If a table has more small parts than this, they are merged while the run continues."""
 
-KEPT_PARTS = 4
+KEPT_PARTS = 8
 """If a table has more small neighbouring parts than this, they are merged at the end. Queries of so few parts take the
 same time as queries of one part. So a run of a few seconds does not write its rows twice."""
 
