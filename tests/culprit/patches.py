@@ -32,6 +32,7 @@ _JITTER = "Add jitter"
 _LOGARITHMS = "Add the logarithms of the factors"
 _OPTIMIZER = "Give the optimizer an epsilon"
 _ROOT = "Before the root, add an epsilon"
+_ROW_OF_MASK = "Mask with a large negative number"
 _SCALE = "Scale the operands (data or weights) down, or compute in a wider dtype"
 _SOFTMAX = "Use tf.nn.softmax"
 _STATE = "Keep the state of the loop from growing"
@@ -365,12 +366,16 @@ PATCHES: dict[str, Patch] = {
         "Keep the argument above 0 before both ops",
         (("axis=1, keepdims=True)\n            scale", "axis=1, keepdims=True) + 1e-6\n            scale"),),
     ),
+    "sequences.row_that_two_masks_of_the_lowest_number_mask": Patch(
+        _ROW_OF_MASK, (("low = scores.dtype.min\n        padding", "low = -1e9\n        padding"),)
+    ),
     "sequences.simple_rnn_with_exponential_activation": Patch(
         "Clip the argument from above",
         (('activation="exponential"', "activation=lambda x: tf.exp(tf.minimum(x, 22.0))"),),
     ),
-    "sequences.softmax_by_hand_of_a_masked_row": Patch(
-        "Mask with a large negative number", (('inf = float("inf")', "inf = 1e9"),)
+    "sequences.softmax_by_hand_of_a_masked_row": Patch(_ROW_OF_MASK, (('inf = float("inf")', "inf = 1e9"),)),
+    "sequences.softmax_of_the_logarithm_of_a_given_mask": Patch(
+        _ROW_OF_MASK, (("tf.math.log(keep)", "(1.0 - keep) * -1e9"),)
     ),
     "zero_gradients.guarded_division_by_a_distance_in_where": Patch(
         "Put tf.where around the input of Sqrt",

@@ -21,7 +21,7 @@ from tfdbg_arrow.query import (
     read_reasons,
     spread,
 )
-from tfdbg_arrow.query.flow.effects import LITERAL, LITERAL_FROM_OUTSIDE, LOG_OF_MASK
+from tfdbg_arrow.query.flow.effects import LITERAL, LITERAL_FROM_OUTSIDE, LOG_OF_MASK, SUM_WITH_MASK
 from tfdbg_arrow.query.flow.walk import (
     ABSORBED,
     CAUGHT_ERROR,
@@ -447,6 +447,7 @@ def masked_scores(
     log: dict[str, object] = ALL_INF,
     user: str = "AddV2",
     scores: dict[str, object] = CLEAN,
+    result: str = "Softmax",
     softmax: dict[str, object] = CLEAN,
 ) -> RunBuilder:
     """Adds a step that computes scores plus the logarithm of a mask.
@@ -458,6 +459,7 @@ def masked_scores(
         log: The health of the logarithm.
         user: The op that takes the logarithm.
         scores: The health of the other tensor that `user` takes.
+        result: The op that makes the function's result.
         softmax: The health of the function's result.
     """
     graph = run.graph("step").op("x", "Placeholder").op("given", "Placeholder", dtypes=(made[0][1],))
@@ -467,7 +469,7 @@ def masked_scores(
     )
     for source, name, (op_type, _), dtype in zip(names, names[1:], made, dtypes, strict=False):
         graph.op(name, op_type, [source], dtypes=(dtype,), not_recorded=None if dtype == "float32" else "dtype")
-    graph.op("log", "Log", [names[-1]]).op("scores", user, ["x", "log"]).op("softmax", "Softmax", ["scores"])
+    graph.op("log", "Log", [names[-1]]).op("scores", user, ["x", "log"]).op("softmax", result, ["scores"])
     graph.function("__step", ["x", "given"], ["softmax", "scores"])
     call = run.execution("__step", inputs=[1, 2], outputs={100: "float32", 101: "float32"}, graph=graph)
     healths = {"x": scores, "log": log, "scores": log, "softmax": softmax}
@@ -505,7 +507,7 @@ def test_the_logarithm_of_a_mask_is_a_literal(facts: dict[str, Any], tmp_path: P
         {"log": counts(neg_inf=5)},
         {"user": "Mul"},
         {"scores": counts(pos=1)},
-        {"made": (("Reshape", "float32"),), "softmax": NAN},
+        {"made": (("Reshape", "float32"),), "result": "Mul", "softmax": NAN},
     ],
     ids=["probabilities", "counts", "other-numbers", "nothing-is-kept", "product", "epsilon", "given-floats-and-nan"],
 )
@@ -526,8 +528,54 @@ def test_the_sum_of_the_logarithms_of_zeros_and_ones_is_no_mask(tmp_path: Path) 
     assert answer(run, tmp_path) == ("log", "result", None)
 
 
-def test_a_nan_made_of_the_logarithm_of_a_mask_is_harmful(tmp_path: Path) -> None:
-    assert answer(masked_scores(RunBuilder("a"), softmax=NAN), tmp_path) == ("softmax", "result", None)
+@pytest.mark.parametrize("made", [("Cast", "bool"), ("Reshape", "float32")])
+def test_a_nan_made_of_the_logarithm_of_a_mask_is_harmful(made: tuple[str, str], tmp_path: Path) -> None:
+    run = masked_scores(RunBuilder("a"), made=(made,), softmax=NAN)
+    assert answer(run, tmp_path) == ("softmax", "result", None)
+
+
+LOW = counts(zero=2, neg=3)
+
+
+def scores_with_low_mask(
+    *, factor: str = "keep", number: str = "Const", mask: dict[str, object] = LOW, softmax: dict[str, object] = CLEAN
+) -> RunBuilder:
+    """Returns a step that adds a product to scores. The sum overflows.
+
+    Args:
+        factor: A tensor of the step: the argument `keep`, the variable `weight`, or its Relu `relu`.
+        number: The op that makes the other factor.
+        mask: The health of the product.
+        softmax: The health of the step's result.
+    """
+    run = RunBuilder("a")
+    graph = (
+        run.graph("step").op("x", "Placeholder").op("keep", "Placeholder").op("w", "Placeholder", dtypes=("resource",))
+    )
+    graph.op("weight", "ReadVariableOp", ["w"]).op("relu", "Relu", ["weight"]).op("number", number)
+    graph.op("mask", "Mul", [factor, "number"]).op("scores", "AddV2", ["x", "mask"])
+    graph.op("softmax", "Softmax", ["scores"]).function("__step", ["x", "keep", "w"], ["softmax"])
+    call = run.execution("__step", inputs=[1, 2, 3], outputs={100: "float32"}, graph=graph)
+    one_number = {**counts(neg=1), "rank": 0, "shape": []}
+    sums = counts(neg_inf=1, neg=2, zero=2)
+    healths = {"x": CLEAN, "keep": MASK, "weight": MASK, "relu": MASK, "number": one_number, "mask": mask}
+    run.tensors(graph, {**healths, "scores": sums, "softmax": softmax}, execution=call)
+    run.external(1, CLEAN, execution=call)
+    run.external(2, MASK, execution=call)
+    run.eager(call, softmax, tensor_id=100)
+    return run
+
+
+def test_the_overflow_of_a_sum_with_a_mask_of_low_numbers_is_a_literal(tmp_path: Path) -> None:
+    assert answer(scores_with_low_mask(), tmp_path / "finite") == ("scores", "absorbed", SUM_WITH_MASK)
+    assert answer(scores_with_low_mask(softmax=NAN), tmp_path / "nan") == ("softmax", "result", None)
+
+
+@pytest.mark.parametrize(
+    "facts", [{"factor": "relu"}, {"factor": "weight"}, {"number": "Exp"}, {"mask": counts(zero=1, neg=3, pos=1)}]
+)
+def test_the_overflow_of_another_sum_is_to_blame(facts: dict[str, Any], tmp_path: Path) -> None:
+    assert answer(scores_with_low_mask(**facts, softmax=NAN), tmp_path) == ("scores", "result", None)
 
 
 @pytest.mark.parametrize("start", [counts(pos_inf=1, zero=1), counts(neg_inf=2)])

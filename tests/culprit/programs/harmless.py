@@ -53,6 +53,24 @@ def additive_mask_of_a_constant() -> None:
 
 
 @harmless
+def two_masks_of_the_lowest_number() -> None:
+    """The sum of a causal mask and a mask of the padding is -Inf where both masks hold the lowest number."""
+    causal = 1.0 - tf.linalg.band_part(tf.ones([3, 3]), -1, 0)
+    weights = tf.Variable(tf.eye(2))
+
+    @tf.function
+    def train_step(values: Any, keep: Any) -> Any:
+        with tf.GradientTape() as tape:
+            scores = tf.matmul(values @ weights, values, transpose_b=True)
+            scores += causal * scores.dtype.min + (1.0 - keep)[:, None, :] * scores.dtype.min
+            loss = tf.reduce_mean(tf.square(tf.nn.softmax(scores) @ values - 1.0))
+        weights.assign_sub(0.1 * tape.gradient(loss, weights))
+        return loss
+
+    train_step(tf.random.normal([2, 3, 2]), tf.constant([[1.0, 1.0, 0.0], [1.0, 0.0, 0.0]]))
+
+
+@harmless
 def best_so_far_in_a_variable() -> None:
     """The best loss begins at infinity."""
     best = tf.Variable(INF, trainable=False)

@@ -29,6 +29,58 @@ def attention_row_without_any_key() -> None:
     model.fit([np.ones((2, 3, 2), "float32"), mask], np.ones((2, 3, 1), "float32"), epochs=1, verbose=0)
 
 
+def _trained_attention(keep: Any, masked: Any) -> None:
+    """Trains the weights of an attention for two steps. `masked(scores, keep)` masks the scores of three keys."""
+    values, weights = tf.constant([[0.1, 0.2], [0.3, 0.4], [0.5, 0.6]]), tf.Variable(tf.eye(2))
+
+    @tf.function
+    def train_step(keep: Any) -> Any:
+        with tf.GradientTape() as tape:
+            scores = tf.matmul(values @ weights, values, transpose_b=True) + tf.zeros([2, 1, 1])
+            loss = tf.reduce_mean(masked(scores, keep[:, None, :]) @ values)
+        weights.assign_sub(0.1 * tape.gradient(loss, weights))
+        return loss
+
+    for _ in range(2):
+        train_step(tf.ones([2, 3]))
+    train_step(tf.constant(keep))
+
+
+@bug(op_type="Softmax", effect="result")
+def masked_row_beside_a_mask_that_overflows() -> None:
+    """A sequence has no key. The sum of two masks of the lowest number does no harm: it is -Inf in masked places."""
+    causal = 1.0 - tf.linalg.band_part(tf.ones([3, 3]), -1, 0)
+
+    def attend(scores: Any, keep: Any) -> Any:
+        low = scores.dtype.min
+        scores += causal * low + (1.0 - keep) * low
+        return tf.nn.softmax(tf.where(keep > 0.0, scores, -np.inf))  # culprit
+
+    _trained_attention([[1.0, 1.0, 0.0], [0.0, 0.0, 0.0]], attend)
+
+
+@bug(op_type="Softmax", effect="variable")
+def row_that_two_masks_of_the_lowest_number_mask() -> None:
+    """Both queries and keys of a padded sequence are masked with the lowest number. The sum of the masks is -Inf."""
+
+    def attend(scores: Any, keep: Any) -> Any:
+        low = scores.dtype.min
+        padding = (1.0 - keep) * low
+        return tf.nn.softmax(scores + padding + tf.transpose(padding, [0, 2, 1]))  # culprit
+
+    _trained_attention([[1.0, 1.0, 1.0], [0.0, 0.0, 0.0]], attend)
+
+
+@bug(op_type="Softmax", effect="variable")
+def softmax_of_the_logarithm_of_a_given_mask() -> None:
+    """The logarithm of the mask is -Inf for each masked key. Only the sequence without any key does harm."""
+
+    def attend(scores: Any, keep: Any) -> Any:
+        return tf.nn.softmax(scores + tf.math.log(keep))  # culprit
+
+    _trained_attention([[1.0, 1.0, 0.0], [0.0, 0.0, 0.0]], attend)
+
+
 @bug(op_type="Sub", effect="result")
 def softmax_by_hand_of_a_masked_row() -> Any:
     """For a row of only -Inf, x - max(x) is -Inf - -Inf."""

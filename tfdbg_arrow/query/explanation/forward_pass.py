@@ -12,7 +12,8 @@ from tfdbg_arrow.query.explanation.library import IN_LOGSUMEXP, library_function
 from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.flow.decisions import SELECTS
 from tfdbg_arrow.query.flow.extremes import POOLS, holds_extreme
-from tfdbg_arrow.query.flow.origins import NORMALIZATIONS, Origins
+from tfdbg_arrow.query.flow.masks import NORMALIZATIONS
+from tfdbg_arrow.query.flow.origins import Origins
 from tfdbg_arrow.query.flow.sinks import Sinks
 from tfdbg_arrow.query.flow.walk import CannotTellError, OutOfSightError, UnrecordedEndError, Walk, WalkedTensor
 from tfdbg_arrow.query.recorded import KINDS, GraphTensor, Op, TensorEvent, bad_condition, read_events

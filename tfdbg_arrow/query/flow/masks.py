@@ -1,4 +1,8 @@
-"""Masks: the infinities in logarithms of masks of zeros and ones. A program adds such a logarithm to scores."""
+"""Masks: the infinities in masks that a program adds to scores.
+
+A program adds the logarithm of a mask of zeros and ones, or a mask that holds the lowest number of the dtype. The sum
+of two masks of the lowest number is -Inf.
+"""
 
 from __future__ import annotations
 
@@ -6,21 +10,26 @@ from collections.abc import Iterable, Iterator
 from functools import cached_property
 
 from tfdbg_arrow.query.flow.data_flow import DataFlow
+from tfdbg_arrow.query.flow.decisions import SELECTS
 from tfdbg_arrow.query.recorded import EagerValue, Place, TensorEvent
 from tfdbg_arrow.schema.op_traits import MOVING, Trait, types_with
 
 _ADDS = frozenset({"Add", "AddN", "AddV2", "BiasAdd"})
 _MOVES = MOVING | types_with(Trait.EQUAL)
-_MAKES_MASK = _MOVES | {"MatrixBandPart", "Mul", "Sub"}
-"""Types of ops that can make a mask from other masks: they move elements, invert a mask, or combine two masks."""
+_MAKES_MASK = _MOVES | SELECTS | {"MatrixBandPart", "Mul", "Sub"}
+"""Types of ops that can make a mask from other masks: they move or choose elements, invert a mask, or combine two
+masks."""
 _GIVEN = types_with(Trait.FED | Trait.GETS_ELEMENT) | {"Const", None}
 """Types of ops whose elements the program wrote or got; None for a tensor that no recorded op made."""
+NORMALIZATIONS = frozenset({"LogSoftmax", "Softmax"})
+"""Types of ops that normalise rows of logarithms. If a row holds only -Inf, the result of these ops is NaN in this
+row."""
 _MAX_TENSORS = 64
 """Before and after a logarithm, at most this many tensors are examined."""
 
 
 class Masks:
-    """Recognizes the logarithms of masks within one run."""
+    """Recognizes the infinities of masks within one run."""
 
     def __init__(self, flow: DataFlow) -> None:
         self._flow = flow
@@ -29,37 +38,75 @@ class Masks:
         """Returns whether a tensor is the logarithm of a mask of zeros and ones, and is only added to other tensors.
 
         The logarithm of 0 is -Inf, and only the logarithm of 1 is 0. A probability or a count can be 0 or 1 by chance.
-        So a tensor counts as a mask only if its elements are booleans, or were given to the program. A mask of given
-        floating-point numbers counts only if the run has no NaN.
+        So a tensor counts as a mask only if its elements are booleans, or were given to the program. If the run has a
+        NaN, a mask of given floating-point numbers counts only if the program normalises all sums, as a softmax does.
         """
-        own: Place | None = event.graph_tensor
-        if event.scope == "execution" and event.tensor_id is not None:
-            own = EagerValue(event.tensor_id)
+        own = _place_of(event)
         if event.op_type != "Log" or own is None or not _holds_zeros_and_neg_inf(event):
             return False
-        return self._is_only_added(own) and self._is_of_mask(own)
+        sums = self._sums_with(own)
+        if not sums:
+            return False
+        given = self._given_floats([place for place, _ in self._flow.made_from(own)])
+        return given is not None and (not given or not self._has_nan or self._are_normalized(sums))
 
-    def _is_of_mask(self, log: Place) -> bool:
-        """Returns whether a logarithm was computed from booleans, or from given zeros and ones."""
-        sources = [place for place, _ in self._flow.made_from(log)]
+    def is_sum_with_mask(self, event: TensorEvent) -> bool:
+        """Returns whether a sum of finite numbers is -Inf because the program added a mask of very low numbers.
+
+        The mask holds zeros and negative numbers. It was made from a number of the program, and from booleans or given
+        tensors.
+        """
+        if event.op_type not in _ADDS or not event.num_neg_inf or event.num_pos_inf != 0 or event.num_nan != 0:
+            return False
+        terms = [row for _, _, row in self._flow.taken_by(event)]
+        if not terms or not all(row.has_inf_or_nan is False for row in terms):
+            return False
+        return any(map(self._is_mask_of_low_numbers, terms))
+
+    def _is_mask_of_low_numbers(self, row: TensorEvent) -> bool:
+        place = _place_of(row)
+        if place is None or not row.num_zero or not row.num_neg_finite or row.num_pos_finite != 0:
+            return False
+        return self._is_made_from_number(row) and self._given_floats([place]) is not None
+
+    def _is_made_from_number(self, row: TensorEvent) -> bool:
+        """Returns whether a tensor is a constant, a product with a single number, or a choice between numbers."""
+        for _ in range(_MAX_TENSORS):
+            if row.op_type == "Const":
+                return True
+            taken = [source for _, _, source in self._flow.taken_by(row)]
+            if row.op_type == "Mul" or row.op_type in SELECTS:
+                numbers = [source for source in taken if source.size == 1]
+                return bool(numbers) and (row.op_type == "Mul" or numbers == taken)
+            if row.op_type not in _MOVES or not taken:
+                return False
+            row = taken[0]
+        return False
+
+    def _given_floats(self, masks: Iterable[Place]) -> set[Place] | None:
+        """Returns the given floating-point tensors from which masks were made. Booleans are left out.
+
+        The result is None if the masks were also made from other tensors.
+        """
+        sources = [*masks]
         seen = {*sources}
-        has_given_floats = False
+        given: set[Place] = set()
         while sources:
             trace = self._flow.trace(sources.pop(), how="graph", near=2**63 - 1)
             op_type = self._op_type(trace.place)
             if trace.dtype == "bool" or op_type == "OneHot":
                 continue
             if trace.is_lost or len(seen) > _MAX_TENSORS:
-                return False
+                return None
             if op_type in _GIVEN:
-                has_given_floats |= op_type != "Const" and not self._flow.cannot_be_bad(trace)
+                given |= set() if op_type == "Const" or self._flow.cannot_be_bad(trace) else {trace.place}
                 continue
             elements = [*self._elements(trace.place, trace.dtype, op_type)]
             if op_type not in _MAKES_MASK or not elements:
-                return False
+                return None
             sources += [place for place in elements if place not in seen]
             seen.update(elements)
-        return not (has_given_floats and self._has_nan)
+        return given
 
     @cached_property
     def _has_nan(self) -> bool:
@@ -77,14 +124,14 @@ class Masks:
         op = self._flow.graphs.op(place.graph_id, place.op_name)
         return "" if op is None else op.op_type
 
-    def _is_only_added(self, log: Place) -> bool:
-        """Returns whether the forward pass adds a logarithm to other values, and otherwise only moves its elements.
+    def _sums_with(self, log: Place) -> set[Place]:
+        """Returns the sums of a logarithm and other values in the forward pass; empty if it has another use.
 
-        The other values must be neither a single number, such as an epsilon, nor an infinite logarithm, such as the
-        logarithm of another probability.
+        An op may move the elements of the logarithm. The other values must be neither a single number, such as an
+        epsilon, nor an infinite logarithm, such as the logarithm of another probability.
         """
         results, seen = [log], {log}
-        is_added = False
+        sums: set[Place] = set()
         while results and len(seen) <= _MAX_TENSORS:
             taken = results.pop()
             for op_type, inputs, made in self._forward_users(taken):
@@ -92,10 +139,26 @@ class Masks:
                     results += [place for place in made if place not in seen]
                     seen.update(made)
                 elif op_type not in _ADDS or not self._are_scores(place for place in inputs if place != taken):
-                    return False
+                    return set()
                 else:
-                    is_added = True
-        return is_added and not results
+                    sums.update(made)
+        return set() if results else sums
+
+    def _are_normalized(self, sums: Iterable[Place]) -> bool:
+        """Returns whether the forward pass normalises each sum, and otherwise only adds to it or moves its elements."""
+        results = [*sums]
+        seen = {*results}
+        while results and len(seen) <= _MAX_TENSORS:
+            users = [*self._forward_users(results.pop())]
+            for op_type, _, made in users:
+                if op_type in _MOVES | _ADDS:
+                    results += [place for place in made if place not in seen]
+                    seen.update(made)
+                elif op_type not in NORMALIZATIONS:
+                    return False
+            if not users:
+                return False
+        return not results
 
     def _are_scores(self, places: Iterable[Place]) -> bool:
         traces = [self._flow.trace(place, how="graph", near=2**63 - 1) for place in places]
@@ -131,6 +194,12 @@ class Masks:
             if flow.labels.op(place.graph_id, name).role != "gradient":
                 op = graph.ops[name]
                 yield op.op_type, [place.of_op(*source) for source in op.inputs], [place.of_op(name)]
+
+
+def _place_of(event: TensorEvent) -> Place | None:
+    if event.scope == "execution" and event.tensor_id is not None:
+        return EagerValue(event.tensor_id)
+    return event.graph_tensor
 
 
 def _holds_zeros_and_neg_inf(event: TensorEvent) -> bool:

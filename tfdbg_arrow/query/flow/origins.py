@@ -5,12 +5,12 @@ hold it. If a source of the row holds the kind, the row is a *propagator*. If no
 that could be bad was not recorded, it is not known whether the row is an origin or a propagator. Such a row is a
 candidate for the first origin, and its `is_origin` is False.
 
-An infinity that the program wrote itself is a *literal*: a mask of -Inf, the logarithm of a mask of zeros, or the
-initial value of a running minimum. If an op makes a NaN from literals alone, that op created the NaN. If an op makes a
-NaN from an infinity that another op computed, the NaN goes back to the other op. The first op that makes an infinite
-loss from literals alone created that infinity: a mask must not cover the class of a label. The infinities in a
-log-sum-exp of -Inf come from the arguments of the exponentials. The exception is a log-sum-exp of literals: a mask must
-not cover a whole row.
+An infinity that the program wrote itself is a *literal*: a mask of -Inf, the logarithm of a mask of zeros, the sum of
+two masks of the lowest number, or the initial value of a running minimum. If an op makes a NaN from literals alone,
+that op created the NaN. If an op makes a NaN from an infinity that another op computed, the NaN goes back to the other
+op. The first op that makes an infinite loss from literals alone created that infinity: a mask must not cover the class
+of a label. The infinities in a log-sum-exp of -Inf come from the arguments of the exponentials. The exception is a
+log-sum-exp of literals: a mask must not cover a whole row.
 
 A constant or a captured tensor that holds -Inf and no positive number may hold logarithms of probabilities. In such a
 tensor, -Inf is correct: it is the logarithm of 0. If Softmax or `x - max(x)` makes a NaN from a row that holds only
@@ -25,7 +25,7 @@ from functools import lru_cache
 from itertools import permutations
 
 from tfdbg_arrow.query.flow.data_flow import DataFlow
-from tfdbg_arrow.query.flow.masks import Masks
+from tfdbg_arrow.query.flow.masks import NORMALIZATIONS, Masks
 from tfdbg_arrow.query.recorded import TensorEvent
 from tfdbg_arrow.schema.op_traits import MOVING
 
@@ -36,9 +36,6 @@ _LITERAL_TYPES = frozenset({"Const", "ReadVariableOp"}) | FROM_OUTSIDE
 
 _LOSSES = frozenset({"SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits"})
 """Types of ops that compute the loss of each sample. Other losses are recognized because they are scalars."""
-NORMALIZATIONS = frozenset({"LogSoftmax", "Softmax"})
-"""Types of ops that normalise rows of logarithms. If a row holds only -Inf, the result of these ops is NaN in this
-row."""
 _MAXIMUM = MOVING | {"Max"}
 """Types of ops that compute the maximum of a row, or give the maximum a shape that fits the row."""
 OrderKey = tuple[int, int, tuple[tuple[int, int], ...], int, int]
@@ -118,6 +115,7 @@ class Origins:
         is_allowed: The argument of this name.
         order: Returns the sort key of a tensor in the order of the program.
         is_log_of_mask: The method `Masks.is_log_of_mask`.
+        is_sum_with_mask: The method `Masks.is_sum_with_mask`.
     """
 
     def __init__(
@@ -134,7 +132,9 @@ class Origins:
         self._is_of_literals: dict[int, bool] = {}
         self._is_logarithm: dict[int, bool] = {}
         self.order = ProgramOrder(flow).key
-        self.is_log_of_mask = lru_cache(maxsize=4096)(Masks(flow).is_log_of_mask)
+        masks = Masks(flow)
+        self.is_log_of_mask = lru_cache(maxsize=4096)(masks.is_log_of_mask)
+        self.is_sum_with_mask = lru_cache(maxsize=4096)(masks.is_sum_with_mask)
 
     def verdict(self, event: TensorEvent) -> Verdict:
         """Returns whether a bad tensor is an origin and, if it is not, the tensors that made it bad."""
@@ -286,7 +286,7 @@ class Origins:
         is_computed = self._flow.program_ops.is_computed_in_advance(origin) or self._flow.as_written(origin) != origin
         if origin.num_nan == 0 and looks_like_mask(origin) and not is_computed:
             return True
-        return self.is_log_of_mask(origin)
+        return self.is_log_of_mask(origin) or self.is_sum_with_mask(origin)
 
     def _is_base_logarithm(self, origin: TensorEvent) -> bool:
         if origin.num_pos_inf != 0:
