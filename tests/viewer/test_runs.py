@@ -21,7 +21,7 @@ from tfdbg_arrow.viewer.pages.overview import read_overview
 from tfdbg_arrow.viewer.pages.runs import RunFacts, RunsPage, complete_runs, read_runs
 from tfdbg_arrow.viewer.strips import AlignedStrips
 
-from ..query.builder import CLEAN, NAN, START_NS, RunBuilder
+from ..query.builder import CLEAN, NAN, START_NS, RunBuilder, counts
 from . import logdirs
 from .browser import chromium, watched_page
 from .serving import TOKEN, serving
@@ -167,6 +167,8 @@ def test_names_culprits_and_last_losses_of_runs(tmp_path: Path) -> None:
         last_position=1,
         headline=None,
         culprit_event_index=None,
+        culprit_step=None,
+        culprit_wall_time_ns=None,
         is_harmless=False,
     )
     assert facts[1] is not None
@@ -180,7 +182,7 @@ def test_names_culprits_and_last_losses_of_runs(tmp_path: Path) -> None:
         menu = text.partition('name="run" data-submit>')[2].partition("</select>")[0]
         assert "baseline · " in menu
         assert "newest · train.py · " in menu
-        assert " · bad values from step 1<" in menu
+        assert " · bad values<" in menu
         assert 'title="run-1"' in menu
         assert "lr=0.1" in text
         assert "as in July" in text
@@ -214,14 +216,14 @@ def test_labels_of_runs_differ() -> None:
         run("r4", command_line='["python", "-m", "my.training"]'),
         run("r5", command_line="[1", run_name="x" * 500),
     ]
-    labels = run_labels(found, bad_steps={"r1": None, "r4": 1211})
+    labels = run_labels(found, bad_run_ids=["r1", "r4"])
     day, time = naming.time_text(START_NS - 86_400 * SECOND)[:10], naming.time_text(START_NS)[11:16]
     assert list(labels.values()) == [
         f"train.py · {day} {time}",
         f"worker:1 · {time} · bad values",
         f"train.py · {time} · r2",
         f"train.py · {time} · r3",
-        f"my.training · {time} · bad values from step 1,211",
+        f"my.training · {time} · bad values",
         f"newest · {'x' * 59}… · {time}",
     ]
 
@@ -362,3 +364,25 @@ def test_the_overview_names_the_call_of_the_last_bad_run(tmp_path: Path) -> None
     since = [cell.strip() for cell in re.findall(r'data-label="Since">([^<]*)</td>', table)]
     bad = re.findall(r'<span class="pill (\w+)">', table)
     assert (since, bad) == (["", "call 4 of step", ""], ["fact", "bad"])
+
+
+def masked(run_id: str, *, step_of_harm: int, late_s: int = 0) -> RunBuilder:
+    """Returns a run whose mask holds -Inf in each of five steps, and does harm in one of them."""
+    run = RunBuilder(run_id, worker=run_id, wall_time_ns=START_NS + late_s * SECOND)
+    graph = run.graph("f").op("mask", "Const").op("softmax", "Softmax", ["mask"]).function("__f", [], ["softmax"])
+    for step in range(5):
+        call = run.execution("__f", outputs={100 + step: "float32"}, graph=graph)
+        softmax = {**(NAN if step == step_of_harm else CLEAN), "step": step}
+        run.tensors(graph, {"mask": {**counts(neg_inf=2, zero=3), "step": step}, "softmax": softmax}, execution=call)
+        run.eager(call, softmax, tensor_id=100 + step)
+    return run
+
+
+def test_a_run_goes_bad_in_the_step_of_the_harm(tmp_path: Path) -> None:
+    masked("run-0", step_of_harm=3).write(tmp_path / "one")
+    assert runs(tmp_path / "one").headline == "The run is bad from step 3 on."
+    for number, step in enumerate((3, 1)):
+        masked(f"run-{number}", step_of_harm=step, late_s=number).write(tmp_path / "two")
+    page = runs(tmp_path / "two")
+    assert page.headline == "run-1 went bad first, in step 1; 2 of 2 runs are bad."
+    assert [row.verdict for row in page.rows] == ["2 steps later", "went bad first"]

@@ -17,15 +17,7 @@ class BadRuns:
 
     def __init__(self, logdir: OpenLogdir) -> None:
         self._logdir = logdir
-        self._facts: dict[str, tuple[tuple[str, ...], _FirstTimes, int | None]] = {}
-
-    def first_steps(self) -> dict[str, int | None]:
-        """Returns the step of the first bad tensor of each run that has bad tensors.
-
-        Bad tensors without a step do not count. The step is None if no bad tensor of the run has a step.
-        """
-        self._update()
-        return {run_id: step for run_id, (_, times, step) in self._facts.items() if KINDS in times}
+        self._first_times: dict[str, tuple[tuple[str, ...], _FirstTimes]] = {}
 
     def by_first(self, kinds: tuple[str, ...]) -> list[str]:
         """Returns the runs that have a tensor with bad values of these kinds.
@@ -33,31 +25,29 @@ class BadRuns:
         The runs are sorted by the time of the first of these tensors, and then by ID.
         """
         self._update()
-        firsts = {run_id: times[kinds] for run_id, (_, times, _) in self._facts.items() if kinds in times}
+        firsts = {run_id: times[kinds] for run_id, (_, times) in self._first_times.items() if kinds in times}
         return sorted(firsts, key=lambda run_id: (firsts[run_id], run_id))
 
     def _update(self) -> None:
         self._logdir.fetch("tensor_health")
         parts = self._logdir.parts_by_run("tensor_health")
-        self._facts = {run_id: fact for run_id, fact in self._facts.items() if parts.get(run_id) == fact[0]}
-        unread = [run_id for run_id in parts if run_id not in self._facts]
+        self._first_times = {
+            run_id: read_before
+            for run_id, read_before in self._first_times.items()
+            if parts.get(run_id) == read_before[0]
+        }
+        unread = [run_id for run_id in parts if run_id not in self._first_times]
         if len(unread) > _MAX_READ_SINGLY:
             read = self._read(self._logdir)
         else:
-            read = {run_id: fact for new in unread for run_id, fact in self._read(self._logdir.of_run(new)).items()}
+            read = {run_id: times for new in unread for run_id, times in self._read(self._logdir.of_run(new)).items()}
         for run_id in unread:
-            self._facts[run_id] = (parts[run_id], *read.get(run_id, ({}, None)))
+            self._first_times[run_id] = (parts[run_id], read.get(run_id, {}))
 
-    def _read(self, logdir: OpenLogdir) -> dict[str, tuple[_FirstTimes, int | None]]:
+    def _read(self, logdir: OpenLogdir) -> dict[str, _FirstTimes]:
         firsts = ", ".join(f"min(CASE WHEN {bad_condition(kinds)} THEN wall_time_ns END)" for kinds in _KINDS_ASKED)
-        rows = logdir.rows(
-            f"SELECT run_id, min_by(step, event_index), {firsts} FROM tensor_health "
-            "WHERE has_inf_or_nan GROUP BY run_id"
-        )
+        rows = logdir.rows(f"SELECT run_id, {firsts} FROM tensor_health WHERE has_inf_or_nan GROUP BY run_id")
         return {
-            run_id: (
-                {kinds: time for kinds, time in zip(_KINDS_ASKED, times, strict=True) if time is not None},
-                step,
-            )
-            for run_id, step, *times in rows
+            run_id: {kinds: time for kinds, time in zip(_KINDS_ASKED, times, strict=True) if time is not None}
+            for run_id, *times in rows
         }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from itertools import groupby
 from typing import Protocol
 
@@ -146,15 +146,15 @@ def program_name(command_line: str | None) -> str | None:
     return words[words.index("-m") + 1] if "-m" in words[:-1] else None
 
 
-def run_labels(runs: Sequence[Run], *, bad_steps: Mapping[str, int | None]) -> dict[str, str]:
-    """Returns a label for each run, by run ID, such as `newest · train.py · 01:08 · bad values from step 211`.
+def run_labels(runs: Sequence[Run], *, bad_run_ids: Collection[str]) -> dict[str, str]:
+    """Returns a label for each run, by run ID, such as `newest · train.py · 01:08 · bad values`.
 
-    All labels differ: labels that would be equal include the IDs of the runs.
+    All labels differ: labels that would be equal include the IDs of the runs. A label does not name the step of the
+    first bad value, because this value may have done no harm.
 
     Args:
         runs: The runs, oldest first.
-        bad_steps: For each run with bad tensors, the training step of the first bad tensor, by ID of the run; None if
-            this tensor has no step.
+        bad_run_ids: The IDs of the runs with bad tensors.
     """
     labels = {}
     for run in runs:
@@ -162,9 +162,8 @@ def run_labels(runs: Sequence[Run], *, bad_steps: Mapping[str, int | None]) -> d
         facts.append(run_title(run))
         time, newest = time_text(run.wall_time_ns), time_text(runs[-1].wall_time_ns)
         facts.append(time[11:16] if time[:10] == newest[:10] else time[:16])
-        if run.run_id in bad_steps:
-            step = bad_steps[run.run_id]
-            facts.append("bad values" if step is None else f"bad values from step {step:,}")
+        if run.run_id in bad_run_ids:
+            facts.append("bad values")
         labels[run.run_id] = " · ".join(facts)
     numbers = Counter(labels.values())
     return {run_id: label if numbers[label] == 1 else f"{label} · {run_id}" for run_id, label in labels.items()}

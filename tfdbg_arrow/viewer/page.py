@@ -210,10 +210,10 @@ def make_shell(logdir: Logdir, *, run_id: str | None) -> Shell:
 
 def read_run_labels(logdir: Logdir) -> dict[str, str]:
     """Returns the `run_labels` of a logdir. If a part is broken, the labels do not say which runs are bad."""
-    bad_steps: dict[str, int | None] = {}
+    bad_run_ids: list[str] = []
     with contextlib.suppress(BrokenPartError):  # the pages that read the run report the broken part
-        bad_steps = logdir.lasting(BadRuns).first_steps()
-    return run_labels(logdir.runs(), bad_steps=bad_steps)
+        bad_run_ids = logdir.lasting(BadRuns).by_first(KINDS)
+    return run_labels(logdir.runs(), bad_run_ids=bad_run_ids)
 
 
 def chosen_run(logdir: Logdir, parameters: Parameters) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from tfdbg_arrow.query import FunctionCall, Logdir, NonFinite
 from tfdbg_arrow.query.asked_runs import asked_runs
@@ -38,6 +39,8 @@ class RunFacts:
             call is not known.
         headline: The headline of the tensor to blame, as `first_nonfinite` returns it; None if no tensor is bad.
         culprit_event_index: The event of this tensor.
+        culprit_step: The training step of this tensor; None if it has no step.
+        culprit_wall_time_ns: When this tensor was recorded, as in `NonFinite`.
         is_harmless: Whether the run has bad tensors, and none of them did harm, as in `NonFinite.is_expected`.
     """
 
@@ -47,6 +50,8 @@ class RunFacts:
     first_bad_call: FunctionCall | None = None
     headline: str | None
     culprit_event_index: int | None
+    culprit_step: int | None
+    culprit_wall_time_ns: int | None
     is_harmless: bool
 
 
@@ -162,6 +167,8 @@ def read_run_facts(logdir: Logdir, run_id: str) -> RunFacts:
         first_bad_call=None if culprit is None else _first_bad_call(logdir, run_id),
         headline=None if culprit is None else culprit.headline,
         culprit_event_index=None if culprit is None else culprit.event_index,
+        culprit_step=None if culprit is None else culprit.step,
+        culprit_wall_time_ns=None if culprit is None else culprit.wall_time_ns,
         is_harmless=culprit is not None and culprit.is_expected,
     )
 
@@ -200,35 +207,58 @@ def read_runs(logdir: Logdir, parameters: Parameters) -> RunsView:
     )
 
 
-def _by_first_bad(summaries: tuple[RunSummary, ...]) -> tuple[RunSummary, ...]:
+class _Moment(NamedTuple):
+    """When a run went bad: the training step, or None if it is not known, and the time."""
+
+    step: int | None
+    wall_time_ns: int
+
+
+def _first_bad_moment(summary: RunSummary) -> _Moment:
+    return _Moment(summary.first_bad_step, summary.first_bad_wall_time_ns or 0)
+
+
+def _by_first_bad(
+    summaries: tuple[RunSummary, ...], moment_of: Callable[[RunSummary], _Moment] = _first_bad_moment
+) -> tuple[RunSummary, ...]:
     """Returns the runs with bad tensors. They are ordered by step if all of them have a step, then by time."""
-    bad = [one for one in summaries if one.num_bad]
-    has_steps = all(one.first_bad_step is not None for one in bad)
-    return tuple(sorted(bad, key=lambda one: ((one.first_bad_step or 0) if has_steps else 0, _bad_time(one))))
-
-
-def _bad_time(summary: RunSummary) -> int:
-    return summary.first_bad_wall_time_ns or 0
+    moments = [(moment_of(summary), summary) for summary in summaries if summary.num_bad]
+    has_steps = all(moment.step is not None for moment, _ in moments)
+    moments.sort(key=lambda of_run: (of_run[0].step if has_steps else 0, of_run[0].wall_time_ns))
+    return tuple(summary for _, summary in moments)
 
 
 class _Judged:
     """The runs with what is known about their harm.
 
     Attributes:
-        bad: The runs that are known to be bad, ordered by their first bad tensor.
+        bad: The runs that are known to be bad, in the order of `went_bad`.
         unknown: The runs with bad tensors of which it is not known whether they did harm, in the same order.
         harmless: The IDs of the runs whose bad tensors did no harm.
         first_bad: The run that went bad first; None if no run is bad, or if it may be one of the unknown runs.
     """
 
     def __init__(self, summaries: tuple[RunSummary, ...], facts: Mapping[str, RunFacts]) -> None:
+        self._facts = facts
         harm = {run_id: not facts_of_run.is_harmless for run_id, facts_of_run in facts.items()}
         self.harmless = {one.run.run_id for one in summaries if one.num_bad and harm.get(one.run.run_id) is False}
-        may_be_bad = _by_first_bad(tuple(one for one in summaries if one.run.run_id not in self.harmless))
+        may_be_bad = _by_first_bad(
+            tuple(one for one in summaries if one.run.run_id not in self.harmless), self.went_bad
+        )
         self.bad = tuple(one for one in may_be_bad if one.run.run_id in harm)
         self.unknown = tuple(one for one in may_be_bad if one.run.run_id not in harm)
         self.first_bad = self.bad[0] if self.bad and may_be_bad[0] is self.bad[0] else None
         self._may_be_bad = {one.run.run_id: True if one.run.run_id in harm else None for one in may_be_bad}
+
+    def went_bad(self, summary: RunSummary) -> _Moment:
+        """Returns when the tensor to blame was computed, or the first bad tensor if that tensor is not known.
+
+        Bad tensors that did no harm, such as masks, may come before the tensor to blame.
+        """
+        facts = self._facts.get(summary.run.run_id)
+        if facts is None or facts.culprit_wall_time_ns is None:
+            return _first_bad_moment(summary)
+        return _Moment(facts.culprit_step, facts.culprit_wall_time_ns)
 
     def is_bad(self, summary: RunSummary) -> bool | None:
         """Returns whether a run is bad; None if it is not known."""
@@ -248,26 +278,26 @@ def _headline(judged: _Judged, num_runs: int, *, is_newest_clean: bool) -> str:
         if num_unknown:
             return "It is not known whether the bad values of the run did harm."
         return "The bad values of the run did no harm." if num_harmless else "The run is not known to be bad."
-    unknown = ""
+    of_unknown = ""
     if num_unknown:
         runs = number_of(num_unknown, "other run" if bad else "run")
-        unknown = f" It is not known whether the bad values of {runs} did harm."
+        of_unknown = f" It is not known whether the bad values of {runs} did harm."
     if not bad:
-        harmless = f"; the bad values of {number_of(num_harmless, 'run')} did no harm" if num_harmless else ""
-        return f"None of {num_runs:,} runs is known to be bad{harmless}.{unknown}"
-    known = " known to be" if num_unknown else ""
-    count = f"{len(bad):,} of {num_runs:,} runs {'is' if len(bad) == 1 else 'are'}{known} bad"
+        of_harmless = f"; the bad values of {number_of(num_harmless, 'run')} did no harm" if num_harmless else ""
+        return f"None of {num_runs:,} runs is known to be bad{of_harmless}.{of_unknown}"
+    known_to_be = " known to be" if num_unknown else ""
+    count = f"{len(bad):,} of {num_runs:,} runs {'is' if len(bad) == 1 else 'are'}{known_to_be} bad"
     first = judged.first_bad
-    step = None if first is None else first.first_bad_step
+    step = None if first is None else judged.went_bad(first).step
     if is_newest_clean:
         from_step = "" if step is None else f"{', the first' if len(bad) > 1 else ''} from step {step:,} on"
-        return f"The newest run is not bad. {count}{from_step}.{unknown}"
+        return f"The newest run is not bad. {count}{from_step}.{of_unknown}"
     if num_runs == 1:
         return "The run is bad." if step is None else f"The run is bad from step {step:,} on."
     if first is None:
-        return f"{count}.{unknown}"
+        return f"{count}.{of_unknown}"
     name = first.run.run_name or first.run.worker or first.run.run_id
-    return f"{name} went bad first{'' if step is None else f', in step {step:,}'}; {count}.{unknown}"
+    return f"{name} went bad first{'' if step is None else f', in step {step:,}'}; {count}.{of_unknown}"
 
 
 def _verdict(summary: RunSummary, judged: _Judged, num_runs: int) -> str:
@@ -284,13 +314,13 @@ def _verdict(summary: RunSummary, judged: _Judged, num_runs: int) -> str:
         if len(judged.bad) > 1:
             return "went bad first"
         return "the only bad run" if num_runs > 1 and not judged.unknown else "bad"
-    steps = (summary.first_bad_step, first.first_bad_step)
-    if steps[0] is not None and steps[1] is not None and steps[0] > steps[1]:
-        later = steps[0] - steps[1]
-        return f"{number_of(later, 'step')} later"
-    behind = _bad_time(summary) - _bad_time(first)
+    own, earliest = judged.went_bad(summary), judged.went_bad(first)
+    if own.step is not None and earliest.step is not None and own.step > earliest.step:
+        return f"{number_of(own.step - earliest.step, 'step')} later"
+    behind = own.wall_time_ns - earliest.wall_time_ns
     by = duration_text(behind) if behind >= 10**8 else f"{behind / 1e6:.1f} ms"
-    return f"{'in the same step, ' if None not in steps and steps[0] == steps[1] else ''}{by} later by the clock"
+    is_same_step = own.step is not None and own.step == earliest.step
+    return f"{'in the same step, ' if is_same_step else ''}{by} later by the clock"
 
 
 def _compared(summaries: tuple[RunSummary, ...], judged: _Judged) -> tuple[str, str] | None:
@@ -315,8 +345,9 @@ def complete_runs(answers: Answers, view: RunsView) -> RunsPage:
         ("run facts", one.run.run_id): functools.partial(read_run_facts, run_id=one.run.run_id) for one in examined
     }
     ready = answers.ready(wanted, wait_s=WAIT_S)
-    known = {one.run.run_id: ready.answers.get(key) for one, key in zip(examined, wanted, strict=True)}
-    facts = {run_id: fact for run_id, fact in known.items() if fact is not None}
+    facts = {
+        one.run.run_id: ready.answers[key] for one, key in zip(examined, wanted, strict=True) if key in ready.answers
+    }
     num_pending = len([key for key in ready.pending if key not in ready.answers])
     summaries, num_runs = view.summaries, len(view.summaries)
     judged = _Judged(summaries, facts)
@@ -347,7 +378,7 @@ def complete_runs(answers: Answers, view: RunsView) -> RunsPage:
         num_unknown=len(judged.unknown),
         num_pending=num_pending,
         num_unread=len(examined) - len(facts) - num_pending,
-        num_unexamined=sum(one.run.run_id not in known for one in judged.unknown),
+        num_unexamined=len({one.run.run_id for one in judged.unknown} - {one.run.run_id for one in examined}),
     )
 
 
