@@ -261,6 +261,10 @@ PATCHES: dict[str, Patch] = {
         "Scale the inputs and the loss down", (("32768.0\n", "8.0\n"), ("/ 32768.0", "/ 8.0"))
     ),
     "precision.normalisation_in_mixed_precision": Patch(_EPSILON_16, (("+ 1e-12)", "+ 1e-3)"),)),
+    "precision.number_of_cells_that_wraps_to_0": Patch(
+        "If no factor is 0, the int32 overflowed",
+        (("width * height", "tf.cast(width, tf.float32) * tf.cast(height, tf.float32)"),),
+    ),
     "precision.product_of_many_odds": Patch(
         _LOGARITHMS,
         (

@@ -185,6 +185,19 @@ def compound_growth() -> Any:
     return value(tf.constant(7.5), tf.constant(360.0))
 
 
+@bug(op_type="RealDiv", effect="result")
+def number_of_cells_that_wraps_to_0() -> Any:
+    """The product of two integers is 2**32, which is 0 in int32."""
+
+    @tf.function
+    def density(hits: Any, width: Any, height: Any) -> Any:
+        cells = width * height
+        return hits / tf.cast(cells, tf.float32)  # culprit
+
+    density(tf.constant(1e5), tf.constant(1024), tf.constant(1024))
+    return density(tf.constant(1e5), tf.constant(65536), tf.constant(65536))
+
+
 @bug(op_type="AddV2", effect="result")
 def sum_of_two_large_numbers() -> Any:
     """The program adds two costs near the largest float32."""

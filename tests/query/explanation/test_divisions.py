@@ -553,6 +553,9 @@ def test_a_negative_counter_may_have_overflowed(op_type: str, dtype: str, tmp_pa
         ("AddV2", "uint8", ", which Add returned.", "If it should not be 0, check whether the uint8 overflowed"),
         ("AddV2", "int8", None, ABOVE_0),  # the sum of 1 and -1 is 0
         ("Neg", "uint8", None, ABOVE_0),
+        ("Mul", "int32", ", which Mul returned.", "If no factor is 0, the int32 overflowed: a product that becomes"),
+        ("Sum", "int32", None, ABOVE_0),
+        ("Mul", "int64", None, ABOVE_0),
         ("FloorDiv", "float64", None, ABOVE_0),
     ],
 )

@@ -136,6 +136,9 @@ _WRITE_OF_0 = "Give the variable a value {} there{}. If it may be 0, {}"
 _INTEGER_DIVISIONS = frozenset({"Div", "FloorDiv", "TruncateDiv"})
 _GROWING = frozenset({"Add", "AddV2", "Mul", "Prod", "Sum"})
 """Types of ops that return a smaller number than their positive inputs only if the dtype overflows."""
+_PRODUCTS = frozenset({"Mul", "Prod", "Square"})
+_NARROW_INTEGERS = {"int8": "16 * 16", "int16": "256 * 256", "int32": "65536 * 65536"}
+"""By dtype, a product that overflows to 0. Products of int64 are rarely so large."""
 _RESET_TO_0 = "Use the variable before the call sets it to 0, or give it a value that is not 0 there."
 MATRIX_PRODUCTS = types_with(Trait.MULTIPLIES_MATRICES)
 RESHAPES = ("ExpandDims", "Identity", "Reshape", "Squeeze")
@@ -211,13 +214,21 @@ def _of_integer_0(explanation: Explanation, computed: Computed, *, index: int) -
             "division.",
         )
     if integers.dtype.startswith("uint") and integers.maker in _GROWING:
-        return Explanation(
-            f"{was_cast}.",
+        overflow_of_integer = (
             f"If it should not be 0, check whether the {integers.dtype} overflowed: a number that becomes too large "
-            "starts at 0 again. Cast to a floating-point dtype first. Otherwise, "
-            f"{in_sentence(explanation.repair)}",
+            "starts at 0 again."
         )
-    return None
+    elif integers.dtype in _NARROW_INTEGERS and integers.maker in _PRODUCTS:
+        overflow_of_integer = (
+            f"If no factor is 0, the {integers.dtype} overflowed: a product that becomes too large can turn 0, such as "
+            f"{_NARROW_INTEGERS[integers.dtype]}."
+        )
+    else:
+        return None
+    return Explanation(
+        f"{was_cast}.",
+        f"{overflow_of_integer} Cast to a floating-point dtype first. Otherwise, {in_sentence(explanation.repair)}",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
