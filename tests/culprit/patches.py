@@ -339,6 +339,10 @@ PATCHES: dict[str, Patch] = {
     "scientific.survival_probability_that_overflows": Patch(
         _LOGARITHMS, (("tf.math.log(tf.math.cumprod(hazards))", "tf.cumsum(tf.math.log(hazards))"),)
     ),
+    "scientific.node_without_neighbours": Patch(
+        "If a segment or row can be empty",
+        (("maxima @ (4.0", "tf.where(tf.abs(maxima) < maxima.dtype.max, maxima, 0.0) @ (4.0"),),
+    ),
     "scientific.tensor_contraction_that_overflows": Patch(
         _SCALE, (('"ij,jk->ik", left, right', '"ij,jk->ik", 1e-10 * left, 1e-10 * right'),)
     ),

@@ -368,3 +368,21 @@ def likelihood_of_a_concentrated_angle() -> None:
         normalization = tf.math.log(tf.math.bessel_i0(concentration))  # culprit
         loss = tf.reduce_sum(normalization - concentration * tf.cos(angles))
     concentration.assign_sub(0.1 * tape.gradient(loss, concentration))
+
+
+@bug(op_type="MatMul", effect="variable")
+def node_without_neighbours() -> None:
+    """A graph network takes the maximum over the neighbours of each node. Node 0 has none, and gets -3.4e38."""
+    random = np.random.default_rng(31)
+    nodes = tf.constant(random.normal(size=(12, 4)).astype("float32"))
+    weights = tf.Variable(random.normal(size=(4, 1)).astype("float32"))
+
+    @tf.function
+    def train_step() -> None:
+        with tf.GradientTape() as tape:
+            messages = tf.gather(nodes, tf.range(11))
+            maxima = tf.math.unsorted_segment_max(messages, tf.range(1, 12), 12)
+            loss = tf.reduce_mean(tf.square(maxima @ (4.0 * weights)))  # culprit
+        weights.assign_sub(0.01 * tape.gradient(loss, weights))
+
+    train_step()

@@ -335,6 +335,25 @@ def test_the_maximum_of_an_empty_segment_may_have_overflowed_in_few_samples(
     assert why.repair.startswith("If a segment or row can be empty, replace its result, ") == is_named
 
 
+@pytest.mark.parametrize(
+    ("is_first", "made", "is_named"),
+    [
+        (True, counts(neg=1, pos=1), True),
+        (False, counts(neg=1, pos=1), False),
+        (True, counts(pos=2), False),
+        (True, numbers(-2.0, 2.0, neg=1, pos=1), False),  # the smallest element is no extreme
+    ],
+)
+def test_the_maximum_of_an_empty_segment_may_have_overflowed_before_the_first_update(
+    is_first: bool, made: Mapping[str, Any], is_named: bool, tmp_path: Path
+) -> None:
+    step = Step(is_first=is_first).takes(counts(neg=1, pos=3)).op("max", "UnsortedSegmentMax", ["x"], made)
+    step.op("product", "MatMul", ["max"], INF)
+    why = step.reason("product", tmp_path)
+    assert (" Numbers of this size may come from UnsortedSegmentMax" in why.sentence) == is_named
+    assert why.repair.startswith("If a segment or row can be empty, replace its result, ") == is_named
+
+
 def test_samples_that_overflow_where_nothing_is_trained_are_no_sign_of_the_learning_rate(tmp_path: Path) -> None:
     assert reason_of_batch(tmp_path, num_bad=20, has_gradient=False).repair == SCALE
 

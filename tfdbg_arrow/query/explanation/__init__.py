@@ -249,11 +249,11 @@ def _of_overflow(sentence: str, repair: str, facts: _Facts) -> Explanation:
         is_of_half = samples is not None and samples.num_bad is not None and 2 * samples.num_bad <= samples.num_samples
         otherwise = OVERFLOW_OF_SAMPLES if is_of_half else OVERFLOW_AFTER_STEPS
         repair = OVERFLOW_OF_BATCH if are_all_bad else otherwise
-    made = None
     if (outliers := _outliers(facts)) is not None:
         repair = f"{repair} {_LOOK_AT_LABEL.format(*outliers)}"
-        made = facts.maybe_extreme_behind()
     explanation = Explanation(sentence, repair)
+    # Growing weights are no cause of an overflow in few samples or before the first update.
+    made = facts.maybe_extreme_behind() if outliers is not None or is_before_training else None
     if first_loss is not None and largest_of(facts.event) ** _EXTREME_EXPONENT <= abs(first_loss) < inf:
         made = facts.maybe_extreme_of_nothing()
     return explanation if made is None else of_maybe_extreme(explanation, made, facts.place_of(made))

@@ -20,9 +20,13 @@ def largest_of(event: TensorEvent) -> float:
 
 
 def may_hold_extreme(made: TensorEvent) -> bool:
-    """Returns whether the signs of a maximum or minimum show that it may hold the extreme value for no elements."""
+    """Returns whether a maximum or minimum may hold the extreme value for no elements, as far as its signs show.
+
+    If the smallest and largest elements were recorded, `holds_extreme` decides instead, and the result is False.
+    """
     num_of_sign = made.num_neg_finite if made.op_type in MAXIMA else made.num_pos_finite
-    return made.has_inf_or_nan is False and made.op_type in (MAXIMA - POOLS) | MINIMA and bool(num_of_sign)
+    is_of_type = made.op_type in (MAXIMA - POOLS) | MINIMA
+    return is_of_type and made.has_inf_or_nan is False and made.min_finite is None and bool(num_of_sign)
 
 
 def holds_extreme(made: TensorEvent, taken: TensorEvent) -> bool:
