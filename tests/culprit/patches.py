@@ -55,6 +55,10 @@ PATCHES: dict[str, Patch] = {
     "data.batch_from_numpy_in_a_loop": Patch(
         _CHECK_DATA, (("tf.constant(batch)", "tf.constant(np.nan_to_num(batch))"),)
     ),
+    "data.bytes_read_in_the_wrong_byte_order": Patch(
+        "Check that the bytes",
+        (("decode_raw(record, tf.float32)", "decode_raw(record, tf.float32, little_endian=False)"),),
+    ),
     "data.bytes_read_with_the_wrong_type": Patch("Check that the bytes", (("0x3F800000, -1", "0x3F800000, 0"),)),
     "data.constant_made_by_numpy": Patch("Check the constant", (("[0.5, 0.5, 0.0]", "[0.5, 0.5, 1e-6]"),)),
     "data.csv_cell_that_says_nan": Patch(_CHECK_SOURCE, (('"4,nan,6"', '"4,5,6"'),)),

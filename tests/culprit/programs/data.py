@@ -323,6 +323,26 @@ def bytes_read_with_the_wrong_type() -> Any:
     return tf.reduce_sum(tf.bitcast(words, tf.float32))  # culprit
 
 
+@bug(op_type="Square", effect="variable")
+def bytes_read_in_the_wrong_byte_order() -> None:
+    """Records of big-endian numbers are read as little-endian numbers, of which some are very large."""
+    random = np.random.default_rng(32)
+    records = [random.normal(size=3).astype(">f4").tobytes() for _ in range(16)]
+    weights = tf.Variable(tf.ones([3, 1]))
+
+    @tf.function
+    def train_step(features: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(features @ weights))  # culprit
+        weights.assign_sub(0.01 * tape.gradient(loss, weights))
+        return loss
+
+    data = tf.data.Dataset.from_tensor_slices(records)
+    data = data.map(lambda record: tf.ensure_shape(tf.io.decode_raw(record, tf.float32), [3])).batch(8)
+    for features in data:
+        train_step(features)
+
+
 @bug(op_type="RealDiv", effect="variable")
 def average_of_a_bag_without_words() -> None:
     """The program takes the mean of the embeddings of a text without any known word."""

@@ -354,6 +354,22 @@ def test_the_maximum_of_an_empty_segment_may_have_overflowed_before_the_first_up
     assert why.repair.startswith("If a segment or row can be empty, replace its result, ") == is_named
 
 
+@pytest.mark.parametrize(
+    ("is_first", "op_type", "is_named"),
+    [(True, "DecodeRaw", True), (False, "DecodeRaw", False), (True, "DecodeCSV", False)],
+)
+def test_numbers_that_were_read_from_bytes_may_have_overflowed(
+    is_first: bool, op_type: str, is_named: bool, tmp_path: Path
+) -> None:
+    step = Step(is_first=is_first)
+    parse = step.run.graph("parse").op("numbers", op_type, role="input")
+    step.run.tensor(parse, "numbers", counts(neg=1, pos=3))
+    why = step.takes(counts(neg=1, pos=3)).op("square", "Square", ["x"], INF).reason("square", tmp_path)
+    said = " Numbers of this size may come from DecodeRaw, which reads bytes as numbers of float32."
+    assert why.sentence.endswith(said) == is_named
+    assert why.repair.startswith("Check that the bytes are numbers of float32, in the byte order") == is_named
+
+
 def test_samples_that_overflow_where_nothing_is_trained_are_no_sign_of_the_learning_rate(tmp_path: Path) -> None:
     assert reason_of_batch(tmp_path, num_bad=20, has_gradient=False).repair == SCALE
 

@@ -178,12 +178,15 @@ ORIGIN = "Look for the op that made the infinities: tfdbg-arrow first-nonfinite 
             f"Overflow in MatrixDeterminant: its inputs are finite, and {OVER}",
             SIGNED,
         ),
-        (
-            "Bitcast",
-            [],
-            NAN,
-            "Bitcast: the bytes, read as numbers, hold 1 NaN.",
-            "Check that the bytes are numbers of that dtype and byte order.",
+        *(
+            (
+                op_type,
+                [],
+                NAN,
+                f"{op_type}: the bytes, read as numbers, hold 1 NaN.",
+                "Check that the bytes are numbers of that dtype and byte order.",
+            )
+            for op_type in ("Bitcast", "DecodeRaw")
         ),
         (
             "SoftmaxCrossEntropyWithLogits",

@@ -32,7 +32,7 @@ from tfdbg_arrow.query.explanation.kinds import (
     OVERFLOW_OF_DATA,
     OVERFLOW_OF_GRADIENT,
     OVERFLOW_OF_SAMPLES,
-    of_maybe_extreme,
+    of_maybe_large,
 )
 from tfdbg_arrow.query.explanation.library import library_functions, repair_of_call
 from tfdbg_arrow.query.explanation.rules import CLIP, DIFFERENTIATED_ROOT, SCALE_INPUTS, explain
@@ -256,7 +256,9 @@ def _of_overflow(sentence: str, repair: str, facts: _Facts) -> Explanation:
     made = facts.maybe_extreme_behind() if outliers is not None or is_before_training else None
     if first_loss is not None and largest_of(facts.event) ** _EXTREME_EXPONENT <= abs(first_loss) < inf:
         made = facts.maybe_extreme_of_nothing()
-    return explanation if made is None else of_maybe_extreme(explanation, made, facts.place_of(made))
+    if made is None and is_before_training:
+        made = facts.numbers_from_bytes()
+    return explanation if made is None else of_maybe_large(explanation, made, facts.place_of(made))
 
 
 def _with_data(explanation: Explanation, facts: _Facts, *, is_forward: bool) -> str:

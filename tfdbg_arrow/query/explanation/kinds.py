@@ -24,7 +24,7 @@ from tfdbg_arrow.query.explanation.computed import (
     type_without_version,
     zeros,
 )
-from tfdbg_arrow.query.explanation.outside import FROM_OUTSIDE
+from tfdbg_arrow.query.explanation.outside import FROM_OUTSIDE, READS_BYTES
 from tfdbg_arrow.query.flow.decisions import SELECTS
 from tfdbg_arrow.query.flow.extremes import MAXIMA, POOLS, holds_extreme, largest_of
 from tfdbg_arrow.query.flow.search import rows_behind
@@ -467,20 +467,24 @@ def _extreme_of_nothing(computed: Computed) -> Explanation | None:
     )
 
 
-def of_maybe_extreme(explanation: Explanation, made: TensorEvent, place: str) -> Explanation:
-    """Returns the explanation of an overflow that a maximum or minimum of no elements may have caused.
+def of_maybe_large(explanation: Explanation, made: TensorEvent, place: str) -> Explanation:
+    """Returns the explanation of an overflow that the numbers of another tensor may have caused.
 
     Args:
         explanation: The explanation of the overflow.
-        made: The result of the op that returns an extreme number of its dtype for no elements.
+        made: The result of an op that reads bytes, or that returns an extreme number of its dtype for no elements.
         place: The layer or line of that op, or an empty text.
     """
     op = f"{type_without_version(made.op_type or '')}{f' at {place}' if place else ''}"
+    if made.op_type in READS_BYTES:
+        returns = f"reads bytes as numbers of {made.dtype}"
+        repair = f"Check that the bytes are numbers of {made.dtype}, in the byte order that the program names."
+    else:
+        returns = f"returns {_extreme_text(made)}, for a segment or row with no element"
+        repair = f"If a segment or row can be empty, replace its result, {_FINITE_EXTREME}."
     return Explanation(
-        f"{explanation.sentence} Numbers of this size may come from {op}, which returns {_extreme_text(made)}, for a "
-        "segment or row with no element.",
-        f"If a segment or row can be empty, replace its result, {_FINITE_EXTREME}. Otherwise, "
-        f"{in_sentence(explanation.repair)}",
+        f"{explanation.sentence} Numbers of this size may come from {op}, which {returns}.",
+        f"{repair} Otherwise, {in_sentence(explanation.repair)}",
     )
 
 

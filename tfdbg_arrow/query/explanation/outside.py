@@ -28,6 +28,8 @@ _OF_TWO = {
     "RealDiv": "Use tf.math.divide_no_nan, or a divisor that is never 0.",
 }
 """The fix for a function of two constants, by op type."""
+READS_BYTES = ("DecodePaddedRaw", "DecodeRaw")
+"""Types of ops that read bytes as numbers. Bytes of another dtype or byte order may give very large numbers."""
 _EXAMPLE_PARSERS = frozenset({"ParseExample", "ParseExampleV2", "ParseSingleExample"})
 
 
@@ -161,13 +163,16 @@ FROM_OUTSIDE: dict[str, Rule] = {
         ),
     ),
     **dict.fromkeys(
-        ["DecodeRaw", "ParseExampleV2", "ParseSingleExample", "StringToNumber", "ReadFile"],
+        ["ParseExampleV2", "ParseSingleExample", "StringToNumber", "ReadFile"],
         FromOutside(source="the text or the record holds", repair=_DATA),
     ),
     "DecodeCSV": _csv,
-    "Bitcast": FromOutside(
-        source="the bytes, read as numbers, hold",
-        repair="Check that the bytes are numbers of that dtype and byte order.",
+    **dict.fromkeys(
+        ["Bitcast", *READS_BYTES],
+        FromOutside(
+            source="the bytes, read as numbers, hold",
+            repair="Check that the bytes are numbers of that dtype and byte order.",
+        ),
     ),
     "Const": _constant,
     "Empty": FromOutside(source="the uninitialized memory holds", repair="Use tf.zeros."),

@@ -20,6 +20,7 @@ from tfdbg_arrow.query.explanation.computed import (
 from tfdbg_arrow.query.explanation.facts import MAX_BEHIND, BadTensorFacts
 from tfdbg_arrow.query.explanation.keras_ops import name_of_keras_ops
 from tfdbg_arrow.query.explanation.kinds import ADDS, RESHAPES
+from tfdbg_arrow.query.explanation.outside import READS_BYTES
 from tfdbg_arrow.query.flow.extremes import MAXIMA, MINIMA, POOLS, largest_of, may_hold_extreme
 from tfdbg_arrow.query.flow.resources import Write
 from tfdbg_arrow.query.flow.search import rows_behind
@@ -324,6 +325,16 @@ class Surroundings(BadTensorFacts):
     def maybe_extreme_behind(self) -> TensorEvent | None:
         """Returns the nearest maximum or minimum behind the tensor in its call that may hold an extreme number."""
         return next((computed.output for computed in self.behind() if may_hold_extreme(computed.output)), None)
+
+    def numbers_from_bytes(self) -> TensorEvent | None:
+        """Returns the first earlier tensor of floating-point numbers that the program read from bytes."""
+        types = ", ".join(f"'{op_type}'" for op_type in READS_BYTES)
+        rows = read_events(
+            self.logdir,
+            f"op_type IN ({types}) AND event_index < ? ORDER BY event_index LIMIT 1",
+            [self.run_id, self.event.event_index],
+        )
+        return rows[0] if rows else None
 
     def bad_samples(self) -> BadSamples | None:
         """Returns the samples of the batch that are bad in the tensor; None if the tensor has no known samples."""
