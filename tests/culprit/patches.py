@@ -60,6 +60,10 @@ PATCHES: dict[str, Patch] = {
         (("decode_raw(record, tf.float32)", "decode_raw(record, tf.float32, little_endian=False)"),),
     ),
     "data.bytes_read_with_the_wrong_type": Patch("Check that the bytes", (("0x3F800000, -1", "0x3F800000, 0"),)),
+    "data.padding_of_nan_times_0": Patch(
+        "If the product is meant to mask",
+        (("x * tf.cast(~tf.math.is_nan(x), tf.float32)", "tf.where(tf.math.is_nan(x), 0.0, x)"),),
+    ),
     "data.constant_made_by_numpy": Patch("Check the constant", (("[0.5, 0.5, 0.0]", "[0.5, 0.5, 1e-6]"),)),
     "data.csv_cell_that_says_nan": Patch(_CHECK_SOURCE, (('"4,nan,6"', '"4,5,6"'),)),
     "data.csv_field_that_is_missing": Patch(

@@ -528,3 +528,25 @@ def eager_features_of_an_unknown_text() -> None:
     counts = tf.constant(counts)
     features = counts / tf.sqrt(tf.reduce_sum(counts * counts, axis=1, keepdims=True))  # culprit
     _regression().fit(features, np.ones((12, 1), "float32"), batch_size=4, epochs=1, verbose=0)
+
+
+@bug(op_type="Placeholder", effect="variable")
+def padding_of_nan_times_0() -> None:
+    """Batches are padded with NaN. The product with a mask is to remove the padding, but NaN * 0 is NaN."""
+    lengths = [3, 1, 2, 3]
+    data = tf.data.Dataset.from_generator(
+        lambda: (np.ones(length, "float32") for length in lengths), output_signature=tf.TensorSpec([None])
+    )
+    data = data.padded_batch(2, padded_shapes=[3], padding_values=np.float32(np.nan))
+    data = data.map(lambda x: x * tf.cast(~tf.math.is_nan(x), tf.float32))  # culprit
+    weights = tf.Variable(tf.ones([3, 1]))
+
+    @tf.function
+    def train_step(features: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(features @ weights))
+        weights.assign_sub(0.01 * tape.gradient(loss, weights))
+        return loss
+
+    for features in data:
+        train_step(features)

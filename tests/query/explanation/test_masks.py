@@ -79,6 +79,28 @@ def test_bad_data_that_a_product_is_to_mask(mask: dict[str, Any], is_mask: bool,
     assert why.repair.startswith(repair) == is_mask
 
 
+@pytest.mark.parametrize(
+    ("mask", "is_mask"), [(counts(zero=1, pos=1), True), (counts(pos=2), False), (counts(zero=1, neg=1), False)]
+)
+def test_a_bad_argument_of_a_data_set_that_a_product_is_to_mask(
+    mask: dict[str, Any], is_mask: bool, tmp_path: Path
+) -> None:
+    """Nothing shows which step of the data set passed the argument."""
+    run = RunBuilder("run-a")
+    stack = run.stack(("/home/me/train.py", 9, "<lambda>", "x * mask", "user"))
+    graph = run.graph("map").op("x", "Placeholder", role="input").op("mask", "Cast", role="input")
+    graph.op("product", "Mul", ["x", "mask"], role="input", stack=stack).function("map", ["x"], ["product"])
+    event = run.tensor(graph, "x", NAN)
+    run.tensors(graph, {"mask": mask, "product": NAN})
+    element = run.execution("IteratorGetNext", outputs={1: "float32"})
+    run.eager(element, NAN, tensor_id=1)
+    run.execution("AssignVariableOp", inputs=[2, 1])
+    why = reason_of(run, event, tmp_path)
+    assert why.sentence.startswith("No op of the function made the tensor: the argument already held 1 NaN.")
+    assert why.sentence.endswith("NaN by a tensor with as many zeros, but NaN * 0 is NaN.") == is_mask
+    assert why.repair.startswith("Check what passes the argument to the function") != is_mask
+
+
 def test_an_eager_value_that_where_replaces(tmp_path: Path) -> None:
     run = RunBuilder("run-a")
     log = run.execution("Log", inputs=[1], outputs={2: "float32"})

@@ -15,6 +15,10 @@ _CHECK_DATA = (
     "Check where the program got it, such as the data, NumPy code or loaded weights, and replace the bad elements or "
     "leave them out."
 )
+_CHECK_ARGUMENT = (
+    "Check what passes the argument to the function, such as an earlier step of the data set, and replace the bad "
+    "elements or leave them out."
+)
 _CHECK_SCALAR = "Check where the program got it, such as a schedule, NumPy code or a division in Python."
 _CHECK_CONSTANT = "Check the constant and how the program got it, such as a weight from NumPy or a default value."
 _MASK_TIMES_INFINITY = (
@@ -28,6 +32,8 @@ _OF_TWO = {
     "RealDiv": "Use tf.math.divide_no_nan, or a divisor that is never 0.",
 }
 """The fix for a function of two constants, by op type."""
+ARGUMENT = "Placeholder"
+"""The type of the op that stands for an argument of a function."""
 READS_BYTES = ("DecodePaddedRaw", "DecodeRaw")
 """Types of ops that read bytes as numbers. Bytes of another dtype or byte order may give very large numbers."""
 _EXAMPLE_PARSERS = frozenset({"ParseExample", "ParseExampleV2", "ParseSingleExample"})
@@ -53,7 +59,11 @@ class FromOutside:
 
 
 def tensor_from_outside(tensor: TensorEvent) -> Explanation:
-    """Explains a tensor that no recorded op made."""
+    """Explains a tensor that no recorded op made, or an argument of a function if nothing shows what made it."""
+    if tensor.op_type == ARGUMENT:
+        return Explanation(
+            f"No op of the function made the tensor: the argument already held {bad_text(tensor)}.", _CHECK_ARGUMENT
+        )
     return Explanation(
         f"No recorded op made the tensor: it already held {bad_text(tensor)} when the program first used it.",
         _CHECK_SCALAR if tensor.shape == () else _CHECK_DATA,

@@ -66,7 +66,7 @@ from tfdbg_arrow.query.explanation.logarithms import (
     repair_of_log,
 )
 from tfdbg_arrow.query.explanation.optimizers import of_optimizer, update_of_variable
-from tfdbg_arrow.query.explanation.outside import FROM_OUTSIDE, of_constants, tensor_from_outside
+from tfdbg_arrow.query.explanation.outside import ARGUMENT, FROM_OUTSIDE, of_constants, tensor_from_outside
 from tfdbg_arrow.query.flow.extremes import largest_of
 from tfdbg_arrow.query.recorded import TensorEvent
 from tfdbg_arrow.safe_text import number_of
@@ -668,7 +668,7 @@ def _with_other_roots(explanation: Explanation, computed: Computed) -> Explanati
 
 def _explain(computed: Computed) -> Explanation | None:
     output = computed.output
-    if output.op_type is None:
+    if output.op_type in (None, ARGUMENT):
         from_outside = tensor_from_outside(output)
         masked = with_mask(from_outside, computed)
         return _with_product(_with_pool(from_outside, computed), computed) if masked is from_outside else masked
