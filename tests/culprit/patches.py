@@ -123,6 +123,9 @@ PATCHES: dict[str, Patch] = {
         _EPSILON, (("model(inputs * scale)", "model(inputs * scale + 1e-6)"),)
     ),
     "functions.session_with_an_optimizer_without_an_epsilon": Patch(_OPTIMIZER, (("epsilon=0.0", "epsilon=1e-7"),)),
+    "functions.training_step_of_a_saved_model": Patch(
+        "Use tf.nn.softplus in place of tf.nn.relu", (("tf.nn.relu(tf.matmul", "tf.nn.softplus(tf.matmul"),)
+    ),
     "functions.vectorized_map_over_a_constant_image": Patch(
         _DIVIDE,
         (("centered / tf.math.reduce_std(image)", "tf.math.divide_no_nan(centered, tf.math.reduce_std(image))"),),

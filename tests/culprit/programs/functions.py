@@ -294,6 +294,34 @@ def saved_model_in_a_training_step(directory: Path) -> None:
     scale.assign_sub(tape.gradient(loss, scale))
 
 
+def _save_trainer(directory: Path) -> None:
+    class Trainer(tf.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weights = tf.Variable(tf.ones([2, 2]))
+
+        @tf.function(input_signature=[tf.TensorSpec([None, 2])])
+        def loss(self, values: Any) -> Any:
+            return -tf.reduce_mean(tf.math.log(tf.nn.relu(tf.matmul(values, self.weights))))
+
+        @tf.function(input_signature=[tf.TensorSpec([None, 2])])
+        def train(self, values: Any) -> Any:
+            with tf.GradientTape() as tape:
+                loss = self.loss(values)
+            self.weights.assign_sub(0.1 * tape.gradient(loss, self.weights))
+            return loss
+
+    tf.saved_model.save(Trainer(), str(directory / "trainer"))
+
+
+@bug(op_type="Log", effect="variable", prepare=_save_trainer)
+def training_step_of_a_saved_model(directory: Path) -> None:
+    """A saved model trains itself. Its graphs do not say which ops belong to the gradient of the loss."""
+    model = tf.saved_model.load(str(directory / "trainer"))
+    model.train(tf.constant([[1.0, 2.0]]))
+    model.train(tf.constant([[-1.0, -2.0]]))  # culprit
+
+
 def _save_keras_model(directory: Path) -> None:
     inputs = keras.Input((2,))
     outputs = keras.layers.Dense(1, kernel_initializer="ones")(keras.ops.sqrt(inputs))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
@@ -474,6 +475,16 @@ class ForwardOp:
 
 
 NO_LABEL = Label()
+_IN_GRADIENT = re.compile(r"gradients(?:_\d+)?/(.+)_grad/")
+"""The name of an op that TensorFlow's gradient function of another op created."""
+
+
+def _of_loaded_gradient(op_name: str, label: Label, forward_graph_id: int, forward_ops: Mapping[str, Op]) -> Label:
+    """Returns the label of an op of a gradient from a SavedModel. The name of the op contains its forward op."""
+    forward_op = _IN_GRADIENT.match(op_name)
+    if forward_op is None or forward_op[1] not in forward_ops:
+        return replace(label, role="gradient")
+    return replace(label, role="gradient", forward_graph_id=forward_graph_id, forward_op_name=forward_op[1])
 
 
 class Labels:
@@ -575,7 +586,35 @@ class Labels:
             "WHERE run_id = ? AND graph_id = ? AND (role IS NOT NULL OR layer IS NOT NULL)",
             [self._run_id, graph_id],
         )
-        return {op_name: Label(*label) for op_name, *label in rows}
+        labels = {op_name: Label(*label) for op_name, *label in rows}
+        forward_graph_id = self._loaded_forward_graph(graph_id, labels)
+        if forward_graph_id is None:
+            return labels
+        return {
+            op_name: _of_loaded_gradient(op_name, label, forward_graph_id, self._graphs.graph(forward_graph_id).ops)
+            for op_name, label in labels.items()
+        }
+
+    def _loaded_forward_graph(self, graph_id: int, labels: Mapping[str, Label]) -> int | None:
+        """Returns the graph of the function whose gradient a graph from a SavedModel computes; None for other graphs.
+
+        A program that loads a SavedModel creates these graphs without a tape, so no op has the role `gradient`.
+        """
+        if {label.role for label in labels.values()} != {"forward"}:
+            return None
+        is_of_gradient = self._logdir.rows(
+            "SELECT 1 FROM graph WHERE run_id = ? AND graph_id = ? AND starts_with(graph_name, '__backward_')",
+            [self._run_id, graph_id],
+        )
+        if not is_of_gradient:
+            return None
+        for caller in self._graphs.callers(graph_id):
+            call = self._graphs.op(caller.graph_id, caller.op_name)
+            for source, _ in () if call is None else call.inputs:
+                forward_calls = self._graphs.calls(caller.graph_id, source)
+                if forward_calls:
+                    return forward_calls[0].callee_graph_id
+        return None
 
     def _read_block(self, block: int) -> dict[int, Label]:
         rows = self._logdir.rows(
