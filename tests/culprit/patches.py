@@ -350,6 +350,15 @@ PATCHES: dict[str, Patch] = {
     "scientific.survival_probability_that_overflows": Patch(
         _LOGARITHMS, (("tf.math.log(tf.math.cumprod(hazards))", "tf.cumsum(tf.math.log(hazards))"),)
     ),
+    "scientific.affinities_of_an_outlier": Patch(
+        "Check the constants that RealDiv takes. Use tf.math.divide_no_nan",
+        (
+            (
+                "weights / tf.reduce_sum(weights, 1, keepdims=True)",
+                "tf.math.divide_no_nan(weights, tf.reduce_sum(weights, 1, keepdims=True))",
+            ),
+        ),
+    ),
     "scientific.node_without_neighbours": Patch(
         "If a segment or row can be empty",
         (("maxima @ (4.0", "tf.where(tf.abs(maxima) < maxima.dtype.max, maxima, 0.0) @ (4.0"),),

@@ -176,6 +176,28 @@ def test_a_constant_computed_in_advance_is_an_origin_without_inputs(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
+    ("earlier", "earlier_health", "is_origin"), [("Const", NAN, False), ("Const", CLEAN, True), ("RealDiv", NAN, True)]
+)
+def test_a_constant_computed_in_advance_may_come_from_another_one(
+    earlier: str, earlier_health: dict[str, Any], is_origin: bool, tmp_path: Path
+) -> None:
+    """The graph that ran does not connect the constants. A constant takes nothing from an op that ran as it is."""
+    run = RunBuilder("run-a")
+    graph = run.graph("f").op("zero", "Const").op("share", "RealDiv", ["zero", "zero"])
+    graph.op("slope", "Mul", ["share", "zero"]).op("out", "Neg", ["slope"]).function("f", [], ["out", "share"])
+    executed = run.executed(graph).node("share", earlier).node("slope", "Const").node("out", "Neg", ["slope"])
+    executed.result("out").result("share")
+    index = run.execution("f", outputs={2: "float32", 3: "float32"}, graph=graph)
+    share = run.tensor(graph, "share", earlier_health, execution=index, op_type=earlier)
+    slope = run.tensor(graph, "slope", NAN, execution=index, op_type="Const")
+    run.tensor(graph, "out", NAN, execution=index)
+    run.eager(index, NAN, tensor_id=2)
+    run.eager(index, earlier_health, tensor_id=3, slot=1)
+    taken = [row.event_index for row in sources(run, tmp_path, slope).events]
+    assert taken == ([] if is_origin else [share])
+
+
+@pytest.mark.parametrize(
     ("maker", "later", "health", "expected"),
     [
         ("Pow", "Mul", NAN, "Pow and Mul"),

@@ -386,3 +386,24 @@ def node_without_neighbours() -> None:
         weights.assign_sub(0.01 * tape.gradient(loss, weights))
 
     train_step()
+
+
+@bug(op_type="RealDiv", effect="variable")
+def affinities_of_an_outlier() -> None:
+    """All affinities of an outlier underflow to 0. TensorFlow computes the affinities and a gradient in advance."""
+    points = np.random.default_rng(33).normal(size=(6, 3)).astype("float32")
+    points[4] = 60.0
+    places = tf.Variable(tf.reshape(tf.range(12.0), [6, 2]))
+
+    @tf.function
+    def train_step() -> Any:
+        with tf.GradientTape() as tape:
+            distances = tf.reduce_sum(tf.square(points[:, None] - points[None]), -1)
+            weights = tf.exp(-distances) * (1.0 - tf.eye(6))
+            shares = weights / tf.reduce_sum(weights, 1, keepdims=True)  # culprit
+            near = 1.0 / (1.0 + tf.reduce_sum(tf.square(places[:, None] - places[None]), -1))
+            loss = tf.reduce_sum(shares * -tf.math.log(near))
+        places.assign_sub(0.1 * tape.gradient(loss, places))
+        return loss
+
+    train_step()

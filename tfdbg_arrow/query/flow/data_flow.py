@@ -421,6 +421,8 @@ class DataFlow:
             return Sources(results, is_complete=True)
         if event.has_inf_or_nan and (arguments := self._argument_of_python_function(event)):
             return Sources(arguments, is_complete=True)
+        if event.has_inf_or_nan and (constants := self.program_ops.bad_before_folding(event)):
+            return Sources(constants, is_complete=True)
         by_event: dict[int, TensorEvent] = {}
         is_complete = self._is_made_known(event)
         to_follow = list(self._input_places(event))

@@ -109,6 +109,20 @@ class ProgramOps:
         ops = self._computed(event) if event.op_type == "Const" else ()
         return bool(ops) and self._bad_constant(ops) is None
 
+    def bad_before_folding(self, event: TensorEvent) -> tuple[TensorEvent, ...]:
+        """Returns the bad constants that the ops behind a constant take in the program.
+
+        TensorFlow's optimizer may replace ops with a constant, and also replace an earlier op with another constant.
+        Nothing in the graph that ran connects the two constants.
+        """
+        ops = self._computed(event) if event.op_type == "Const" else ()
+        own = {at.of_op(op.op_name) for at, op in ops}
+        taken = {at.of_op(*edge) for at, op in ops for edge in op.inputs}
+        rows = (self._row_of(place) for place in taken if place.of_op(place.op_name) not in own)
+        constants = {row.event_index: row for row in rows if row is not None and row.op_type == "Const"}
+        bad = [row for row in constants.values() if row.has_inf_or_nan and row.event_index != event.event_index]
+        return tuple(sorted(bad, key=lambda row: row.event_index))
+
     def maker(self, event: TensorEvent) -> ProgramOp | None:
         """Returns the op that made a tensor, or None if TensorFlow ran the program's op as it is.
 
