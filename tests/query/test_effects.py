@@ -538,7 +538,12 @@ LOW = counts(zero=2, neg=3)
 
 
 def scores_with_low_mask(
-    *, factor: str = "keep", number: str = "Const", mask: dict[str, object] = LOW, softmax: dict[str, object] = CLEAN
+    *,
+    factor: str = "keep",
+    number: str = "Const",
+    mask: dict[str, object] = LOW,
+    op_type: str = "AddV2",
+    softmax: dict[str, object] = CLEAN,
 ) -> RunBuilder:
     """Returns a step that adds a product to scores. The sum overflows.
 
@@ -546,6 +551,7 @@ def scores_with_low_mask(
         factor: A tensor of the step: the argument `keep`, the variable `weight`, or its Relu `relu`.
         number: The op that makes the other factor.
         mask: The health of the product.
+        op_type: The op that adds or subtracts the product.
         softmax: The health of the step's result.
     """
     run = RunBuilder("a")
@@ -553,7 +559,7 @@ def scores_with_low_mask(
         run.graph("step").op("x", "Placeholder").op("keep", "Placeholder").op("w", "Placeholder", dtypes=("resource",))
     )
     graph.op("weight", "ReadVariableOp", ["w"]).op("relu", "Relu", ["weight"]).op("number", number)
-    graph.op("mask", "Mul", [factor, "number"]).op("scores", "AddV2", ["x", "mask"])
+    graph.op("mask", "Mul", [factor, "number"]).op("scores", op_type, ["x", "mask"])
     graph.op("softmax", "Softmax", ["scores"]).function("__step", ["x", "keep", "w"], ["softmax"])
     call = run.execution("__step", inputs=[1, 2, 3], outputs={100: "float32"}, graph=graph)
     one_number = {**counts(neg=1), "rank": 0, "shape": []}
@@ -566,13 +572,23 @@ def scores_with_low_mask(
     return run
 
 
-def test_the_overflow_of_a_sum_with_a_mask_of_low_numbers_is_a_literal(tmp_path: Path) -> None:
-    assert answer(scores_with_low_mask(), tmp_path / "finite") == ("scores", "absorbed", SUM_WITH_MASK)
-    assert answer(scores_with_low_mask(softmax=NAN), tmp_path / "nan") == ("softmax", "result", None)
+@pytest.mark.parametrize("facts", [{}, {"op_type": "Sub", "mask": MASK}])
+def test_the_overflow_of_a_sum_with_a_mask_of_low_numbers_is_a_literal(facts: dict[str, Any], tmp_path: Path) -> None:
+    finite, nan = scores_with_low_mask(**facts), scores_with_low_mask(**facts, softmax=NAN)
+    assert answer(finite, tmp_path / "finite") == ("scores", "absorbed", SUM_WITH_MASK)
+    assert answer(nan, tmp_path / "nan") == ("softmax", "result", None)
 
 
 @pytest.mark.parametrize(
-    "facts", [{"factor": "relu"}, {"factor": "weight"}, {"number": "Exp"}, {"mask": counts(zero=1, neg=3, pos=1)}]
+    "facts",
+    [
+        {"factor": "relu"},
+        {"factor": "weight"},
+        {"number": "Exp"},
+        {"mask": counts(zero=1, neg=3, pos=1)},
+        {"op_type": "Sub"},
+        {"mask": MASK},
+    ],
 )
 def test_the_overflow_of_another_sum_is_to_blame(facts: dict[str, Any], tmp_path: Path) -> None:
     assert answer(scores_with_low_mask(**facts, softmax=NAN), tmp_path) == ("scores", "result", None)

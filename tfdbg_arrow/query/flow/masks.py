@@ -53,19 +53,21 @@ class Masks:
     def is_sum_with_mask(self, event: TensorEvent) -> bool:
         """Returns whether a sum of finite numbers is -Inf because the program added a mask of very low numbers.
 
-        The mask holds zeros and negative numbers. It was made from a number of the program, and from booleans or given
-        tensors.
+        The mask holds zeros and negative numbers, or zeros and positive numbers that the program subtracts. It was made
+        from a number of the program, and from booleans or given tensors.
         """
-        if event.op_type not in _ADDS or not event.num_neg_inf or event.num_pos_inf != 0 or event.num_nan != 0:
+        holds_only_neg_inf = bool(event.num_neg_inf) and event.num_pos_inf == event.num_nan == 0
+        if event.op_type not in _ADDS | {"Sub"} or not holds_only_neg_inf:
             return False
-        terms = [row for _, _, row in self._flow.taken_by(event)]
-        if not terms or not all(row.has_inf_or_nan is False for row in terms):
+        terms = [(index, row) for index, _, row in self._flow.taken_by(event)]
+        if not terms or not all(row.has_inf_or_nan is False for _, row in terms):
             return False
-        return any(map(self._is_mask_of_low_numbers, terms))
+        return any(self._is_mask(row, is_subtracted=event.op_type == "Sub" and index == 1) for index, row in terms)
 
-    def _is_mask_of_low_numbers(self, row: TensorEvent) -> bool:
+    def _is_mask(self, row: TensorEvent, *, is_subtracted: bool) -> bool:
+        signs = (row.num_pos_finite, row.num_neg_finite) if is_subtracted else (row.num_neg_finite, row.num_pos_finite)
         place = _place_of(row)
-        if place is None or not row.num_zero or not row.num_neg_finite or row.num_pos_finite != 0:
+        if place is None or not row.num_zero or not signs[0] or signs[1] != 0:
             return False
         return self._is_made_from_number(row) and self._given_floats([place]) is not None
 
