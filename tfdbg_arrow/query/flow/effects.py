@@ -71,7 +71,7 @@ from tfdbg_arrow.schema.op_traits import MOVING, PIPELINE_ENDS, POLES
 
 LITERAL = "the program wrote this infinity itself"
 LOG_OF_MASK = "it is the logarithm of a mask of zeros and ones, which the program adds to other values"
-SUM_WITH_MASK = "it is the sum of a mask of very low numbers and other low numbers, which masks these elements"
+SUM_WITH_MASK = "the program masked these elements with very low numbers, and their sum is -Inf"
 LITERAL_FROM_OUTSIDE = "it holds only infinities, or infinities and zeros, as a mask or a start value does"
 """The reason for a tensor that came from outside. Nothing shows who wrote the infinities of such a tensor."""
 _INFINITY = re.compile(r"\b(N|P)?inf(ty|inity)?\b", re.IGNORECASE)

@@ -54,7 +54,8 @@ class Masks:
         """Returns whether a sum of finite numbers is -Inf because the program added a mask of very low numbers.
 
         The mask holds zeros and negative numbers, or zeros and positive numbers that the program subtracts. It was made
-        from a number of the program, and from booleans or given tensors.
+        from a number of the program, and from booleans or given tensors. A finite number plus 0 is finite, so only
+        masked elements are -Inf.
         """
         holds_only_neg_inf = bool(event.num_neg_inf) and event.num_pos_inf == event.num_nan == 0
         if event.op_type not in _ADDS | {"Sub"} or not holds_only_neg_inf:
