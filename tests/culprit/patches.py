@@ -214,6 +214,9 @@ PATCHES: dict[str, Patch] = {
             ),
         ),
     ),
+    "losses.contrastive_label_on_the_masked_diagonal": Patch(
+        "Do not mask the class of the label", (("_logits(tf.range(size)", "_logits((tf.range(size) + 2) % size"),)
+    ),
     "losses.softmax_by_hand": Patch(
         _SOFTMAX,
         (

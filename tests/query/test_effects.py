@@ -21,7 +21,7 @@ from tfdbg_arrow.query import (
     read_reasons,
     spread,
 )
-from tfdbg_arrow.query.flow.effects import LITERAL, LITERAL_FROM_OUTSIDE, LOG_OF_MASK, SUM_WITH_MASK
+from tfdbg_arrow.query.flow.effects import LITERAL, LITERAL_FROM_OUTSIDE, LOG_OF_MASK, OVERFLOW_OF_MASK
 from tfdbg_arrow.query.flow.walk import (
     ABSORBED,
     CAUGHT_ERROR,
@@ -535,6 +535,7 @@ def test_a_nan_made_of_the_logarithm_of_a_mask_is_harmful(made: tuple[str, str],
 
 
 LOW = counts(zero=2, neg=3)
+OVERFLOWED = counts(neg_inf=3, zero=2)
 
 
 def scores_with_low_mask(
@@ -543,15 +544,17 @@ def scores_with_low_mask(
     number: str = "Const",
     mask: dict[str, object] = LOW,
     op_type: str = "AddV2",
+    scale: str | None = None,
     softmax: dict[str, object] = CLEAN,
 ) -> RunBuilder:
-    """Returns a step that adds a product to scores. The sum overflows.
+    """Returns a step that adds a product to scores. The sum overflows, or its product with a number.
 
     Args:
         factor: A tensor of the step: the argument `keep`, the variable `weight`, or its Relu `relu`.
         number: The op that makes the other factor.
         mask: The health of the product.
         op_type: The op that adds or subtracts the product.
+        scale: The op that scales the sum with a number; None if the sum itself overflows.
         softmax: The health of the step's result.
     """
     run = RunBuilder("a")
@@ -559,23 +562,26 @@ def scores_with_low_mask(
         run.graph("step").op("x", "Placeholder").op("keep", "Placeholder").op("w", "Placeholder", dtypes=("resource",))
     )
     graph.op("weight", "ReadVariableOp", ["w"]).op("relu", "Relu", ["weight"]).op("number", number)
-    graph.op("mask", "Mul", [factor, "number"]).op("scores", op_type, ["x", "mask"])
-    graph.op("softmax", "Softmax", ["scores"]).function("__step", ["x", "keep", "w"], ["softmax"])
+    graph.op("mask", "Mul", [factor, "number"]).op("sum", op_type, ["x", "mask"])
+    overflow = "sum" if scale is None else "scaled"
+    graph.op("scaled", scale or "Identity", ["sum", "number"]).op("softmax", "Softmax", [overflow])
+    graph.function("__step", ["x", "keep", "w"], ["softmax"])
     call = run.execution("__step", inputs=[1, 2, 3], outputs={100: "float32"}, graph=graph)
     one_number = {**counts(neg=1), "rank": 0, "shape": []}
-    sums = counts(neg_inf=1, neg=2, zero=2)
     healths = {"x": CLEAN, "keep": MASK, "weight": MASK, "relu": MASK, "number": one_number, "mask": mask}
-    run.tensors(graph, {**healths, "scores": sums, "softmax": softmax}, execution=call)
+    healths |= {"sum": counts(neg=5) if scale else OVERFLOWED, **({"scaled": OVERFLOWED} if scale else {})}
+    run.tensors(graph, {**healths, "softmax": softmax}, execution=call)
     run.external(1, CLEAN, execution=call)
     run.external(2, MASK, execution=call)
     run.eager(call, softmax, tensor_id=100)
     return run
 
 
-@pytest.mark.parametrize("facts", [{}, {"op_type": "Sub", "mask": MASK}])
+@pytest.mark.parametrize("facts", [{}, {"op_type": "Sub", "mask": MASK}, {"scale": "RealDiv"}, {"scale": "Mul"}])
 def test_the_overflow_of_a_sum_with_a_mask_of_low_numbers_is_a_literal(facts: dict[str, Any], tmp_path: Path) -> None:
     finite, nan = scores_with_low_mask(**facts), scores_with_low_mask(**facts, softmax=NAN)
-    assert answer(finite, tmp_path / "finite") == ("scores", "absorbed", SUM_WITH_MASK)
+    overflow = "scaled" if "scale" in facts else "sum"
+    assert answer(finite, tmp_path / "finite") == (overflow, "absorbed", OVERFLOW_OF_MASK)
     assert answer(nan, tmp_path / "nan") == ("softmax", "result", None)
 
 
@@ -588,10 +594,13 @@ def test_the_overflow_of_a_sum_with_a_mask_of_low_numbers_is_a_literal(facts: di
         {"mask": counts(zero=1, neg=3, pos=1)},
         {"op_type": "Sub"},
         {"mask": MASK},
+        {"scale": "Square"},
+        {"scale": "Mul", "mask": counts(zero=3, neg=2)},  # more elements overflow than the mask has
     ],
 )
 def test_the_overflow_of_another_sum_is_to_blame(facts: dict[str, Any], tmp_path: Path) -> None:
-    assert answer(scores_with_low_mask(**facts, softmax=NAN), tmp_path) == ("scores", "result", None)
+    overflow = "scaled" if "scale" in facts else "sum"
+    assert answer(scores_with_low_mask(**facts, softmax=NAN), tmp_path) == (overflow, "result", None)
 
 
 @pytest.mark.parametrize("start", [counts(pos_inf=1, zero=1), counts(neg_inf=2)])

@@ -71,6 +71,25 @@ def two_masks_of_the_lowest_number() -> None:
 
 
 @harmless
+def contrastive_loss_with_a_masked_diagonal() -> None:
+    """The temperature makes -Inf of the lowest number, with which each view is masked for itself."""
+    weights = tf.Variable(tf.ones([2, 3]))
+
+    @tf.function
+    def train_step(views: Any) -> Any:
+        with tf.GradientTape() as tape:
+            vectors = tf.math.l2_normalize(views @ weights, 1)
+            size = tf.shape(vectors)[0]
+            scores = tf.matmul(vectors, vectors, transpose_b=True) + tf.eye(size) * vectors.dtype.min
+            labels = (tf.range(size) + size // 2) % size
+            loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, scores / 0.1))
+        weights.assign_sub(0.1 * tape.gradient(loss, weights))
+        return loss
+
+    train_step(tf.random.normal([4, 2]))
+
+
+@harmless
 def best_so_far_in_a_variable() -> None:
     """The best loss begins at infinity."""
     best = tf.Variable(INF, trainable=False)

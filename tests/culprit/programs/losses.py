@@ -309,3 +309,22 @@ def perplexity_of_an_unseen_word() -> Any:
     probs = tf.constant([1e-12, 1e-15, 1e-14, 1e-10])
     likelihood = tf.reduce_prod(probs)
     return -tf.math.log(likelihood)  # culprit
+
+
+@bug(op_type="SparseSoftmaxCrossEntropyWithLogits", effect="result")
+def contrastive_label_on_the_masked_diagonal() -> None:
+    """Each view is masked for itself with the lowest number, which the temperature makes -Inf. The labels are wrong."""
+    weights = tf.Variable(tf.ones([2, 3]))
+
+    @tf.function
+    def train_step(views: Any) -> Any:
+        with tf.GradientTape() as tape:
+            vectors = tf.math.l2_normalize(views @ weights, 1)
+            size = tf.shape(vectors)[0]
+            scores = tf.matmul(vectors, vectors, transpose_b=True) + tf.eye(size) * vectors.dtype.min
+            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(tf.range(size), scores / 0.1)  # culprit
+            loss = tf.reduce_mean(losses)
+        weights.assign_sub(0.1 * tape.gradient(loss, weights))
+        return loss
+
+    train_step(tf.random.normal([4, 2]))

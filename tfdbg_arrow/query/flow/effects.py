@@ -71,7 +71,7 @@ from tfdbg_arrow.schema.op_traits import MOVING, PIPELINE_ENDS, POLES
 
 LITERAL = "the program wrote this infinity itself"
 LOG_OF_MASK = "it is the logarithm of a mask of zeros and ones, which the program adds to other values"
-SUM_WITH_MASK = "the program masked these elements with very low numbers, and their sum is -Inf"
+OVERFLOW_OF_MASK = "the program masked these elements with very low numbers, which overflowed to -Inf"
 LITERAL_FROM_OUTSIDE = "it holds only infinities, or infinities and zeros, as a mask or a start value does"
 """The reason for a tensor that came from outside. Nothing shows who wrote the infinities of such a tensor."""
 _INFINITY = re.compile(r"\b(N|P)?inf(ty|inity)?\b", re.IGNORECASE)
@@ -151,8 +151,8 @@ class Effects:
         if self._origins.is_literal(computed):
             if self._origins.is_log_of_mask(computed):
                 return Effect("absorbed", LOG_OF_MASK)
-            if self._origins.is_sum_with_mask(computed):
-                return Effect("absorbed", SUM_WITH_MASK)
+            if self._origins.is_overflow_of_mask(computed):
+                return Effect("absorbed", OVERFLOW_OF_MASK)
             is_from_outside = computed.op_type in FROM_OUTSIDE and looks_like_mask(computed)
             is_known = not is_from_outside or self.is_in_code(computed)
             return Effect("absorbed", LITERAL if is_known else LITERAL_FROM_OUTSIDE)

@@ -16,9 +16,10 @@ from tfdbg_arrow.schema.op_traits import MOVING, Trait, types_with
 
 _ADDS = frozenset({"Add", "AddN", "AddV2", "BiasAdd"})
 _MOVES = MOVING | types_with(Trait.EQUAL)
-_MAKES_MASK = _MOVES | SELECTS | {"MatrixBandPart", "Mul", "Sub"}
+_MAKES_MASK = _MOVES | SELECTS | {"Fill", "MatrixBandPart", "MatrixDiagV3", "MatrixSetDiagV3", "Mul", "Sub"}
 """Types of ops that can make a mask from other masks: they move or choose elements, invert a mask, or combine two
 masks."""
+_SCALES = frozenset({"Mul", "RealDiv"})
 _GIVEN = types_with(Trait.FED | Trait.GETS_ELEMENT) | {"Const", None}
 """Types of ops whose elements the program wrote or got; None for a tensor that no recorded op made."""
 NORMALIZATIONS = frozenset({"LogSoftmax", "Softmax"})
@@ -50,20 +51,31 @@ class Masks:
         given = self._given_floats([place for place, _ in self._flow.made_from(own)])
         return given is not None and (not given or not self._has_nan or self._are_normalized(sums))
 
-    def is_sum_with_mask(self, event: TensorEvent) -> bool:
+    def is_overflow_of_mask(self, event: TensorEvent) -> bool:
         """Returns whether a sum of finite numbers is -Inf because the program added a mask of very low numbers.
 
         The mask holds zeros and negative numbers, or zeros and positive numbers that the program subtracts. It was made
-        from a number of the program, and from booleans or given tensors. A finite number plus 0 is finite, so only
-        masked elements are -Inf.
+        from a number of the program, and from booleans or given tensors. The sum may also have overflowed when the
+        program scaled it with a number, such as a temperature.
         """
-        holds_only_neg_inf = bool(event.num_neg_inf) and event.num_pos_inf == event.num_nan == 0
-        if event.op_type not in _ADDS | {"Sub"} or not holds_only_neg_inf:
+        taken = [row for _, _, row in self._flow.taken_by(event)]
+        is_overflow = all(row.has_inf_or_nan is False for row in taken)
+        if not is_overflow or not event.num_neg_inf or event.num_pos_inf != 0 or event.num_nan != 0:
             return False
-        terms = [(index, row) for index, _, row in self._flow.taken_by(event)]
-        if not terms or not all(row.has_inf_or_nan is False for _, row in terms):
-            return False
-        return any(self._is_mask(row, is_subtracted=event.op_type == "Sub" and index == 1) for index, row in terms)
+        total = event
+        if event.op_type in _SCALES and len(taken) == 2 and 1 in (row.size for row in taken):
+            total = taken[0] if taken[1].size == 1 else taken[1]
+        masks = self._masks_in(total)
+        shares = ((row.size - row.num_zero) / row.size for row in masks if row.size and row.num_zero is not None)
+        return event.num_neg_inf <= sum(shares) * (total.size or 0)
+
+    def _masks_in(self, total: TensorEvent) -> list[TensorEvent]:
+        """Returns the masks of low numbers among the terms of a sum or difference."""
+        if total.op_type not in _ADDS | {"Sub"}:
+            return []
+        second = 1 if total.op_type == "Sub" else None
+        terms = self._flow.taken_by(total)
+        return [row for index, _, row in terms if self._is_mask(row, is_subtracted=index == second)]
 
     def _is_mask(self, row: TensorEvent, *, is_subtracted: bool) -> bool:
         signs = (row.num_pos_finite, row.num_neg_finite) if is_subtracted else (row.num_neg_finite, row.num_pos_finite)
@@ -97,7 +109,8 @@ class Masks:
         while sources:
             trace = self._flow.trace(sources.pop(), how="graph", near=2**63 - 1)
             op_type = self._op_type(trace.place)
-            if trace.dtype == "bool" or op_type == "OneHot":
+            is_computed_in_advance = trace.row is not None and trace.row.op_type == "Const"
+            if trace.dtype == "bool" or op_type == "OneHot" or is_computed_in_advance:
                 continue
             if trace.is_lost or len(seen) > _MAX_TENSORS:
                 return None

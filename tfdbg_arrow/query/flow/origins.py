@@ -115,7 +115,7 @@ class Origins:
         is_allowed: The argument of this name.
         order: Returns the sort key of a tensor in the order of the program.
         is_log_of_mask: The method `Masks.is_log_of_mask`.
-        is_sum_with_mask: The method `Masks.is_sum_with_mask`.
+        is_overflow_of_mask: The method `Masks.is_overflow_of_mask`.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class Origins:
         self.order = ProgramOrder(flow).key
         masks = Masks(flow)
         self.is_log_of_mask = lru_cache(maxsize=4096)(masks.is_log_of_mask)
-        self.is_sum_with_mask = lru_cache(maxsize=4096)(masks.is_sum_with_mask)
+        self.is_overflow_of_mask = lru_cache(maxsize=4096)(masks.is_overflow_of_mask)
 
     def verdict(self, event: TensorEvent) -> Verdict:
         """Returns whether a bad tensor is an origin and, if it is not, the tensors that made it bad."""
@@ -286,7 +286,7 @@ class Origins:
         is_computed = self._flow.program_ops.is_computed_in_advance(origin) or self._flow.as_written(origin) != origin
         if origin.num_nan == 0 and looks_like_mask(origin) and not is_computed:
             return True
-        return self.is_log_of_mask(origin) or self.is_sum_with_mask(origin)
+        return self.is_log_of_mask(origin) or self.is_overflow_of_mask(origin)
 
     def _is_base_logarithm(self, origin: TensorEvent) -> bool:
         if origin.num_pos_inf != 0:
