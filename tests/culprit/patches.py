@@ -408,6 +408,9 @@ PATCHES: dict[str, Patch] = {
     "sequences.softmax_of_the_logarithm_of_a_given_mask": Patch(
         _ROW_OF_MASK, (("tf.math.log(keep)", "(1.0 - keep) * -1e9"),)
     ),
+    "sequences.square_of_scores_with_two_masks_of_the_lowest_number": Patch(
+        _ROW_OF_MASK, (("scores.dtype.min\n        masked", "-1e9\n        masked"),)
+    ),
     "zero_gradients.guarded_division_by_a_distance_in_where": Patch(
         "Put tf.where around the input of Sqrt",
         (("tf.sqrt(squares)", "tf.sqrt(tf.where(squares > 0.0, squares, 1.0))"),),

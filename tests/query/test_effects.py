@@ -582,6 +582,8 @@ def test_the_overflow_of_a_sum_with_a_mask_of_low_numbers_is_a_literal(facts: di
     finite, nan = scores_with_low_mask(**facts), scores_with_low_mask(**facts, softmax=NAN)
     overflow = "scaled" if "scale" in facts else "sum"
     assert answer(finite, tmp_path / "finite") == (overflow, "absorbed", OVERFLOW_OF_MASK)
+    why = read_reasons(tmp_path / "finite", first_nonfinite(tmp_path / "finite"))
+    assert why.explanation.repair.startswith("Mask with a large negative number such as -1e9")
     assert answer(nan, tmp_path / "nan") == ("softmax", "result", None)
 
 

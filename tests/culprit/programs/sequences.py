@@ -71,6 +71,18 @@ def row_that_two_masks_of_the_lowest_number_mask() -> None:
     _trained_attention([[1.0, 1.0, 1.0], [0.0, 0.0, 0.0]], attend)
 
 
+@bug(op_type="AddV2", effect="variable")
+def square_of_scores_with_two_masks_of_the_lowest_number() -> None:
+    """The loss has a term with the square of the scores, after both masks made them -Inf."""
+
+    def attend(scores: Any, keep: Any) -> Any:
+        padding = (1.0 - keep) * scores.dtype.min
+        masked = scores + (padding + tf.transpose(padding, [0, 2, 1]))  # culprit
+        return tf.nn.softmax(masked) + tf.square(masked)
+
+    _trained_attention([[1.0, 1.0, 1.0], [1.0, 1.0, 0.0]], attend)
+
+
 @bug(op_type="Softmax", effect="variable")
 def softmax_of_the_logarithm_of_a_given_mask() -> None:
     """The logarithm of the mask is -Inf for each masked key. Only the sequence without any key does harm."""

@@ -72,10 +72,17 @@ _OVERFLOW_OF_UPDATE = (
     "Lower the learning rate, clip the gradients by value (tf.clip_by_value, or clipvalue in Keras), or scale the "
     "inputs and the loss down."
 )
+_LARGE = "1e9"
+"""The large number that fixes suggest."""
 _OVERFLOW_OF_NORM = (
     "Clip by value (tf.clip_by_value, or clipvalue in Keras), which takes no squares, or scale the inputs and the loss "
     "down. Clipping by a norm does not help, as the norm itself overflows."
 )
+OVERFLOW_OF_MASK = (
+    f"Mask with a large negative number such as -{_LARGE}, which leaves room for the sum of two masks. The lowest "
+    "number of a dtype leaves none."
+)
+"""The fix for an overflow if the program masks elements with very low numbers."""
 NEGATIVE_VARIANCE = (
     "The variance is negative, and an epsilon does not repair that. If it is a moving variance, check what was "
     "assigned to it or loaded, and that the momentum is from 0 to 1. If it is computed as E[x^2] - E[x]^2, use "
@@ -126,8 +133,6 @@ _KEEPS_EACH_ZERO = frozenset({
     "Transpose",
 })  # fmt: skip
 """Types of ops whose result is 0 only where their first input is 0."""
-_LARGE = "1e9"
-"""The large number that fixes suggest."""
 _CONSTANT_0 = (
     "Check how the program sets the divisor: it is 0 in every call, so with tf.math.divide_no_nan each quotient would "
     "be 0."

@@ -29,6 +29,7 @@ from tfdbg_arrow.query.explanation.kinds import (
     NO_EPSILON,
     OVERFLOW,
     OVERFLOW_OF_GRADIENT,
+    OVERFLOW_OF_MASK,
     PLUS_CONSTANT,
     RESHAPES,
     SOFTMAX_OF_AXIS,
@@ -682,6 +683,8 @@ def _explain(computed: Computed) -> Explanation | None:
         explanation = _of_fused_op(computed)
     if explanation is None:
         return _of_infinite_loss(computed)
+    if explanation.sentence.startswith("Overflow in ") and computed.is_literal(output):
+        return replace(explanation, repair=OVERFLOW_OF_MASK)
     if computed.forward_type is None:
         return with_mask(explanation, computed)
     explanation = _of_gradient(computed, explanation)
