@@ -382,6 +382,8 @@ def test_the_origins_are_the_bad_tensors_without_a_bad_input(data: st.DataObject
     (rule,) = (rule for rule in builtin_rules() if rule.kind == "nonfinite_origin")
     with tempfile.TemporaryDirectory() as path, open_logdir(run.write(Path(path, "logdir"))) as logdir:
         rows = logdir.rows(rule.sql())
+        for limit in (0, 1):  # how many outputs the rule leaves out first
+            assert logdir.rows(rule.sql().replace("LIMIT 50000", f"LIMIT {limit}")) == rows
     found = {op_name: (first, last, number) for _, _, op_name, _, _, first, last, number, _ in rows}
     assert found == {name: (events[0], events[-1], len(events)) for name, events in expected.items()}
 
@@ -604,6 +606,28 @@ def test_a_run_that_has_grown_is_read_again_after_a_refresh(tmp_path: Path, monk
         run.write(tmp_path, parts=2)
         logdir.refresh()
         assert [alert.kind for alert in logdir.alerts().alerts] == ["nonfinite_origin", "nonfinite"]
+
+
+def shapes_of_one_size(run: RunBuilder) -> None:
+    graph = run.graph("model")
+    graph.op("x", "MatMul")
+    for number in range(8):
+        run.tensor(graph, "x", {**CLEAN, "shape": [[2, 6], [6, 2], [3, 4], [4, 3]][number % 4], "size": 12})
+
+
+def test_alerts_of_one_run_after_those_of_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    builds = {"run-a": shapes_of_one_size, "run-b": series("Log", [CLEAN, NAN])}
+    for run_id, build in builds.items():
+        run = RunBuilder(run_id)
+        build(run)
+        run.write(tmp_path)
+    with open_logdir(tmp_path) as logdir:
+        expected = {run_id: findings(logdir.alerts(run_id=run_id)) for run_id in ("run-a", "run-b", "all")}
+        assert [len(found) for found in expected.values()] == [1, 2, 3]
+        monkeypatch.setattr("tfdbg_arrow.query.alert_rules.scan._LARGE_BYTES", 0)
+        for run_id in ("run-a", "run-b", "run-a", "all", "run-b"):
+            assert findings(logdir.alerts(run_id=run_id)) == expected[run_id]
+        assert findings(logdir.of_run("run-a").alerts(run_id="all")) == expected["run-a"]
 
 
 RULE = """\

@@ -213,7 +213,7 @@ def runs_by_first_bad(logdir: Engine, kinds: tuple[str, ...], asked: AskedRuns) 
     The runs are sorted by the time of the first of these tensors, and then by ID.
     """
     if isinstance(logdir, OpenLogdir):
-        return [run_id for run_id in logdir.lasting(BadRuns).by_first(kinds) if asked.is_all or run_id in asked.run_ids]
+        return logdir.lasting(BadRuns).by_first(kinds, asked.run_ids)
     condition, parameters = asked.condition()
     rows = logdir.rows(
         f"SELECT run_id FROM tensor_health WHERE {bad_condition(kinds)} AND {condition} GROUP BY run_id "

@@ -212,7 +212,7 @@ def read_run_labels(logdir: Logdir) -> dict[str, str]:
     """Returns the `run_labels` of a logdir. If a part is broken, the labels do not say which runs are bad."""
     bad_run_ids: list[str] = []
     with contextlib.suppress(BrokenPartError):  # the pages that read the run report the broken part
-        bad_run_ids = logdir.lasting(BadRuns).by_first(KINDS)
+        bad_run_ids = logdir.lasting(BadRuns).by_first(KINDS, logdir.run_ids())
     return run_labels(logdir.runs(), bad_run_ids=bad_run_ids)
 
 

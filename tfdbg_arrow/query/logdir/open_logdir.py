@@ -101,7 +101,7 @@ class OpenLogdir(Statements, Engine):
         self._scopes: OrderedDict[str, SubLogdir] = OrderedDict()
         self._derived: list[weakref.ref[OpenLogdir]] = []
         self._results: dict[str, OrderedDict[Hashable, Any]] = {}
-        self._lasting: dict[Callable[[Self], Any], Any] = {}
+        self._lasting: dict[Callable[[OpenLogdir], Any], Any] = {}
         self.questions = Questions()
         try:
             self.refresh()
@@ -254,10 +254,10 @@ class OpenLogdir(Statements, Engine):
             results.popitem(last=False)
         return rows
 
-    def lasting(self, make: Callable[[Self], _Result]) -> _Result:
-        """Returns a reader that `make` created at the first call.
+    def lasting(self, make: Callable[[OpenLogdir], _Result]) -> _Result:
+        """Returns a reader that `make` created at the first call. A logdir and its SubLogdirs share one reader.
 
-        The reader itself must follow changes of the parts.
+        The reader reads the whole logdir. The reader itself must follow changes of the parts.
         """
         if make not in self._lasting:
             self._lasting[make] = make(self)
@@ -408,6 +408,7 @@ class OpenLogdir(Statements, Engine):
         # DuckDB closes the old database when its last cursor is gone.
         self._connection = connect(self._spill, memory_limit=self.memory_limit)
         self._views = prepared(self._connection, check=self._check)
+        self._lasting.clear()  # the old database held the tables of these readers
         self._show()
         return True
 
@@ -481,6 +482,10 @@ class SubLogdir(OpenLogdir):
     def kept(self, client: str, key: Hashable, make: Callable[[], _Result]) -> _Result:
         """Returns a cached value computed from the rows. A logdir and its SubLogdirs share one cache."""
         return self._whole.kept(client, (self._run_ids, key), make)
+
+    def lasting(self, make: Callable[[OpenLogdir], _Result]) -> _Result:
+        """Returns a reader of the whole logdir. A logdir and its SubLogdirs share one reader."""
+        return self._whole.lasting(make)
 
     def forget(self) -> None:
         """Clears all values that were computed from the parts, for a caller that replaces rows."""

@@ -23,6 +23,8 @@ always_fed AS (
     -- One row is one op output whose bad tensors all have a bad input, because an input became bad no later than the
     -- output, and stayed bad. If a training continues with NaN, nearly all of its bad tensors are of these outputs. The
     -- joins below would need minutes for millions of tensors.
+    -- The LIMIT changes no finding, because the joins below also leave these outputs out. It tells DuckDB that this table
+    -- is small. Otherwise DuckDB keeps all bad tensors in memory, and compares this table with them.
     SELECT h.run_id, h.executed_graph_id, h.call_site, h.graph_id, h.op_name, h.output_slot
     FROM history AS h
     JOIN graph_op_input AS i ON i.run_id = h.run_id AND i.graph_id = h.graph_id AND i.op_name = h.op_name
@@ -47,6 +49,7 @@ always_fed AS (
         AND s.op_name = m.op_name AND s.call_site = m.call_site AND s.output_slot = coalesce(i.source_output_slot, 0)
     WHERE NOT i.is_control AND s.first_bad <= h.first_bad
         AND (s.last_good IS NULL OR s.last_good < s.first_bad)
+    LIMIT 50000
 ),
 suspect AS (
     -- One row is one bad tensor that may originate here.
