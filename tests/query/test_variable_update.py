@@ -50,6 +50,12 @@ def test_an_update_is_that_of_the_program_or_at_least_as_large_as_said(op_type: 
             "SELECT op_name, read_op_name, update_rms, variable_rms, is_smallest FROM variable_update "
             "ORDER BY event_index"
         )
+        same_place = logdir.rows(
+            "SELECT u.update_step, u.update_execution_index, h.step, h.execution_index FROM variable_update AS u "
+            "JOIN tensor_health AS h ON h.run_id = u.run_id AND h.event_index = u.update_event_index"
+        )
+    assert len(same_place) == len(rows)
+    assert all(place[:2] == place[2:] for place in same_place)
     is_smallest = op_type == "ResourceApplyAdam"
     assert len(rows) == len(updates) - is_smallest
     for row, update, content in zip(rows, updates, contents, strict=False):

@@ -51,10 +51,12 @@ def read_update_ratios(logdir: Engine, axis: Axis, labels: Labels) -> list[Updat
         f"WITH label AS ({labels.of_graph_ops()}) "
         "SELECT r.kind, r.path, r.is_gradient, "
         "CASE WHEN coalesce(r.role, 'forward') IN ('forward', 'loss') THEN 1 ELSE 0 END AS is_weight, "
-        f"{axis.place} AS place, max(u.update_rms / u.variable_rms) FROM variable_update AS u "
-        "JOIN label AS r ON r.graph_id = u.graph_id AND r.op_name = u.read_op_name "
-        "JOIN tensor_health AS h ON h.run_id = u.run_id AND h.event_index = u.update_event_index "
-        f"WHERE u.run_id = {labels.run} AND u.variable_rms > 0 AND {axis.condition} "
+        f"{axis.place} AS place, max(h.update_rms / h.variable_rms) FROM "
+        "(SELECT graph_id, read_op_name, update_rms, variable_rms, update_event_index AS event_index, "
+        "update_step AS step, update_execution_index AS execution_index FROM variable_update "
+        f"WHERE run_id = {labels.run} AND variable_rms > 0) AS h "
+        "JOIN label AS r ON r.graph_id = h.graph_id AND r.op_name = h.read_op_name "
+        f"WHERE {axis.condition} "
         "GROUP BY r.kind, r.path, r.is_gradient, is_weight, place"
     )
     rows = logdir.rows(statement)

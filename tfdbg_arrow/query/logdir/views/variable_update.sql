@@ -6,6 +6,7 @@
 --   read_op_name   the op that reads it
 --   event_index    the row of the read in tensor_health
 --   update_event_index  the row of the tensor that is added; that of the read if there is no such tensor
+--   update_step, update_execution_index  the step and the execution of that row
 --   update_rms     root mean square of the update, or the smallest that it can have
 --   variable_rms   root mean square of the content that was read
 --   is_smallest    1 if update_rms is the smallest that the update can have, 0 if it is that of the update
@@ -18,7 +19,7 @@ WITH wanted AS (
 ),
 measured AS (
     SELECT
-        h.run_id, h.graph_id, h.op_name, h.output_slot, h.event_index, h.execution_index,
+        h.run_id, h.graph_id, h.op_name, h.output_slot, h.event_index, h.execution_index, h.step,
         h.step_id, h.frame_id, h.iteration, h.call_site, h.mean_finite, h.stddev_finite, h.has_inf_or_nan,
         sqrt(h.mean_finite * h.mean_finite + h.stddev_finite * h.stddev_finite) AS rms
     FROM tensor_health AS h
@@ -47,7 +48,7 @@ complete AS (
 ),
 following AS (
     SELECT
-        m.run_id, m.graph_id, d.op_name, m.op_name AS read_op_name, m.event_index, c.stretch, m.rms,
+        m.run_id, m.graph_id, d.op_name, m.op_name AS read_op_name, m.event_index, m.step, m.execution_index, c.stretch, m.rms,
         m.mean_finite, m.stddev_finite, m.has_inf_or_nan,
         lead(c.stretch) OVER (PARTITION BY m.run_id, m.graph_id, m.op_name ORDER BY m.event_index) AS next_stretch,
         lead(m.mean_finite) OVER (PARTITION BY m.run_id, m.graph_id, m.op_name ORDER BY m.event_index) AS next_mean,
@@ -65,6 +66,8 @@ SELECT
     t.read_op_name,
     v.event_index,
     u.event_index AS update_event_index,
+    u.step AS update_step,
+    u.execution_index AS update_execution_index,
     CASE WHEN t.rate_op_name IS NULL THEN u.rms ELSE u.rms * f.rms END AS update_rms,
     v.rms AS variable_rms,
     0 AS is_smallest
@@ -88,6 +91,8 @@ SELECT
     read_op_name,
     event_index,
     event_index AS update_event_index,
+    step AS update_step,
+    execution_index AS update_execution_index,
     sqrt(
         (next_mean - mean_finite) * (next_mean - mean_finite)
         + (next_stddev - stddev_finite) * (next_stddev - stddev_finite)
