@@ -65,6 +65,21 @@ class TestMemoryLimit:
                 opened.sql(_SPILLS_TOO_MUCH).fetchall()
             assert opened.rows("SELECT count(*) FROM tensor_health") == [(1,)]
 
+    def test_a_query_that_needs_more_than_the_usual_memory_gets_it(self, logdir: Path) -> None:
+        needs_much = "SELECT len(list(hash(range))) FROM range(8_000_000)"
+        limit = "SELECT current_setting('memory_limit')"
+        with open_logdir(logdir, memory_limit="400MB") as opened:
+            one_run = opened.of_run("run-a")
+            opened.save_memory(40_000_000)
+            for asked in (opened, one_run):
+                assert asked.rows(needs_much) == [(8_000_000,)]
+                assert asked.sql(needs_much).fetchall() == [(8_000_000,)]
+                assert asked.rows(limit) == [("38.1 MiB",)]
+                assert asked.rows("SELECT count(*) FROM tensor_health") == [(1,)]
+            with pytest.raises(MemoryLimitError, match="the limit of 381 MiB"):
+                opened.rows(needs_much.replace("8_000_000", "100_000_000"))
+            assert opened.rows(limit) == [("38.1 MiB",)]
+
     @pytest.mark.parametrize(("free", "limit"), [(10**12, "610.3 MiB"), (10**9, "476.8 MiB")])
     def test_temporary_files_take_ten_times_the_limit_or_half_of_the_free_disk(
         self, logdir: Path, monkeypatch: pytest.MonkeyPatch, free: int, limit: str

@@ -22,6 +22,9 @@ from tfdbg_arrow.viewer.page import TookTooLongError
 _Result = TypeVar("_Result")
 _NUM_CONNECTIONS = 2
 """Maximum number of requests that read the logdir at the same time. They share the memory limit."""
+_USUAL_MEMORY = 160_000_000
+"""Bytes of memory that DuckDB uses for each of these requests, unless a query needs more. With two requests and Python,
+the server then usually has less than 512 MB."""
 _MAX_CACHED = 64
 """Maximum number of answers that are kept until the logdir changes. Bounds the memory."""
 _REMOTE_REFRESH_S = 30.0
@@ -142,12 +145,14 @@ class Reader:
             self._slots.release()
 
     def _open(self) -> Logdir:
-        return open_logdir(
+        logdir = open_logdir(
             self.path,
             storage_options=self._storage_options,
             skip_broken=self._skip_broken,
             memory_limit=self._memory_limit,
         )
+        logdir.save_memory(_USUAL_MEMORY)
+        return logdir
 
 
 def state_of(path: str | Path) -> Hashable:

@@ -21,7 +21,7 @@ import duckdb
 from tfdbg_arrow.errors import TfdbgArrowError
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.integrity.broken_parts import BrokenPart, BrokenParts, broken_part_error
-from tfdbg_arrow.query.logdir.live_views import connect, mentioned_tables, prepared
+from tfdbg_arrow.query.logdir.live_views import connect, duckdb_share, mentioned_tables, prepared
 from tfdbg_arrow.query.logdir.local_parts import LocalSource, no_check, parts_by_run
 from tfdbg_arrow.query.logdir.statements import (
     Questions,
@@ -93,6 +93,8 @@ class OpenLogdir(Statements, Engine):
         # The directory for temporary files of large queries. By default, DuckDB would use the working directory.
         self._spill = tempfile.mkdtemp(prefix="tfdbg_arrow-")
         self._remove_spill = weakref.finalize(self, shutil.rmtree, self._spill, ignore_errors=True)
+        self._usual_memory = duckdb_share(self.memory_limit)
+        self._has_all_memory = True
         self._connection = connect(self._spill, memory_limit=self.memory_limit)
         self._lock = threading.RLock()
         self._views = prepared(self._connection, check=self._check)
@@ -170,6 +172,14 @@ class OpenLogdir(Statements, Engine):
             yield
         finally:
             self.rows(f"SET disabled_optimizers = '{self._disabled_optimizers()}'")
+
+    def save_memory(self, usual_memory: int) -> None:
+        """Makes DuckDB use temporary files instead of more than `usual_memory` bytes of memory.
+
+        A query that needs more memory, even with temporary files, runs again with the whole memory limit.
+        """
+        self._usual_memory = min(usual_memory, duckdb_share(self.memory_limit))
+        self._return_memory()
 
     def check_time(self) -> None:
         """Raises TimeLimitError if the time limit of `within` has passed."""
@@ -351,7 +361,10 @@ class OpenLogdir(Statements, Engine):
     def _run(self, action: Callable[[], _Result]) -> _Result:
         self.check_time()
         with self._lock:  # until a result is read, no other thread may use its connection or change its views
-            return self._attempted(action)
+            try:
+                return self._attempted(action)
+            finally:
+                self._return_memory()
 
     def _attempted(self, action: Callable[[], _Result]) -> _Result:
         for attempt in range(_MAX_ATTEMPTS):
@@ -361,6 +374,8 @@ class OpenLogdir(Statements, Engine):
                 raise
             except _ENGINE_ERRORS as error:
                 if self._views.unite(error):
+                    continue
+                if isinstance(error, duckdb.OutOfMemoryException) and self._take_all_memory():
                     continue
                 if isinstance(error, duckdb.FatalException) and attempt < _MAX_ATTEMPTS - 1 and self._reopen():
                     continue
@@ -377,6 +392,25 @@ class OpenLogdir(Statements, Engine):
                     continue
                 raise self._broken_part_error(error) from error
         raise AssertionError("unreachable")
+
+    def _take_all_memory(self) -> bool:
+        """Lets the current query use the whole memory limit. Returns False if it already could."""
+        if self._has_all_memory:
+            return False
+        self._set_memory(duckdb_share(self.memory_limit))
+        self._has_all_memory = True
+        return True
+
+    def _return_memory(self) -> None:
+        """Gives DuckDB the usual memory again, after a query that used the whole limit."""
+        if self._has_all_memory and self._usual_memory < duckdb_share(self.memory_limit):
+            with contextlib.suppress(duckdb.OutOfMemoryException):  # DuckDB still uses more; try again later
+                self._set_memory(self._usual_memory)
+                self._has_all_memory = False
+
+    def _set_memory(self, limit: int) -> None:
+        # A new cursor, because a statement ends the open result of its connection.
+        self._connection.cursor().execute(f"SET memory_limit = '{limit}B'")
 
     def _told(self, error: Exception) -> Exception:
         error = duckdb_error(error)
@@ -407,6 +441,7 @@ class OpenLogdir(Statements, Engine):
         """
         # DuckDB closes the old database when its last cursor is gone.
         self._connection = connect(self._spill, memory_limit=self.memory_limit)
+        self._has_all_memory = True
         self._views = prepared(self._connection, check=self._check)
         self._lasting.clear()  # the old database held the tables of these readers
         self._show()
@@ -509,6 +544,12 @@ class SubLogdir(OpenLogdir):
         self._connect()
         self._show()
         return True
+
+    def _take_all_memory(self) -> bool:
+        return self._whole._take_all_memory()
+
+    def _return_memory(self) -> None:
+        self._whole._return_memory()
 
     def _num_rows(self) -> Mapping[str, int]:
         return self._whole._num_rows()
