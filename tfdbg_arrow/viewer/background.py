@@ -21,7 +21,8 @@ _MAX_KEPT = 500
 _CLOSE_S = 1.0
 """Seconds that the end of the server waits for the thread."""
 WAIT_S = 0.5
-"""How long a page waits for answers that are computed in the background, in seconds. Most answers are ready by then."""
+"""How long a request waits for answers that are computed in the background, in seconds. Most answers are ready by
+then."""
 _LEAST_S = 0.05
 """With less time left, no computation is started."""
 _Result = TypeVar("_Result")
@@ -145,6 +146,28 @@ class Background:
             return _Kept(None, "an error occurred; the log of the viewer has it", state)
 
 
+class SinceRequest:
+    """The background for one request. It waits only for what is left of a time that began with the request.
+
+    Args:
+        background: The background.
+        began: When the request began, as `time.monotonic`.
+
+    Attributes:
+        left_s: The time that is left for all answers together, as in InTurn.
+    """
+
+    left_s = Background.left_s
+
+    def __init__(self, background: Background, *, began: float) -> None:
+        self._background = background
+        self._began = began
+
+    def ready(self, wanted: Mapping[Hashable, Callable[[Logdir], _Result]], *, wait_s: float) -> ReadyAnswers[_Result]:
+        """Returns the answers, as Background does; `wait_s` counts from the beginning of the request."""
+        return self._background.ready(wanted, wait_s=self._began + wait_s - time.monotonic())
+
+
 class InTurn:
     """Computes answers at once, one after the other, until the time is up. It keeps them, as Background does.
 
@@ -180,7 +203,7 @@ class InTurn:
         return ReadyAnswers(answers=answers, pending=(), failed=failed)
 
 
-Answers = Background | InTurn
+Answers = Background | SinceRequest | InTurn
 """Computes the slow answers of a page."""
 
 

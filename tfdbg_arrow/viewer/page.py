@@ -210,9 +210,9 @@ def make_shell(logdir: Logdir, *, run_id: str | None) -> Shell:
 
 def read_run_labels(logdir: Logdir) -> dict[str, str]:
     """Returns the `run_labels` of a logdir. If a part is broken, the labels do not say which runs are bad."""
-    bad_run_ids: list[str] = []
+    bad_run_ids: Collection[str] = ()
     with contextlib.suppress(BrokenPartError):  # the pages that read the run report the broken part
-        bad_run_ids = logdir.lasting(BadRuns).by_first(KINDS, logdir.run_ids())
+        bad_run_ids = logdir.lasting(BadRuns).bad_runs(logdir.run_ids())
     return run_labels(logdir.runs(), bad_run_ids=bad_run_ids)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ from tfdbg_arrow.query import Logdir
 from tfdbg_arrow.query.integrity.damage import bug_text
 from tfdbg_arrow.query.logdir.statements import Question
 from tfdbg_arrow.viewer.answer import Answer
-from tfdbg_arrow.viewer.background import InTurn
+from tfdbg_arrow.viewer.background import InTurn, SinceRequest
 from tfdbg_arrow.viewer.links import ServerLinks
 from tfdbg_arrow.viewer.page import NoSuchPageError, PageKind, Parameters, read_shell, status_of
 from tfdbg_arrow.viewer.pages import PAGES
@@ -96,6 +97,7 @@ class Site:
         return self._page(kind, path, query)
 
     def _page(self, kind: PageKind, path: str, query: Mapping[str, str]) -> Answer:
+        began = time.monotonic()
         parameters = Parameters({name: text for name, text in query.items() if name != "format"})
         is_json = _is_json(path, query)
         is_whole = is_json or parameters.flag("wait")
@@ -116,7 +118,7 @@ class Site:
             return json_answer(page)
         shell = self.reader.read(("shell", parameters.key), lambda logdir: read_shell(logdir, parameters))
         if not is_whole and kind.complete is not None:
-            page = kind.complete(self.reader.background, page, parameters)
+            page = kind.complete(SinceRequest(self.reader.background, began=began), page, parameters)
         text = render_page(
             kind, page, shell=shell, links=self._links, kinds=self._kinds, questions=questions, state=state
         )

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tfdbg_arrow.query import Logdir
+from tfdbg_arrow.query.bad_runs import BadRuns
 
 _NUM_BUCKETS = 120
 """Maximum number of stretches of a strip, so that the pointer can hit each one."""
@@ -64,10 +65,8 @@ class Strip:
 
 def read_strip(logdir: Logdir, *, run_id: str) -> Strip | None:
     """Returns the strip of a run, from its first to its last recorded tensor; None if the run has no tensors."""
-    ((low, high, first_bad, first_bad_step),) = logdir.rows(
-        "SELECT min(event_index), max(event_index), min(CASE WHEN has_inf_or_nan THEN event_index END), "
-        "min_by(step, CASE WHEN has_inf_or_nan THEN event_index END) FROM tensor_health WHERE run_id = ?",
-        [run_id],
+    ((low, high),) = logdir.rows(
+        "SELECT min(event_index), max(event_index) FROM tensor_health WHERE run_id = ?", [run_id]
     )
     if low is None:
         return None
@@ -78,12 +77,13 @@ def read_strip(logdir: Logdir, *, run_id: str) -> Strip | None:
         "FROM tensor_health WHERE run_id = ? GROUP BY 1 ORDER BY 1",
         [low, num_buckets, high - low + 1, run_id],
     )
+    bad_run = logdir.lasting(BadRuns).bad_runs([run_id]).get(run_id)
     return Strip(
         run_id=run_id,
         num_buckets=num_buckets,
         buckets=tuple(Bucket(*row) for row in rows),
-        first_bad_event_index=first_bad,
-        first_bad_step=None if first_bad is None else first_bad_step,
+        first_bad_event_index=None if bad_run is None else bad_run.first_event_index,
+        first_bad_step=None if bad_run is None else bad_run.first_step,
     )
 
 

@@ -179,7 +179,7 @@ class BatchAxis:
         tensor from outside that no call took is a source only if its elements were kept. The answer then shows the row,
         which is often a record of an array that eager code slices. For other tensors, the result is None.
         """
-        uses = () if row.scope == "graph" or row.tensor_id is None else self._flow.events.uses(row.tensor_id)
+        uses = () if row.scope == "graph" or row.tensor_id is None else self._flow.events.iter_uses(row.tensor_id)
         for use in uses:
             name = self._outside.argument(use.execution, use.input_index)
             if name is not None:

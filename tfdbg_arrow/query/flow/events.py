@@ -42,6 +42,9 @@ _MAX_KEPT = 100_000
 _MAX_USES = 20_000
 """Maximum number of uses of one tensor that are read at once. A variable with more uses is queried piece by piece."""
 
+_FIRST_USES = 16
+"""Number of uses that are read first, if a tensor has too many uses to read all of them."""
+
 _MAKERS = (
     "SELECT o.tensor_id, o.execution_index, e.event_index, e.op_type, e.graph_id, o.output_slot, o.dtype "
     "FROM execution_output AS o JOIN execution AS e "
@@ -151,6 +154,15 @@ class EventReader:
         if uses is not None:
             return uses
         return tuple(map(_use, self._read_uses("i.tensor_id = ?", [tensor_id], since=0)))
+
+    def iter_uses(self, tensor_id: int) -> Iterator[Use]:
+        """Yields what `uses` returns. If the caller stops at one of the first uses, the others are not read."""
+        uses = self._some_uses(tensor_id, 0)
+        if uses is None:
+            first = self._read_uses("i.tensor_id = ?", [tensor_id], since=0, limit=_FIRST_USES)
+            yield from map(_use, first)
+            uses = self.uses(tensor_id)[_FIRST_USES:]
+        yield from uses
 
     def uses_before(
         self, tensor_id: int, *, op_types: Sequence[str], before: int, since: int = 0

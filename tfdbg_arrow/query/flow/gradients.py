@@ -172,13 +172,11 @@ class Gradients:
     def _bad_outputs(self, condition: str, parameters: list[object], root: TensorEvent) -> list[TensorEvent]:
         """Returns the bad tensors of an op from the last call in which it ran, up to the call of `root`."""
         rows = self._logdir.rows(
-            f"SELECT execution_index FROM tensor_health WHERE run_id = ? AND {condition} AND "
-            "(execution_index <= ? OR execution_index IS NULL) ORDER BY execution_index DESC NULLS LAST LIMIT 1",
+            f"SELECT execution_index FROM tensor_health WHERE run_id = ? AND {condition} AND execution_index <= ? "
+            "ORDER BY execution_index DESC LIMIT 1",
             [self._run_id, *parameters, 2**62 if root.execution_index is None else root.execution_index],
         )
-        if not rows:
-            return []
-        if rows[0][0] is not None:
+        if rows:
             return self._read(f"{condition} AND execution_index = ?", [*parameters, rows[0][0]])
         # Outside of executions, a function runs in a step of its own. Steps after the step of the root do not count.
         return self._read(

@@ -55,21 +55,34 @@ _Batch = tuple[_Start, list[TensorEvent]]
 
 @dataclass(frozen=True, slots=True)
 class _Unit:
-    """A unit by which sinks in graphs are grouped. The attributes are SQL expressions on tensor_health.
+    """A unit by which sinks in graphs are grouped. The attributes are SQL.
 
     Attributes:
-        column: The execution or step of a row.
-        start: A number that orders the groups.
-        condition: Selects the rows.
+        column: The execution or step of a row of tensor_health.
+        condition: Selects the rows of tensor_health.
+        firsts: A SELECT of the first units after a parameter, in order. `{condition}` selects the sinks, and `{number}`
+            is the maximum number of units.
     """
 
     column: str
-    start: str
     condition: str
+    firsts: str
 
 
-_EXECUTIONS = _Unit("execution_index", "execution_index", "execution_index IS NOT NULL")
-_STEPS = _Unit("coalesce(step_id, 0)", "min(event_index)", "execution_index IS NULL")
+_EXECUTIONS = _Unit(
+    column="execution_index",
+    condition="execution_index IS NOT NULL",
+    # The inner LIMIT makes DuckDB stop after the first row groups. One execution or more is among these rows.
+    firsts="SELECT DISTINCT execution_index FROM (SELECT execution_index FROM tensor_health WHERE run_id = ? "
+    "AND {condition} AND execution_index > ? ORDER BY execution_index LIMIT 64 * {number}) AS s "
+    "ORDER BY execution_index LIMIT {number}",
+)
+_STEPS = _Unit(
+    column="coalesce(step_id, 0)",
+    condition="execution_index IS NULL",
+    firsts="SELECT coalesce(step_id, 0) FROM tensor_health WHERE run_id = ? AND {condition} GROUP BY 1 "
+    "HAVING min(event_index) > ? ORDER BY min(event_index) LIMIT {number}",
+)
 
 
 class Sinks:
@@ -160,10 +173,7 @@ class Sinks:
         parameters = [self._run_id, *(part for g, names in by_graph.items() for part in (g, *sorted(names)))]
         after, num_units = -1, 1
         while True:
-            units = (
-                f"SELECT {unit.column} FROM tensor_health WHERE run_id = ? AND {condition} GROUP BY 1 "
-                f"HAVING {unit.start} > ? ORDER BY {unit.start} LIMIT {num_units}"
-            )
+            units = unit.firsts.format(condition=condition, number=num_units)
             rows = read_events(
                 self._logdir,
                 f"{condition} AND {unit.column} IN ({units}) ORDER BY event_index",

@@ -10,6 +10,7 @@ from typing import Any
 
 from tfdbg_arrow.errors import BrokenPartError
 from tfdbg_arrow.query import AboutRuns, BrokenPart, Coverage, FunctionCall, Growth, Hop, Logdir, NonFinite, Run
+from tfdbg_arrow.query.bad_runs import BadRuns
 from tfdbg_arrow.query.model_health import layers_and_curves
 from tfdbg_arrow.query.model_health.answers import TrainingCurves
 from tfdbg_arrow.query.nonfinite_search import tensor_call, tensor_callers
@@ -26,8 +27,8 @@ _MAX_HOPS = 2000
 """Maximum number of tensors that are followed back. Bounds the time of the first screen."""
 _MAX_BROKEN = 5
 """Maximum number of broken files that one line names. The line counts all of them."""
-WAIT_S = 1.0
-"""How long the page waits for rules and curves that are computed in the background, in seconds."""
+WAIT_S = 0.8
+"""How long a request waits for rules and curves that are computed in the background, in seconds."""
 _MAX_TENSORS_BEFORE = 2_000_000
 """The page of a healthy run has the answer about an older bad run only if that run has at most this many tensors,
 because finding the answer takes time."""
@@ -256,27 +257,22 @@ def read_training(logdir: Logdir, *, run_id: str) -> Training:
 
 def read_run_summaries(logdir: Logdir) -> tuple[RunSummary, ...]:
     """Returns a summary of each run, oldest first."""
-    rows = logdir.rows(
-        "SELECT run_id, count(*), count(CASE WHEN has_inf_or_nan THEN 1 END), "
-        "min(CASE WHEN has_inf_or_nan THEN event_index END), "
-        "min_by(step, CASE WHEN has_inf_or_nan THEN event_index END), "
-        "min_by(wall_time_ns, CASE WHEN has_inf_or_nan THEN event_index END), "
-        "min(step), max(step) FROM tensor_health GROUP BY run_id"
-    )
+    rows = logdir.rows("SELECT run_id, count(*), min(step), max(step) FROM tensor_health GROUP BY run_id")
     counts_of_run = {row[0]: row[1:] for row in rows}
+    runs = logdir.runs()
+    bad_runs = logdir.lasting(BadRuns).bad_runs([run.run_id for run in runs])
     summaries = []
-    for run in logdir.runs():
-        num_tensors, num_bad, first_bad, bad_step, bad_time, first_step, last_step = counts_of_run.get(
-            run.run_id, (0, 0, *[None] * 5)
-        )
+    for run in runs:
+        num_tensors, first_step, last_step = counts_of_run.get(run.run_id, (0, None, None))
+        bad_run = bad_runs.get(run.run_id)
         summaries.append(
             RunSummary(
                 run=run,
                 num_tensors=num_tensors,
-                num_bad=num_bad,
-                first_bad_event_index=first_bad,
-                first_bad_step=None if first_bad is None else bad_step,
-                first_bad_wall_time_ns=None if first_bad is None else bad_time,
+                num_bad=0 if bad_run is None else bad_run.num_bad,
+                first_bad_event_index=None if bad_run is None else bad_run.first_event_index,
+                first_bad_step=None if bad_run is None else bad_run.first_step,
+                first_bad_wall_time_ns=None if bad_run is None else bad_run.first_wall_time_ns,
                 first_step=first_step,
                 last_step=last_step,
             )
