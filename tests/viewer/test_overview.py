@@ -117,7 +117,7 @@ def test_rules_and_curves_fill_in_as_they_finish_in_the_background(
     whole = overview(path)
     with open_logdir(path) as logdir:
         start = read_overview(logdir, Parameters())
-    assert (start.rules, start.unfinished_rules, start.verdict) == ((), (), "bad")
+    assert (start.strip, start.rules, start.unfinished_rules, start.verdict) == (None, (), (), "bad")
     may_end = threading.Event()
     run_rule = alerts_page.run_rule
 
@@ -131,6 +131,7 @@ def test_rules_and_curves_fill_in_as_they_finish_in_the_background(
         while not (page := complete_overview(reader.background, start, AlertsView(), wait_s=0.1)).rules:
             pass
         assert [rule.kind for rule in page.rules] == ["nonfinite_origin"]
+        assert (page.strip, page.is_strip_pending) == (whole.strip, False)
         assert set(page.pending_rules) == {rule.kind for rule in builtin_rules()} - {"nonfinite_origin"}
         assert page.training is not None
         assert (page.training.is_pending, page.training.is_finished, page.unfinished_rules) == (True, False, ())

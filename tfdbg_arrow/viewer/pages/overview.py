@@ -107,6 +107,7 @@ class OverviewPage:
         unfinished_rules: The rules that ran out of time or memory.
         pending_rules: The rules that still run.
         strip: The strip of the origin's run or, without an origin, of the last selected run; None if there is no strip.
+        is_strip_pending: Whether the strip is still being read.
         training: The course of the training, for the same run; None if there is none.
         not_observed: One line about tensors that could be bad but were not checked; None if there are no such tensors.
         coverage: The full coverage.
@@ -133,6 +134,7 @@ class OverviewPage:
     unfinished_rules: tuple[str, ...]
     pending_rules: tuple[str, ...] = ()
     strip: Strip | None
+    is_strip_pending: bool = False
     training: Training | None
     not_observed: str | None
     coverage: Coverage
@@ -142,7 +144,7 @@ class OverviewPage:
 
 
 def read_overview(logdir: Logdir, parameters: Parameters) -> OverviewPage:
-    """Returns the first screen without the alerts and the curves."""
+    """Returns the first screen without the strip, the alerts and the curves."""
     run_id = chosen_run(logdir, parameters)
     summaries = read_run_summaries(logdir)
     about = logdir.about_runs(run_id=run_id)
@@ -160,7 +162,6 @@ def read_overview(logdir: Logdir, parameters: Parameters) -> OverviewPage:
     coverage = logdir.coverage(run_id=run_id)
     shown_run = origin.run_id if origin is not None else asked[-1].run.run_id if asked else None
     before = _before(logdir, summaries, about) if verdict == "healthy" else None
-    strip = None if shown_run is None else read_strip(logdir, run_id=shown_run)
     source = None if origin is None else read_excerpt(logdir, origin.source, run_id=origin.run_id)
     training = None
     if shown_run is not None and any(summary.num_tensors for summary in asked if summary.run.run_id == shown_run):
@@ -186,7 +187,7 @@ def read_overview(logdir: Logdir, parameters: Parameters) -> OverviewPage:
         about=about,
         rules=(),
         unfinished_rules=(),
-        strip=strip,
+        strip=None,
         training=training,
         not_observed=coverage.summary,
         coverage=coverage,
@@ -218,31 +219,39 @@ def _first_bad_call(logdir: Logdir, summary: RunSummary) -> FunctionCall | None:
 def complete_overview(
     answers: Answers, page: OverviewPage, view: AlertsView, *, wait_s: float = WAIT_S
 ) -> OverviewPage:
-    """Returns the page with the alerts and curves that are known.
+    """Returns the page with the strip, the alerts and the curves that are known.
 
     Args:
-        answers: Computes the alerts and curves.
-        page: The page without alerts and curves.
+        answers: Computes the strip, the alerts and the curves.
+        page: The page without these answers.
         view: The alerts of the page. Pages with equal views share the answers.
         wait_s: Maximum time to wait for answers that are computed in the background, in seconds.
     """
     wanted: dict[Hashable, Callable[[Logdir], Any]] = {**wanted_rules(view)}
-    key = None
+    strip_key = training_key = None
     if page.training is not None:
-        key = ("training", page.training.run_id)
+        run_id = page.training.run_id
+        strip_key, training_key = ("strip", run_id), ("training", run_id)
         rules = list(wanted.items())
-        training = (key, functools.partial(read_training, run_id=page.training.run_id))
-        wanted = dict([*rules[:_NUM_FIRST], training, *rules[_NUM_FIRST:]])
+        wanted = {
+            strip_key: functools.partial(read_strip, run_id=run_id),
+            **dict(rules[:_NUM_FIRST]),
+            training_key: functools.partial(read_training, run_id=run_id),
+            **dict(rules[_NUM_FIRST:]),
+        }
     ready = answers.ready(wanted, wait_s=wait_s)
     results = rule_results(ready)
-    training = ready.answers.get(key, page.training)
+    strip = ready.answers.get(strip_key)
+    training = ready.answers.get(training_key, page.training)
     if training is not None:
-        training = replace(training, is_pending=not training.is_finished and key in ready.pending)
+        training = replace(training, is_pending=not training.is_finished and training_key in ready.pending)
     return replace(
         page,
         rules=tuple(rule.summary(limit=_MAX_FINDINGS) for rule in results.finished if rule.alerts),
         unfinished_rules=results.unfinished,
         pending_rules=results.pending,
+        strip=strip,
+        is_strip_pending=strip is None and strip_key in ready.pending,
         training=training,
     )
 
