@@ -115,12 +115,15 @@ class Recording:
             step: (int(ids[steps == step].min()), int(ids[steps == step].max())) for step in range(NUM_STEPS)
         }
 
-    def run(self, run_id: str, *, start_ns: int, num_steps: int, is_bad: bool, seed: int) -> dict[str, pa.Table]:
+    def run(
+        self, run_id: str, *, start_ns: int, num_steps: int, is_bad: bool, bad_share: float = 0.0, seed: int
+    ) -> dict[str, pa.Table]:
         """Returns the rows of one run, by table."""
-        num_bad = NUM_STEPS - FIRST_BAD_STEP if is_bad else 0
+        num_bad = max(NUM_STEPS - FIRST_BAD_STEP, round(bad_share * num_steps)) if is_bad else 0
         pieces = [_Piece(-1, WARM_STEPS, 1), _Piece(WARM_STEPS, WARM_STEPS + 1, num_steps - WARM_STEPS - num_bad)]
         if is_bad:
-            pieces.append(_Piece(FIRST_BAD_STEP, NUM_STEPS, 1))
+            pieces.append(_Piece(FIRST_BAD_STEP, NUM_STEPS - 1, 1))
+            pieces.append(_Piece(NUM_STEPS - 1, NUM_STEPS, num_bad - (NUM_STEPS - 1 - FIRST_BAD_STEP)))
         rng = np.random.default_rng(seed)
         first_ns = int(_ints(self.tables["run"], "wall_time_ns")[0])
         made = {}
@@ -202,13 +205,14 @@ def rows_of(run: dict[str, pa.Table]) -> int:
     return int(run["tensor_health"].num_rows)
 
 
-def generate(logdir: Path, *, rows: int, runs: int, processes: int = 2) -> Expected:
+def generate(logdir: Path, *, rows: int, runs: int, bad_share: float = 0.0, processes: int = 2) -> Expected:
     """Generates a logdir with at least `rows` rows of tensor_health in `runs` runs, and LOGDIR.json beside it.
 
     Args:
         logdir: A directory that does not exist yet.
         rows: Total number of rows.
         runs: Number of runs.
+        bad_share: The share of the steps of a bad run that are bad. At least the last three steps are bad.
         processes: Number of processes that write.
 
     Raises:
@@ -230,14 +234,15 @@ def generate(logdir: Path, *, rows: int, runs: int, processes: int = 2) -> Expec
     num_steps += max(0, -(-(rows // runs - rows_of(sample)) // a_step))
     numbers = range(runs)
     bad = [number for number in numbers if number % BAD_EVERY == min(BAD_EVERY - 3, runs - 1)]
-    jobs = [(logdir, recording, number, num_steps, number in bad) for number in numbers]
+    jobs = [(logdir, recording, number, num_steps, number in bad, bad_share) for number in numbers]
     if processes == 1 or runs == 1:
         made = [_write_run(*job) for job in jobs]
     else:
         with multiprocessing.get_context("fork").Pool(processes) as pool:
             made = pool.starmap(_write_run, jobs, chunksize=4)
-    sample = recording.run("r", start_ns=START_NS, num_steps=num_steps, is_bad=True, seed=0)
+    sample = recording.run("r", start_ns=START_NS, num_steps=num_steps, is_bad=True, bad_share=bad_share, seed=0)
     found = sample["tensor_health"].filter(sample["tensor_health"]["has_inf_or_nan"])
+    first_steps = found.filter(pc.less(found["step"], pc.add(pc.min(found["step"]), NUM_STEPS - FIRST_BAD_STEP)))
     (origin,) = found.filter(pc.equal(found["op_type"], "Log")).sort_by("event_index").slice(0, 1).to_pylist()
     expected = Expected(
         rows=sum(made),
@@ -248,7 +253,7 @@ def generate(logdir: Path, *, rows: int, runs: int, processes: int = 2) -> Expec
         op_name=origin["op_name"],
         code="log_probability = tf.math.log(probability)",
         event_index=origin["event_index"],
-        last_event_index=pc.max(found["event_index"]).as_py(),
+        last_event_index=pc.max(first_steps["event_index"]).as_py(),
         seconds=time.perf_counter() - started,
     )
     expected_path(logdir).write_text(json.dumps(asdict(expected)) + "\n")
@@ -270,9 +275,11 @@ def _run_id(number: int) -> str:
     return make_run_id(START_NS + number * RUN_NS, host_name=f"trainer-{number % 8}", pid=4242 + number)
 
 
-def _write_run(logdir: Path, recording: Recording, number: int, num_steps: int, is_bad: bool) -> int:
+def _write_run(logdir: Path, recording: Recording, number: int, num_steps: int, is_bad: bool, bad_share: float) -> int:
     start_ns, run_id = START_NS + number * RUN_NS, _run_id(number)
-    tables = recording.run(run_id, start_ns=start_ns, num_steps=num_steps, is_bad=is_bad, seed=number)
+    tables = recording.run(
+        run_id, start_ns=start_ns, num_steps=num_steps, is_bad=is_bad, bad_share=bad_share, seed=number
+    )
     writer = PartWriter(logdir, run_id)
     writer.start()
     for name, table in tables.items():
@@ -328,9 +335,16 @@ def main() -> None:
     parser.add_argument("logdir", type=Path)
     parser.add_argument("--rows", type=int, default=100_000_000, help="total number of rows of tensor_health")
     parser.add_argument("--runs", type=int, default=1000)
+    parser.add_argument("--bad-share", type=float, default=0.0, help="share of the steps of a bad run that are bad")
     parser.add_argument("--processes", type=int, default=2)
     arguments = parser.parse_args()
-    made = generate(arguments.logdir, rows=arguments.rows, runs=arguments.runs, processes=arguments.processes)
+    made = generate(
+        arguments.logdir,
+        rows=arguments.rows,
+        runs=arguments.runs,
+        bad_share=arguments.bad_share,
+        processes=arguments.processes,
+    )
     print(f"{made.rows:,} rows in {len(made.runs):,} runs, {len(made.bad_runs):,} of them bad: {made.seconds:.0f} s")
 
 

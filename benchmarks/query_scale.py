@@ -141,12 +141,12 @@ def circumstances() -> dict[str, Any]:
     }
 
 
-def made_logdir(directory: Path, *, rows: int, runs: int) -> Path:
-    """Returns a generated logdir with this number of rows and runs. Generates the logdir if it does not exist."""
-    logdir = directory / f"{rows}-{runs}"
+def made_logdir(directory: Path, *, rows: int, runs: int, bad_share: float = 0.0) -> Path:
+    """Returns a generated logdir; see `generate`. Generates the logdir if it does not exist."""
+    logdir = directory / (f"{rows}-{runs}" + (f"-{bad_share}" if bad_share else ""))
     if not expected_path(logdir).exists():
         print(f"generating {logdir} …", file=sys.stderr, flush=True)
-        generate(logdir, rows=rows, runs=runs)
+        generate(logdir, rows=rows, runs=runs, bad_share=bad_share)
     return logdir
 
 
