@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import threading
+import time
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 from playwright.sync_api import expect
 
 from tfdbg_arrow.query import Logdir, Rule, builtin_rules, open_logdir
-from tfdbg_arrow.viewer.background import InTurn
+from tfdbg_arrow.viewer.background import InTurn, SinceRequest
 from tfdbg_arrow.viewer.page import Parameters, parameters_of
 from tfdbg_arrow.viewer.pages import alerts as alerts_page
 from tfdbg_arrow.viewer.pages import overview as overview_page
@@ -144,6 +145,24 @@ def test_rules_and_curves_fill_in_as_they_finish_in_the_background(
         assert (alerts.pending_rules, [group.kind for group in alerts.groups]) == (
             (), [rule.kind for rule in whole.rules]
         )  # fmt: skip
+
+
+def test_a_request_waits_only_for_the_rest_of_its_time(tmp_path: Path) -> None:
+    is_asked = threading.Event()
+
+    def answer(_: Logdir) -> int:
+        assert is_asked.wait(60)
+        return 1
+
+    with contextlib.closing(Reader(logdirs.log_of_zero(tmp_path))) as reader:
+        later = threading.Timer(5, is_asked.set)
+        later.start()
+        late = SinceRequest(reader.background, began=time.monotonic() - 60)
+        assert late.ready({"one": answer}, wait_s=59).pending == ("one",)
+        later.cancel()
+        is_asked.set()
+        early = SinceRequest(reader.background, began=time.monotonic())
+        assert early.ready({"one": answer}, wait_s=59).answers == {"one": 1}
 
 
 def test_curves_that_take_too_long_are_told(tmp_path: Path) -> None:
