@@ -115,11 +115,13 @@ def jumps(logdir: Path, expected: Expected) -> dict[str, list[tuple[str, str]]]:
         reads = dict(opened.rows(_READS, [bad_run]))
     # All runs have the same tensors before a run becomes bad.
     run_ids = [next((run_id for run_id in expected.runs if run_id not in expected.bad_runs), bad_run), bad_run]
+    # The way back from a tensor of a later bad step has thousands of tensors.
+    first_bad = [event for event in bad if event <= expected.last_event_index]
     found: dict[str, list[tuple[str, str]]] = {}
     for number in range(PLACES):
         share = (number + 0.5) / PLACES
         step = int(share * max(firsts))
-        some_bad = bad[int(share * len(bad))]
+        some_bad, some_first_bad = bad[int(share * len(bad))], first_bad[int(share * len(first_bad))]
         for kind, page, query, holds in (
             ("tensors at an event", "tensors", {"at": firsts[step] + 7}, "data-item"),
             ("tensors before an event", "tensors", {"before": firsts[step]}, "data-item"),
@@ -130,9 +132,10 @@ def jumps(logdir: Path, expected: Expected) -> dict[str, list[tuple[str, str]]]:
             ("tensor", "tensor", {"event": firsts[step]}, f"at={firsts[step]}"),
             ("tensor, read from a variable", "tensor", {"event": reads[step]}, f"at={reads[step]}"),
             ("bad tensor", "tensor", {"event": some_bad}, f"at={some_bad}"),
-            ("provenance", "provenance", {"event": some_bad}, expected.op_name),
+            ("provenance", "provenance", {"event": some_first_bad}, expected.op_name),
         ):
-            run_id = bad_run if some_bad in query.values() else run_ids[number % 2]
+            is_of_bad = not {some_bad, some_first_bad}.isdisjoint(query.values())
+            run_id = bad_run if is_of_bad else run_ids[number % 2]
             target = f"/{page}?{urlencode({'run': run_id, **query})}"
             found.setdefault(kind, []).append((target, holds))
     return found

@@ -98,7 +98,6 @@ class Sinks:
         self._labels = flow.labels
         self._run_id = run_id
         self._bad = bad_condition(kinds)
-        self._sites: dict[str, dict[Site, list[Taker]]] | None = None
         self._kinds = kinds
         self.decisions = Decisions(flow)
         self.moved = MovedTensors(flow)
@@ -162,7 +161,7 @@ class Sinks:
 
     def _in_graphs(self, effect: str, unit: _Unit) -> Iterator[_Batch]:
         """Yields the sinks of an effect in graphs: those in executions, or those in steps outside of executions."""
-        sites = self._taken_sites().get(effect, {})
+        sites = self._taken_sites.get(effect, {})
         by_graph: dict[int, set[str]] = {}
         for graph_id, op_name, _ in sites:
             by_graph.setdefault(graph_id, set()).add(op_name)
@@ -238,7 +237,7 @@ class Sinks:
         """
         if row.scope == "graph":
             site = (row.graph_id or 0, row.op_name or "", row.output_slot or 0)
-            takers = self._taken_sites().get("variable", {}).get(site, ())
+            takers = self._taken_sites.get("variable", {}).get(site, ())
             return any(UPDATER.fullmatch(op.op_type) for _, op, _ in takers)
         uses = () if row.tensor_id is None else self._flow.events.uses(row.tensor_id)
         return any(UPDATER.fullmatch(use.execution.op_type) for use in uses)
@@ -279,32 +278,35 @@ class Sinks:
         here = (row.graph_id, row.call_site, row.frame_id)
         return any((v.graph_id, v.call_site, v.frame_id) == here and v.last_iteration > row.iteration for v in visits)
 
+    @cached_property
     def _taken_sites(self) -> dict[str, dict[Site, list[Taker]]]:
-        """Returns, by effect, the bad tensors of graphs that writing or deciding ops take, and these ops."""
-        if self._sites is None:
-            bad: dict[int, set[tuple[str, int]]] = {}
-            for graph_id, op_name, slot in self._logdir.rows(
-                "SELECT DISTINCT graph_id, op_name, output_slot FROM tensor_health "
-                f"WHERE run_id = ? AND {self._bad} AND scope = 'graph' AND graph_id IS NOT NULL",
-                [self._run_id],
-            ):
-                bad.setdefault(graph_id, set()).add((op_name, slot))
-            self._sites = {}
-            for graph_id in self._taking_graphs(bad):
-                graph = self._flow.graphs.graph(graph_id)
-                for op in graph.ops.values():
-                    is_writing = is_writer(op.op_type)
-                    if not is_writing and not self.decisions.decides(graph_id, op):
-                        continue
-                    role = self._labels.op(graph_id, op.op_name).role
-                    effect = effect_of_write(role) if is_writing else effect_of_decision(role)
-                    sources = [*self._flow.borders.executed.taken_from(graph_id, op.op_name)]
-                    sources += [TakenTensor((graph_id, *source)) for source in _taken_by(graph, op)]
-                    for taken in dict.fromkeys(sources):
-                        site = taken.site
-                        if site[1:] in bad.get(site[0], ()) and not self._is_constant(site):
-                            self._sites.setdefault(effect, {}).setdefault(site, []).append((graph_id, op, taken))
-        return self._sites
+        """The bad tensors of graphs that writing or deciding ops take, and these ops, by effect."""
+        return self._logdir.kept("taken sites", (self._run_id, self._kinds), self._find_taken_sites)
+
+    def _find_taken_sites(self) -> dict[str, dict[Site, list[Taker]]]:
+        bad: dict[int, set[tuple[str, int]]] = {}
+        for graph_id, op_name, slot in self._logdir.rows(
+            "SELECT DISTINCT graph_id, op_name, output_slot FROM tensor_health "
+            f"WHERE run_id = ? AND {self._bad} AND scope = 'graph' AND graph_id IS NOT NULL",
+            [self._run_id],
+        ):
+            bad.setdefault(graph_id, set()).add((op_name, slot))
+        sites: dict[str, dict[Site, list[Taker]]] = {}
+        for graph_id in self._taking_graphs(bad):
+            graph = self._flow.graphs.graph(graph_id)
+            for op in graph.ops.values():
+                is_writing = is_writer(op.op_type)
+                if not is_writing and not self.decisions.decides(graph_id, op):
+                    continue
+                role = self._labels.op(graph_id, op.op_name).role
+                effect = effect_of_write(role) if is_writing else effect_of_decision(role)
+                sources = [*self._flow.borders.executed.taken_from(graph_id, op.op_name)]
+                sources += [TakenTensor((graph_id, *source)) for source in _taken_by(graph, op)]
+                for taken in dict.fromkeys(sources):
+                    site = taken.site
+                    if site[1:] in bad.get(site[0], ()) and not self._is_constant(site):
+                        sites.setdefault(effect, {}).setdefault(site, []).append((graph_id, op, taken))
+        return sites
 
     def _taking_graphs(self, bad: Iterable[int]) -> list[int]:
         """Returns the graphs whose ops may take a bad tensor of the given graphs.
