@@ -51,18 +51,18 @@ always_fed AS (
         AND (s.last_good IS NULL OR s.last_good < s.first_bad)
     LIMIT 50000
 ),
-suspect AS (
-    -- One row is one bad tensor that may originate here.
+graph_suspect AS (
+    -- One row is one bad tensor of a graph that may originate here.
     SELECT
-        h.run_id, h.event_index, h.scope, h.execution_index, h.step_id, h.frame_id, h.iteration, h.call_site, h.graph_id,
-        h.op_name, h.op_type, h.output_slot, h.executed_graph_id, h.num_nan + h.num_neg_inf + h.num_pos_inf AS num_bad
+        h.run_id, h.event_index, h.step_id, h.frame_id, h.iteration, h.call_site, h.graph_id, h.op_name, h.op_type,
+        h.output_slot, h.executed_graph_id, h.num_nan + h.num_neg_inf + h.num_pos_inf AS num_bad
     FROM tensor_health AS h
     LEFT JOIN always_fed AS f
         ON f.run_id = h.run_id AND f.graph_id = h.graph_id AND f.op_name = h.op_name
         AND f.output_slot = h.output_slot AND f.call_site IS NOT DISTINCT FROM h.call_site
         AND f.executed_graph_id IS NOT DISTINCT FROM h.executed_graph_id
-        AND h.scope = 'graph'
     WHERE h.has_inf_or_nan
+        AND h.scope = 'graph'
         AND f.op_name IS NULL
         AND (
             h.op_type IS NULL
@@ -73,8 +73,25 @@ suspect AS (
             )
         )
 ),
+eager_suspect AS (
+    -- One row is one bad tensor outside graphs that may originate here.
+    SELECT
+        run_id, event_index, scope, execution_index, graph_id, op_name, op_type, output_slot,
+        num_nan + num_neg_inf + num_pos_inf AS num_bad
+    FROM tensor_health
+    WHERE has_inf_or_nan
+        AND scope <> 'graph'
+        AND (
+            op_type IS NULL
+            OR op_type NOT IN (
+                'Case', 'If', 'IteratorGetNext', 'OptionalGetValue', 'PartitionedCall', 'Placeholder', 'ReadVariableOp',
+                'ResourceGather', 'StatefulPartitionedCall', 'StatelessCase', 'StatelessIf', 'StatelessWhile',
+                'TensorListGetItem', 'TensorListPopBack', 'TensorListStack', 'While'
+            )
+        )
+),
 suspect_op AS (
-    SELECT DISTINCT run_id, graph_id, op_name FROM suspect WHERE scope = 'graph'
+    SELECT DISTINCT run_id, graph_id, op_name FROM graph_suspect
 ),
 took AS (
     -- One row is one execution that took a bad tensor. Here and in `fed`, DISTINCT has a second purpose: it keeps engines
@@ -110,42 +127,49 @@ fed_as_executed AS (
 ),
 calls AS (
     SELECT run_id, execution_index FROM execution WHERE graph_id IS NOT NULL
+),
+origin AS (
+    -- One row is one bad tensor without a bad input. The tensors of graphs and the others are apart, because engines keep
+    -- the rows of a join in memory.
+    SELECT h.run_id, h.graph_id, h.op_name, h.op_type, h.output_slot, h.event_index, h.num_bad
+    FROM graph_suspect AS h
+    LEFT JOIN fed
+        ON fed.run_id = h.run_id
+        AND fed.graph_id = h.graph_id
+        AND fed.op_name = h.op_name
+        AND fed.step_id IS NOT DISTINCT FROM h.step_id
+        AND fed.frame_id IS NOT DISTINCT FROM h.frame_id
+        AND fed.iteration IS NOT DISTINCT FROM h.iteration
+        AND fed.call_site IS NOT DISTINCT FROM h.call_site
+    LEFT JOIN fed_as_executed AS x
+        ON x.run_id = h.run_id
+        AND x.graph_id = h.graph_id
+        AND x.op_name = h.op_name
+        AND x.call_site = h.call_site
+        AND x.executed_graph_id = h.executed_graph_id
+        AND x.step_id = h.step_id
+        AND (x.is_any_frame OR (x.frame_id = h.frame_id AND x.iteration = h.iteration))
+    WHERE fed.op_name IS NULL
+        AND x.op_name IS NULL
+    UNION ALL
+    SELECT h.run_id, h.graph_id, h.op_name, h.op_type, h.output_slot, h.event_index, h.num_bad
+    FROM eager_suspect AS h
+    LEFT JOIN took
+        ON took.run_id = h.run_id AND took.execution_index = h.execution_index AND h.scope = 'execution'
+    LEFT JOIN calls
+        ON calls.run_id = h.run_id AND calls.execution_index = h.execution_index AND h.scope = 'execution'
+    WHERE took.execution_index IS NULL
+        AND calls.execution_index IS NULL
 )
 SELECT
-    h.run_id,
-    h.graph_id,
-    h.op_name,
-    h.op_type,
-    h.output_slot,
-    min(h.event_index) AS first_event_index,
-    max(h.event_index) AS last_event_index,
+    run_id,
+    graph_id,
+    op_name,
+    op_type,
+    output_slot,
+    min(event_index) AS first_event_index,
+    max(event_index) AS last_event_index,
     count(*) AS num_events,
-    CAST(min_by(h.num_bad, h.event_index) AS DOUBLE) AS value
-FROM suspect AS h
-LEFT JOIN fed
-    ON fed.run_id = h.run_id
-    AND fed.graph_id = h.graph_id
-    AND fed.op_name = h.op_name
-    AND fed.step_id IS NOT DISTINCT FROM h.step_id
-    AND fed.frame_id IS NOT DISTINCT FROM h.frame_id
-    AND fed.iteration IS NOT DISTINCT FROM h.iteration
-    AND fed.call_site IS NOT DISTINCT FROM h.call_site
-    AND h.scope = 'graph'
-LEFT JOIN fed_as_executed AS x
-    ON x.run_id = h.run_id
-    AND x.graph_id = h.graph_id
-    AND x.op_name = h.op_name
-    AND x.call_site = h.call_site
-    AND x.executed_graph_id = h.executed_graph_id
-    AND x.step_id = h.step_id
-    AND (x.is_any_frame OR (x.frame_id = h.frame_id AND x.iteration = h.iteration))
-    AND h.scope = 'graph'
-LEFT JOIN took
-    ON took.run_id = h.run_id AND took.execution_index = h.execution_index AND h.scope = 'execution'
-LEFT JOIN calls
-    ON calls.run_id = h.run_id AND calls.execution_index = h.execution_index AND h.scope = 'execution'
-WHERE fed.op_name IS NULL
-    AND x.op_name IS NULL
-    AND took.execution_index IS NULL
-    AND calls.execution_index IS NULL
-GROUP BY h.run_id, h.graph_id, h.op_name, h.op_type, h.output_slot
+    CAST(min_by(num_bad, event_index) AS DOUBLE) AS value
+FROM origin
+GROUP BY run_id, graph_id, op_name, op_type, output_slot
