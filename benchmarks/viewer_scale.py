@@ -115,12 +115,14 @@ def jumps(logdir: Path, expected: Expected) -> dict[str, list[tuple[str, str]]]:
         reads = dict(opened.rows(_READS, [bad_run]))
     # All runs have the same tensors before a run becomes bad.
     run_ids = [next((run_id for run_id in expected.runs if run_id not in expected.bad_runs), bad_run), bad_run]
-    # The way back from a tensor of a later bad step has thousands of tensors.
+    # The way back from a tensor of a later bad step has thousands of tensors. The server stops such a page after 20 s.
     first_bad = [event for event in bad if event <= expected.last_event_index]
+    healthy_steps = [step for step, event in firsts.items() if event < expected.event_index]
     found: dict[str, list[tuple[str, str]]] = {}
     for number in range(PLACES):
         share = (number + 0.5) / PLACES
         step = int(share * max(firsts))
+        some_read = reads[healthy_steps[int(share * len(healthy_steps))]]
         some_bad, some_first_bad = bad[int(share * len(bad))], first_bad[int(share * len(first_bad))]
         for kind, page, query, holds in (
             ("tensors at an event", "tensors", {"at": firsts[step] + 7}, "data-item"),
@@ -130,8 +132,8 @@ def jumps(logdir: Path, expected: Expected) -> dict[str, list[tuple[str, str]]]:
             ("tensors of an op type", "tensors", {"op_type": expected.op_type, "step": step}, "data-item"),
             ("tensors by a name", "tensors", {"name": "softmax", "step": step}, "data-item"),
             ("tensor", "tensor", {"event": firsts[step]}, f"at={firsts[step]}"),
-            ("tensor, read from a variable", "tensor", {"event": reads[step]}, f"at={reads[step]}"),
-            ("bad tensor", "tensor", {"event": some_bad}, f"at={some_bad}"),
+            ("tensor, read from a variable", "tensor", {"event": some_read}, f"at={some_read}"),
+            ("bad tensor", "tensor", {"event": some_first_bad}, f"at={some_first_bad}"),
             ("provenance", "provenance", {"event": some_first_bad}, expected.op_name),
         ):
             is_of_bad = not {some_bad, some_first_bad}.isdisjoint(query.values())
