@@ -50,10 +50,11 @@ _MAKERS = (
     "FROM execution_output AS o JOIN execution AS e "
     "ON e.run_id = o.run_id AND e.execution_index = o.execution_index WHERE o.run_id = ? AND "
 )
+# These joins leave out run_id, because engines would store and compare its text for each row.
 _USES = (
     "SELECT i.tensor_id, e.execution_index, e.event_index, e.op_type, e.graph_id, e.stack_trace_id, i.input_index "
-    "FROM execution_input AS i JOIN execution AS e "
-    "ON e.run_id = i.run_id AND e.execution_index = i.execution_index WHERE i.run_id = ? AND i.execution_index >= ? "
+    "FROM execution_input AS i JOIN execution AS e ON e.execution_index = i.execution_index "
+    "WHERE i.run_id = ? AND e.run_id = ? AND i.execution_index >= ? "
 )
 _MADE_IN_BLOCK = (
     "(SELECT tensor_id FROM execution_output WHERE run_id = ? AND execution_index BETWEEN ? AND ? "
@@ -355,7 +356,7 @@ class EventReader:
         return self._logdir.rows(
             f"{_USES} AND {condition} ORDER BY e.event_index, i.input_index"
             + ("" if limit is None else f" LIMIT {limit}"),
-            [self._run_id, since, *parameters],
+            [self._run_id, self._run_id, since, *parameters],
         )
 
     def _read_ways_of_use(self, tensor_id: int, since: int) -> tuple[tuple[str, int | None, int], ...]:
@@ -378,11 +379,11 @@ class EventReader:
         ways: dict[int, dict[tuple[str, int | None, int], int]] = {}
         for tensor_id, op_type, graph_id, index, num_uses in self._logdir.rows(
             "SELECT i.tensor_id, e.op_type, e.graph_id, i.input_index, count(*) FROM execution_input AS i "
-            "JOIN execution AS e ON e.run_id = i.run_id AND e.execution_index = i.execution_index "
-            "WHERE i.run_id = ? AND i.execution_index >= ? AND i.tensor_id IN "
+            "JOIN execution AS e ON e.execution_index = i.execution_index "
+            "WHERE i.run_id = ? AND e.run_id = ? AND i.execution_index >= ? AND i.tensor_id IN "
             "(SELECT tensor_id FROM execution_output WHERE run_id = ? AND dtype = 'resource') "
             "GROUP BY i.tensor_id, e.op_type, e.graph_id, i.input_index ORDER BY min(e.event_index), i.input_index",
-            [self._run_id, since, self._run_id],
+            [self._run_id, self._run_id, since, self._run_id],
         ):
             ways.setdefault(tensor_id, {})[op_type, graph_id, index] = num_uses
         return ways
@@ -392,11 +393,11 @@ class EventReader:
     ) -> tuple[Execution, ...]:
         rows = self._logdir.rows(
             "SELECT DISTINCT e.execution_index, e.event_index, e.op_type, e.graph_id, e.stack_trace_id "
-            "FROM execution_input AS i JOIN execution AS e "
-            "ON e.run_id = i.run_id AND e.execution_index = i.execution_index "
-            f"WHERE i.run_id = ? AND i.tensor_id = ? AND e.op_type IN ({', '.join('?' * len(op_types))}) "
-            f"AND e.event_index < ? AND i.execution_index >= ? ORDER BY e.event_index DESC LIMIT {int(limit)}",
-            [self._run_id, tensor_id, *op_types, before, since],
+            "FROM execution_input AS i JOIN execution AS e ON e.execution_index = i.execution_index "
+            "WHERE i.run_id = ? AND e.run_id = ? AND i.tensor_id = ? "
+            f"AND e.op_type IN ({', '.join('?' * len(op_types))}) AND e.event_index < ? AND i.execution_index >= ? "
+            f"ORDER BY e.event_index DESC LIMIT {int(limit)}",
+            [self._run_id, self._run_id, tensor_id, *op_types, before, since],
         )
         return tuple(Execution(*row) for row in rows)
 
