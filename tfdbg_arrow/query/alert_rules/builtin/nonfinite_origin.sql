@@ -19,6 +19,18 @@ WITH history AS (
     GROUP BY run_id, executed_graph_id, call_site, graph_id, op_name, op_type, output_slot
     HAVING count(CASE WHEN has_inf_or_nan THEN 1 END) > 0 AND count(execution_index) = count(*)
 ),
+executed_input AS (
+    -- One row is one input of an op of `history`, in the graph that ran. DISTINCT keeps DuckDB from joining the inputs of
+    -- all ops of a graph with each other.
+    SELECT DISTINCT h.*, i.source_node_name, coalesce(i.source_output_slot, 0) AS source_output_slot
+    FROM history AS h
+    JOIN executed_op AS n
+        ON n.run_id = h.run_id AND n.executed_graph_id = h.executed_graph_id AND n.graph_id = h.graph_id
+        AND n.op_name = h.op_name AND n.call_site = h.call_site
+    JOIN executed_op_input AS i
+        ON i.run_id = h.run_id AND i.executed_graph_id = h.executed_graph_id AND i.node_name = n.node_name
+    WHERE NOT i.is_control
+),
 always_fed AS (
     -- One row is one op output whose bad tensors all have a bad input, because an input became bad no later than the
     -- output, and stayed bad. If a training continues with NaN, nearly all of its bad tensors are of these outputs. The
@@ -36,19 +48,13 @@ always_fed AS (
         AND (s.last_good IS NULL OR s.last_good < s.first_bad)
     UNION
     SELECT h.run_id, h.executed_graph_id, h.call_site, h.graph_id, h.op_name, h.output_slot
-    FROM history AS h
-    JOIN executed_op AS n
-        ON n.run_id = h.run_id AND n.executed_graph_id = h.executed_graph_id AND n.graph_id = h.graph_id
-        AND n.op_name = h.op_name AND n.call_site = h.call_site
-    JOIN executed_op_input AS i
-        ON i.run_id = h.run_id AND i.executed_graph_id = h.executed_graph_id AND i.node_name = n.node_name
+    FROM executed_input AS h
     JOIN executed_op AS m
-        ON m.run_id = h.run_id AND m.executed_graph_id = h.executed_graph_id AND m.node_name = i.source_node_name
+        ON m.run_id = h.run_id AND m.executed_graph_id = h.executed_graph_id AND m.node_name = h.source_node_name
     JOIN history AS s
         ON s.run_id = h.run_id AND s.executed_graph_id = h.executed_graph_id AND s.graph_id = m.graph_id
-        AND s.op_name = m.op_name AND s.call_site = m.call_site AND s.output_slot = coalesce(i.source_output_slot, 0)
-    WHERE NOT i.is_control AND s.first_bad <= h.first_bad
-        AND (s.last_good IS NULL OR s.last_good < s.first_bad)
+        AND s.op_name = m.op_name AND s.call_site = m.call_site AND s.output_slot = h.source_output_slot
+    WHERE s.first_bad <= h.first_bad AND (s.last_good IS NULL OR s.last_good < s.first_bad)
     LIMIT 50000
 ),
 graph_suspect AS (
