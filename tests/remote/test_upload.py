@@ -311,7 +311,7 @@ class TestUploadOfLogdir:
     def write(self, logdir: Path, run_id: str = "r") -> PartWriter:
         (logdir).mkdir(exist_ok=True)
         (logdir / "tfdbg_arrow.json").write_text(marker_text())
-        parts = PartWriter(logdir, run_id)
+        parts = PartWriter(logdir, run_id, kept_parts=1)
         parts.start()
         for event in range(3):
             parts.write("mark", marks(event))

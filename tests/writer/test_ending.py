@@ -103,7 +103,6 @@ class TestWait:
             import tensorflow as tf
             import tfdbg_arrow
             from tfdbg_arrow.writer import ending
-from tfdbg_arrow.writer.sink.parts import KEPT_PARTS
             from tfdbg_arrow.writer.sink.parts import PartWriter
 
             ending.PATIENCE_S = 0.2

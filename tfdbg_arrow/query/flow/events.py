@@ -616,7 +616,7 @@ class Labels:
         if {label.role for label in labels.values()} != {"forward"}:
             return None
         is_of_gradient = self._logdir.rows(
-            "SELECT 1 FROM graph WHERE run_id = ? AND graph_id = ? AND starts_with(graph_name, '__backward_')",
+            "SELECT 1 FROM graph WHERE run_id = ? AND graph_id = ? AND substr(graph_name, 1, 11) = '__backward_'",
             [self._run_id, graph_id],
         )
         if not is_of_gradient:
