@@ -181,7 +181,7 @@ class Sink:
     def close(
         self, *, run_row: Mapping[str, object], on_progress: Callable[[float], None] = lambda share: None
     ) -> None:
-        """Writes everything, replaces the run's row with `run_row`, merges the parts and stops. Idempotent.
+        """Writes everything, replaces the run's row with `run_row`, merges many small parts and stops. Idempotent.
 
         Args:
             run_row: The final row of the run. `is_clean_end` becomes False in this row if events were lost.
