@@ -106,6 +106,24 @@ class TestAsPythonDoes:
         assert "ModuleNotFoundError: No module named 'no_such_module_at_all'" in ours.stderr
         assert str(Path(tfdbg_arrow.__file__).parent) not in ours.stderr
 
+    def test_the_garbage_collector_is_on_but_for_the_objects_of_the_import(self, here: Path) -> None:
+        text = """
+            import gc, weakref
+            class Cycle:
+                def __init__(self):
+                    self.itself = self
+            import tensorflow as tf
+            tf.math.log(tf.constant(1.0))
+            facts = [gc.isenabled(), gc.get_freeze_count() > 100_000]
+            later = weakref.ref(Cycle())
+            gc.collect()
+            print([*facts, later() is None])
+        """
+        write(here, "program.py", text)
+        theirs, ours = python(here, "program.py"), run(here, "program.py", is_forked=False)
+        assert theirs.stdout == "[True, False, True]\n", theirs.stderr
+        assert ours.stdout == "[True, True, True]\n", ours.stderr
+
     def test_threads_are_waited_for(self, here: Path) -> None:
         write(
             here,

@@ -35,6 +35,7 @@ from tfdbg_arrow.storage.manifest import read_live_parts
 from tfdbg_arrow.writer import active_recording
 from tfdbg_arrow.writer.backend import require_native_core
 from tfdbg_arrow.writer.hooks.patches import KERAS_PACKAGES, AfterImport
+from tfdbg_arrow.writer.import_garbage import frozen_at_end
 from tfdbg_arrow.writer.program import Program, ProgramAborted, check_program, run_program
 from tfdbg_arrow.writer.recover import remove_run
 from tfdbg_arrow.writer.remote.upload_logdir import remove_run_if_empty
@@ -104,7 +105,7 @@ def record_program(program: Program, request: Request, *, seed: int | None = Non
             tensorflow.random.set_seed(seed)
 
     # If a program imports Keras first, Keras imports TensorFlow during its own import.
-    finder = AfterImport([_TENSORFLOW, *KERAS_PACKAGES], start)
+    finder = AfterImport([_TENSORFLOW, *KERAS_PACKAGES], start, around=frozen_at_end)
     finder.install()
     active_recording.note_exit_code()
     try:

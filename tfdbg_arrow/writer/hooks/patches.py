@@ -7,6 +7,7 @@ import importlib.machinery
 import sys
 import weakref
 from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, ClassVar
@@ -70,14 +71,22 @@ class AfterImport(importlib.abc.MetaPathFinder):
     Args:
         names: The names of the modules.
         tell: The function to call. After remove(), it is not called any more.
+        around: Returns a context in which the module is executed and the function is called.
     """
 
     _loaders: ClassVar[weakref.WeakSet[importlib.abc.Loader]] = weakref.WeakSet()
     """The loaders that report when they have executed a module."""
 
-    def __init__(self, names: Collection[str], tell: Callable[[ModuleType], None]) -> None:
+    def __init__(
+        self,
+        names: Collection[str],
+        tell: Callable[[ModuleType], None],
+        *,
+        around: Callable[[], AbstractContextManager[object]] = nullcontext,
+    ) -> None:
         self._names = names
         self._tell = tell
+        self._around = around
 
     def install(self) -> None:
         """Puts this finder before all others."""
@@ -106,10 +115,17 @@ class AfterImport(importlib.abc.MetaPathFinder):
         def exec_module(module: ModuleType) -> None:
             del loader.exec_module  # the module keeps its loader as it was
             self._loaders.discard(loader)
-            original(module)
-            for finder in list(sys.meta_path):
-                if isinstance(finder, AfterImport) and fullname in finder._names:
+            with ExitStack() as contexts:
+                for finder in self._waiting(fullname):
+                    contexts.enter_context(finder._around())
+                original(module)
+                for finder in self._waiting(fullname):
                     finder._tell(module)
 
         loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
+
+    @staticmethod
+    def _waiting(fullname: str) -> list[AfterImport]:
+        """Returns the installed finders that wait for a module."""
+        return [finder for finder in sys.meta_path if isinstance(finder, AfterImport) and fullname in finder._names]
