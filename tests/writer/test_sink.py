@@ -5,6 +5,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -45,6 +46,7 @@ class FakeRecorder:
         self._waiting: list[np.ndarray] = []
         self._num_events = 0
         self._urgent = threading.Event()
+        self.was_asked_to_wait = threading.Event()
         self.values = b""
         self.released: list[int] = []
         self.released_upto = 0
@@ -95,9 +97,13 @@ class FakeRecorder:
         return 0
 
     def wait(self, timeout_s: float, pending: int) -> bool:
-        urgent = self._urgent.wait(timeout_s)
-        self._urgent.clear()
-        return urgent
+        self.was_asked_to_wait.set()
+        end = time.monotonic() + timeout_s
+        while len(self._waiting) < pending and (rest := end - time.monotonic()) > 0:
+            if self._urgent.wait(min(rest, 0.01)):
+                self._urgent.clear()
+                return True
+        return False
 
     def strings(self, start: int) -> list[str]:
         return self.texts[start:]
@@ -254,6 +260,30 @@ def test_only_the_first_of_many_bad_values_is_written_at_once(recording: Recordi
     assert len([entry for entry in entries if entry.table == "tensor_health" and entry.rows]) <= 2
     recording.close()
     assert len(recording.rows("tensor_health", "event_index")) == 51
+
+
+def test_a_rest_that_is_smaller_than_a_batch_waits_for_more_events(tmp_path: Path) -> None:
+    recording = Recording(tmp_path, flush_rows=10).start()
+    recording.recorder.was_asked_to_wait.wait()  # the first write does not leave a rest
+    with recording.sink._lock:  # so that all events wait when the thread wakes up
+        for _ in range(25):
+            recording.recorder.record(Kind.GRAPH_TENSOR, node=0, flags=MEASURED)
+    parts = partial(_part_rows, recording, "tensor_health")
+    assert eventually(lambda: sum(parts()) >= 20)
+    assert parts() == [10, 10]
+    for _ in range(5):
+        recording.recorder.record(Kind.GRAPH_TENSOR, node=0, flags=MEASURED)
+    assert eventually(lambda: sum(parts()) >= 30)
+    assert parts() == [10, 10, 10]
+    recording.recorder.record(Kind.GRAPH_TENSOR, node=0, flags=MEASURED)
+    recording.close()
+    assert parts() == [10, 10, 10, 1]
+
+
+def _part_rows(recording: Recording, table: str) -> list[int]:
+    """Returns the number of rows of each part that has rows."""
+    entries = read_live_parts(recording.logdir, run_id=RUN_ID)
+    return [entry.rows for entry in entries if entry.table == table and entry.rows]
 
 
 def test_events_are_written_at_each_interval(tmp_path: Path) -> None:

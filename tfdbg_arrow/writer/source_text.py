@@ -28,7 +28,11 @@ class SourceText(Sequence[str]):
 
     def __init__(self, text: str) -> None:
         self.text = text
-        characters = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4")
+        characters = (
+            np.frombuffer(text.encode("ascii"), "u1")
+            if text.isascii()
+            else np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4")
+        )
         ends = np.flatnonzero(characters == ord("\n")) + 1
         has_open_end = bool(text) and not text.endswith("\n")
         self._ends = (np.append(ends, len(text)) if has_open_end else ends).astype(np.uint32)

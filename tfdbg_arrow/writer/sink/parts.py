@@ -45,9 +45,9 @@ TARGET_BYTES = 128 * 2**20
 MERGE_PARTS = 64
 """If a table has more small parts than this, they are merged while the run continues."""
 
-KEPT_PARTS = 8
-"""If a table has more small neighbouring parts than this, they are merged at the end. Queries of so few parts take the
-same time as queries of one part. So a run of a few seconds does not write its rows twice."""
+KEPT_PARTS = 16
+"""If a table has more small neighbouring parts than this, they are merged at the end. Queries of so few parts take
+almost the same time as queries of one part. So a run of a few seconds does not write its rows twice."""
 
 _LARGE = -1
 """The level of a part that is not merged again."""

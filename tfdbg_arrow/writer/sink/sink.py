@@ -5,6 +5,7 @@ The sink never raises an error into the training. Failures are counted, reported
 
 from __future__ import annotations
 
+import enum
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -240,29 +241,35 @@ class Sink:
 
     def _run(self) -> None:
         """Runs the sink's thread."""
+        reason = Wake.INTERVAL
         while True:
             try:
                 with self._lock:
                     if self._closed:
                         return
-                    self._take_all()
+                    self._take_all(leaves_rest=reason is Wake.ENOUGH_RECORDS)
                     self._write()
                 self._files.touch()
                 if self._stop.is_set():
                     return
-                if self._pace.wait():
-                    with self._lock:
-                        self._take_all()
-                        self._write()
+                if reason is Wake.BAD_VALUE:
                     self._pace.pause()
+                    reason = Wake.INTERVAL
+                else:
+                    reason = self._pace.wait()
             except Exception as error:
                 self._failures.add("thread", error)
                 self._stop.wait(self._flush_interval_s)
             if self._stop.is_set():
                 return
 
-    def _take_all(self, *, last: bool = False) -> None:
-        """Moves everything from the recorder to the backlog."""
+    def _take_all(self, *, last: bool = False, leaves_rest: bool = False) -> None:
+        """Moves everything from the recorder to the backlog.
+
+        Args:
+            last: Whether no more events will come.
+            leaves_rest: Whether to leave events behind if they are fewer than a batch, so that there are fewer parts.
+        """
         while True:
             drained = self._recorder.drain(self._flush_rows)
             with self._failures.caught("names"):
@@ -273,6 +280,8 @@ class Sink:
             if is_last:
                 break
             self._write()
+            if leaves_rest and self._recorder.capacity() - self._recorder.num_free() < self._flush_rows:
+                break
         self._losses.note()
         self._queue_metadata()
 
@@ -483,6 +492,16 @@ class SpoolLosses:
             self._failures.add("journal", OSError(told) if is_disk else ValueError(told))
 
 
+class Wake(enum.Enum):
+    """Why the sink's thread wakes up."""
+
+    INTERVAL = enum.auto()
+    """The flush interval has passed, or the sink is closed."""
+    ENOUGH_RECORDS = enum.auto()
+    """Enough records wait for a write."""
+    BAD_VALUE = enum.auto()
+
+
 class Pace:
     """Waits between two writes; returns soon after `stop` is set.
 
@@ -497,16 +516,16 @@ class Pace:
         self._recorder, self._stop = recorder, stop
         self._flush_interval_s, self._flush_rows = flush_interval_s, flush_rows
 
-    def wait(self) -> bool:
-        """Waits until it is time to write; returns whether a bad value occurred."""
+    def wait(self) -> Wake:
+        """Waits until it is time to write; returns the reason."""
         end = time.monotonic() + self._flush_interval_s
         while not self._stop.is_set() and (rest := end - time.monotonic()) > 0:
             begin, timeout_s = time.monotonic(), min(rest, _WAIT_SLICE_S)
             if self._recorder.wait(timeout_s, self._flush_rows):
-                return True
+                return Wake.BAD_VALUE
             if time.monotonic() - begin < timeout_s / 2:  # the wait ended early because enough records wait
-                return False
-        return False
+                return Wake.ENOUGH_RECORDS
+        return Wake.INTERVAL
 
     def pause(self) -> None:
         """Waits a flush interval after an urgent flush; returns earlier if the spool fills up."""
