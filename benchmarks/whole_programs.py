@@ -27,6 +27,11 @@ def _dense(*units: int, inputs: int) -> keras.Sequential:
     return keras.Sequential([keras.Input((inputs,)), *hidden, keras.layers.Dense(units[-1])])
 
 
+def one_op() -> None:
+    """Runs one op. A recording adds only its start and its end."""
+    tf.add(1.0, 1.0)
+
+
 def keras_small() -> None:
     """Fits a small classifier of tabular data with Keras for three epochs, with validation."""
     features = _normal(2000, 20)
@@ -254,6 +259,7 @@ def data_pipeline() -> None:
 PROGRAMS: dict[str, Callable[[], None]] = {
     program.__name__: program
     for program in (
+        one_op,
         keras_small,
         keras_transformer,
         seq2seq,

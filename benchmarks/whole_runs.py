@@ -27,6 +27,7 @@ from overhead import environment
 
 SUITE = "pytest_suite"
 PROGRAM_NAMES = (
+    "one_op",
     "keras_small",
     "keras_transformer",
     "seq2seq",

@@ -390,3 +390,39 @@ def test_the_origin_is_in_a_line_that_only_one_run_has(tmp_path: Path) -> None:
     origin = next(number for number, line in enumerate(lines, start=1) if line.endswith("# only this run has the line"))
     note = f"The bad value began in line test_layer_differences.py:{origin}, which only B has."
     assert differences(tmp_path / "a", tmp_path / "b").notes[-1] == note
+
+
+@pytest.mark.slow
+def test_runs_of_one_program_from_two_directories(tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    import tfdbg_arrow
+
+    text = """
+def train(tf, step):
+    @tf.function
+    def inner(x):
+        doubled = x * 2.0
+        return tf.math.log(doubled)  # the origin
+    return inner
+"""
+    for name in ("a", "b"):
+        file = tmp_path / "checkouts" / name / "train.py"
+        file.parent.mkdir(parents=True)
+        file.write_text(text)
+        program: dict[str, Any] = {}
+        exec(compile(text, str(file), "exec"), program)
+        inner = program["train"](tf, 0)
+        with tfdbg_arrow.capture(tmp_path / name, tensor_debug_mode="FULL_NUMERICS"):
+            for step in range(4):
+                tfdbg_arrow.mark(step=step)
+                inner(tf.constant([3.0, -4.0 if name == "b" and step >= 2 else 4.0]))
+    found = differences(tmp_path / "a", tmp_path / "b")
+    lines = [row.layer for row in found.rows if row.kind == "line"]
+    in_a = str(tmp_path / "checkouts" / "a" / "train.py")
+    assert [line for line in lines if line.startswith(in_a)] == [f"{in_a}:5", f"{in_a}:6"]
+    assert not [row for row in (*found.only_a, *found.only_b) if "train.py" in row.layer]
+    place = found.large_parting
+    assert place is not None
+    assert (found.rows[place.row].layer, place.first, place.measure) == (f"{in_a}:6", 2, "bad")
+    assert found.notes == ()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +19,7 @@ from tfdbg_arrow.query.model_health.answers import MEASURES, Cell, LayerDifferen
 from tfdbg_arrow.query.model_health.cells import Labels, RowKey, read_keys, read_labels
 from tfdbg_arrow.query.model_health.columns import Axis, of_run, read_axis, read_columns, read_position
 from tfdbg_arrow.query.model_health.layer_rows import Node, bad_numbers, measured
+from tfdbg_arrow.query.model_health.moved_lines import lines_in_a
 from tfdbg_arrow.query.model_health.reading import MAX_COLUMNS, check_max_columns, read_nodes
 from tfdbg_arrow.query.model_health.sentences import MIN_FACTOR, MIN_ZERO_CHANGE, parting_notes, parting_sentence
 from tfdbg_arrow.query.model_health.sums import LARGEST, Numbers, numbers
@@ -55,7 +56,9 @@ def layer_differences(
 ) -> LayerDifferences | None:
     """Compares the layers of two runs, step by step; returns None if one of the runs has no tensors.
 
-    Layers and lines are aligned by name, and steps by number. If a run has no steps, executions are aligned by number.
+    Layers and lines are aligned by name, and steps by number. A line of a file that the other run has in another
+    directory is aligned with the line there, and the answer names it as in A. If a run has no steps, executions are
+    aligned by number.
     The measures are the same as in `layer_health`. `LayerDifferences.values` has their differences, B - A:
 
     * for shares, the difference, from -1 to 1;
@@ -230,6 +233,8 @@ def _compare(sides: Sequence[_Side], axes: tuple[Axis, Axis], max_columns: int, 
     axis = Axis(axes[0].name, max(axis.first for axis in axes), min(axis.last for axis in axes)).divided(max_columns)
     run_a, run_b = (side.labels.run_id for side in sides)
     nodes_a, nodes_b = (read_nodes(side.logdir, axis, side.labels) for side in sides)
+    in_a = lines_in_a(*({node.key for node in nodes} for nodes in (nodes_a, nodes_b)))
+    nodes_b = _renamed(nodes_b, in_a)
     rows = _aligned(nodes_a, nodes_b)
     keys_a, keys_b = ({node.key for node in nodes} for nodes in (nodes_a, nodes_b))
     differences = {measure.name: tuple(numbers(row.difference(measure)) for row in rows) for measure in MEASURES}
@@ -244,7 +249,7 @@ def _compare(sides: Sequence[_Side], axes: tuple[Axis, Axis], max_columns: int, 
     )
     if given:
         differences[LARGEST_DIFFERENCE.name] = tuple(numbers(row.largest_difference()) for row in rows)
-    finder = _Finder(sides, axis, rows, rtol)
+    finder = _Finder(sides, axis, rows, rtol, in_a)
     first, large = finder.first(is_far=False), finder.first(is_far=True)
     partings = finder.partings(first)
     is_at_start = first is not None and first.first == axis.first
@@ -295,18 +300,35 @@ class _Finder:
 
     A column can contain several steps. The search is then repeated within the column of the first place. The order of
     the layers shows which layer parted first, but only within a single step.
+
+    Args:
+        sides: The runs A and B.
+        axis: The columns.
+        rows: The rows that both runs have.
+        rtol: The tolerance.
+        in_a: The rows of A by the rows of B that stand for the same lines.
+
+    Attributes:
+        lone_origin: The origin of the bad value that made the runs differ: the run (A or B) and the row, if only one
+            run has the row.
     """
 
-    def __init__(self, sides: Sequence[_Side], axis: Axis, rows: Sequence[_Row], rtol: float) -> None:
+    def __init__(
+        self,
+        sides: Sequence[_Side],
+        axis: Axis,
+        rows: Sequence[_Row],
+        rtol: float,
+        in_a: Mapping[RowKey, RowKey],
+    ) -> None:
         self._sides = sides
         self._axis = axis
         self._rows = rows
         self._rtol = rtol
+        self._in_a = in_a
         self._index_of = {row.key: row.index for row in rows}
         self._finer: dict[tuple[int, int], tuple[Axis, list[_Row]]] = {}
         self.lone_origin: tuple[str, RowKey] | None = None
-        """The origin of the bad value that made the runs differ: the run (A or B) and the row, if only one run has the
-        row."""
 
     def first(self, *, is_far: bool) -> Parting | None:
         """Returns the first place where the runs are apart, or far apart. Prefers places in a layer or line."""
@@ -343,6 +365,8 @@ class _Finder:
         if place.axis.column_of(position) != place.column:
             return place
         key = read_keys(side.logdir, side.labels, [event]).get(event)
+        if key is not None and not is_a:
+            key = self._in_a.get(key, key)
         if key is not None and key not in self._index_of:
             self.lone_origin = ("A" if is_a else "B", key)
         return next(
@@ -378,7 +402,7 @@ class _Finder:
         if ends not in self._finer:
             axis = Axis(place.axis.name, *ends).divided(MAX_COLUMNS)
             a, b = (read_nodes(side.logdir, axis, side.labels) for side in self._sides)
-            self._finer[ends] = axis, _aligned(a, b)
+            self._finer[ends] = axis, _aligned(a, _renamed(b, self._in_a))
         return self._finer[ends]
 
 
@@ -390,6 +414,11 @@ def _first(places: Sequence[_Place]) -> _Place | None:
     """
     of_layers = [place for place in places if place.row.key.kind != "role"]
     return next(iter(of_layers or places), None)
+
+
+def _renamed(nodes: Sequence[Node], in_a: Mapping[RowKey, RowKey]) -> list[Node]:
+    """Returns the rows of B, with the keys of A for lines that A has in another directory."""
+    return [replace(node, key=in_a.get(node.key, node.key)) for node in nodes]
 
 
 def _aligned(a: Sequence[Node], b: Sequence[Node]) -> list[_Row]:
