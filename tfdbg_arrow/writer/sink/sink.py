@@ -5,7 +5,6 @@ The sink never raises an error into the training. Failures are counted, reported
 
 from __future__ import annotations
 
-import enum
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -39,14 +38,13 @@ from tfdbg_arrow.writer.memory import DEFAULT_SHARES, MemoryShares
 from tfdbg_arrow.writer.remote.uploader import Uploader
 from tfdbg_arrow.writer.sink.backlog import Backlog, MetadataQueue, Redact, SpoolUse
 from tfdbg_arrow.writer.sink.budget import Budget, split_in_two
+from tfdbg_arrow.writer.sink.pace import Pace, Wake
 from tfdbg_arrow.writer.sink.parts import PartWriter
 
 _END_ATTEMPTS = 3
 """How often a last write is tried, because a disk can fail for a moment."""
 _END_PAUSE_S = 0.1
 """Seconds between two attempts at the end of a recording. The program waits for them."""
-_PAUSE_S = 0.05
-"""Seconds between two checks during a pause whether the spool fills up."""
 _FLUSH_INTERVAL_S = 5.0
 """How many seconds a reader of a running recording may wait for healthy events; the first bad value is written at once.
 
@@ -59,8 +57,6 @@ _MAX_FLUSH_WAIT_S = 30.0
 A signal handler that ends the recording can interrupt `append` and call `flush` in the same thread. Then the sink's
 thread may wait for a lock that `append` holds, and neither of the two would ever go on.
 """
-_WAIT_SLICE_S = 0.2
-"""Maximum number of seconds of one wait in the native core, which `close` does not wake."""
 
 
 class Sink:
@@ -490,47 +486,3 @@ class SpoolLosses:
             how = "of a failed write" if is_disk else "they could not be encoded"
             told = f"names or rows would be lost in a crash, because {how}: {type(error).__name__}: {error}"
             self._failures.add("journal", OSError(told) if is_disk else ValueError(told))
-
-
-class Wake(enum.Enum):
-    """Why the sink's thread wakes up."""
-
-    INTERVAL = enum.auto()
-    """The flush interval has passed, or the sink is closed."""
-    ENOUGH_RECORDS = enum.auto()
-    """Enough records wait for a write."""
-    BAD_VALUE = enum.auto()
-
-
-class Pace:
-    """Waits between two writes; returns soon after `stop` is set.
-
-    Args:
-        recorder: The source of the events.
-        stop: Set when the sink is closed.
-        flush_interval_s: Seconds after which waiting events are written.
-        flush_rows: If this many records wait, they are written earlier.
-    """
-
-    def __init__(self, recorder: Backend, *, stop: threading.Event, flush_interval_s: float, flush_rows: int) -> None:
-        self._recorder, self._stop = recorder, stop
-        self._flush_interval_s, self._flush_rows = flush_interval_s, flush_rows
-
-    def wait(self) -> Wake:
-        """Waits until it is time to write; returns the reason."""
-        end = time.monotonic() + self._flush_interval_s
-        while not self._stop.is_set() and (rest := end - time.monotonic()) > 0:
-            begin, timeout_s = time.monotonic(), min(rest, _WAIT_SLICE_S)
-            if self._recorder.wait(timeout_s, self._flush_rows):
-                return Wake.BAD_VALUE
-            if time.monotonic() - begin < timeout_s / 2:  # the wait ended early because enough records wait
-                return Wake.ENOUGH_RECORDS
-        return Wake.INTERVAL
-
-    def pause(self) -> None:
-        """Waits a flush interval after an urgent flush; returns earlier if the spool fills up."""
-        end, num_free = time.monotonic() + self._flush_interval_s, self._recorder.num_free()
-        while not self._stop.is_set() and (rest := end - time.monotonic()) > 0:
-            self._stop.wait(min(rest, _PAUSE_S))
-            if num_free - self._recorder.num_free() >= min(self._flush_rows, num_free // 2):
-                return
