@@ -19,7 +19,7 @@ from tfdbg_arrow.query.flow.data_flow import DataFlow, Input
 from tfdbg_arrow.query.flow.effects import LITERAL, Effect, Effects
 from tfdbg_arrow.query.flow.gradients import Gradients
 from tfdbg_arrow.query.flow.loop_bodies import LoopRun
-from tfdbg_arrow.query.flow.origins import Origins
+from tfdbg_arrow.query.flow.origins import Origins, TooManyTensorsError
 from tfdbg_arrow.query.flow.program_ops import ProgramOp
 from tfdbg_arrow.query.flow.sinks import Sinks
 from tfdbg_arrow.query.headline import headline_of
@@ -42,6 +42,8 @@ from tfdbg_arrow.schema.op_traits import OPTIMIZERS, PIPELINE_ENDS, WITH_WEIGHTS
 
 _MAX_FETCHES = 3
 """Maximum number of a session's fetches that a text names."""
+_MAX_FOLLOWED = 20_000
+"""Maximum number of bad tensors that are followed back from one tensor to find its effect. They take some 5 s."""
 _MAX_RIVALS = 20
 """Maximum number of other origins whose lines are read. A longer list would not help the user."""
 _SINGULAR = types_with(Trait.IS_SINGULAR)
@@ -256,10 +258,13 @@ class BadTensorReader:
         """Returns where the bad values of a tensor end up. All answers about single tensors call this method.
 
         A tensor that only passed a bad value on has no effect of its own. Such a tensor is expected if all of its
-        origins are expected.
+        origins are expected. If too many bad tensors lie between the tensor and its origins, the effect is not known.
         """
         with self.flow.lock:
-            roots = self.origins.roots([event], set())
+            try:
+                roots = self.origins.roots([event], set(), limit=_MAX_FOLLOWED)
+            except TooManyTensorsError:
+                return Effect(None, None)
             effects = [self.effects.of(root) for root in roots]
         reasons = [effect.expected_reason for effect in effects]
         return effects[0] if roots == [event] else Effect(None, None if None in reasons else reasons[0])

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from tfdbg_arrow.query.engine import Engine
+from tfdbg_arrow.query.flow.bad_variables import BadVariables
 from tfdbg_arrow.query.flow.executed_edges import ExecutedEdges
 from tfdbg_arrow.query.flow.graphs import GraphReader
 from tfdbg_arrow.query.flow.resources import Resources, Write
@@ -85,8 +86,9 @@ class Content:
 class Contents:
     """Determines what resources held within one run, and caches the answers."""
 
-    def __init__(self, resources: Resources, gaps: Gaps) -> None:
+    def __init__(self, resources: Resources, bad_variables: BadVariables, gaps: Gaps) -> None:
         self._resources = resources
+        self._bad_variables = bad_variables
         self._gaps = gaps
         self._contents: dict[tuple[Place, int, str | None, int], Content] = {}
 
@@ -112,7 +114,8 @@ class Contents:
         """Returns what a resource held when it was read.
 
         If a write only changes the value, the search goes back to a write that replaces the value, or to a recorded
-        read of the old value.
+        read of the old value. If the resource is a variable that was bad in the same way at an earlier read, the search
+        goes back to the first such read.
 
         Args:
             handle: Where the resource came from, seen from the reading op.
@@ -131,6 +134,9 @@ class Contents:
         self._contents.clear()
 
     def _find(self, handle: Trace, reader: TensorEvent, since: int) -> Content:
+        first = self._bad_variables.first_equally_bad_read(handle, reader)
+        if first is not None and not self._gaps.between(first.execution_index, reader.execution_index):
+            return Content((), first, is_known=True)
         later: Write | None = None
         values: list[tuple[Place, str]] = []
         until = reader.execution_index

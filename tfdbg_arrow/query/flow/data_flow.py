@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from tfdbg_arrow.query.engine import Engine
+from tfdbg_arrow.query.flow.bad_variables import BadVariables
 from tfdbg_arrow.query.flow.borders import Borders
 from tfdbg_arrow.query.flow.callsites import CallSites
 from tfdbg_arrow.query.flow.contents import ELEMENT, Contents, Gaps, TensorLists
@@ -96,7 +97,8 @@ class DataFlow:
         self.lock = threading.RLock()
         self._sources: dict[tuple[int, str | None, int], Sources] = {}
         self._gaps = Gaps(logdir, run_id=run_id)
-        self._contents = Contents(self.resources, self._gaps)
+        bad_variables = BadVariables(self.graphs, self.events, self.resources)
+        self._contents = Contents(self.resources, bad_variables, self._gaps)
         self._lists = TensorLists(self.graphs, self.borders.executed, self._made_at)
         settings = logdir.rows(
             "SELECT op_regex IS NULL AND tensor_dtypes IS NULL AND circular_buffer_size <= 0 AND NOT EXISTS "

@@ -22,6 +22,7 @@ from tfdbg_arrow.query.recorded import (
     bad_condition,
     read_events,
 )
+from tfdbg_arrow.schema.op_traits import READER
 
 _BLOCK = 128
 """Number of executions in the first read. The number doubles with each further read that continues shortly before or
@@ -111,6 +112,35 @@ class EventReader:
             + ("" if limit is None else f" LIMIT {min(limit, MAX_ROWS)}"),
             [self._run_id, after, 2**63 - 1 if before is None else before],
         )
+
+    def first_equally_bad_read(self, read: TensorEvent, handle: int) -> tuple[int, int] | None:
+        """Returns (event_index, execution_index) of the first read with as many NaN and infinities as another read.
+
+        Args:
+            read: A bad read of a variable. The result was read by the same op, at the same call site.
+            handle: The variable. If the read is eager, the result was read from the same variable.
+
+        Returns:
+            None if there is no read before `read`, or if the counts were not recorded.
+        """
+        op = (read.graph_id, read.op_name, read.call_site, handle if read.scope == "execution" else None)
+        first = self._first_equally_bad_reads.get((*op, read.num_nan, read.num_neg_inf, read.num_pos_inf))
+        return None if first is None or first[0] >= read.event_index else first
+
+    @cached_property
+    def _first_equally_bad_reads(self) -> dict[tuple[Any, ...], tuple[int, int]]:
+        """The first read for each op or eager variable, and for each number of bad elements."""
+        rows = self._logdir.rows(
+            "SELECT t.graph_id, t.op_name, t.call_site, i.tensor_id, t.num_nan, t.num_neg_inf, t.num_pos_inf, "
+            "min(t.event_index), min_by(t.execution_index, t.event_index) FROM tensor_health AS t "
+            "LEFT JOIN execution_input AS i ON i.run_id = t.run_id AND i.execution_index = t.execution_index "
+            "AND i.input_index = 0 AND t.scope = 'execution' WHERE t.run_id = ? AND t.has_inf_or_nan "
+            "AND t.op_type = ? AND t.num_nan IS NOT NULL AND t.execution_index IS NOT NULL "
+            "GROUP BY t.graph_id, t.op_name, t.call_site, i.tensor_id, t.num_nan, t.num_neg_inf, t.num_pos_inf "
+            f"HAVING count(*) > 1 ORDER BY count(*) DESC LIMIT {_MAX_KEPT}",
+            [self._run_id, READER],
+        )
+        return {tuple(key): (event_index, execution_index) for *key, event_index, execution_index in rows}
 
     def first_bad_execution(self) -> int:
         """Returns the least execution_index of a bad tensor: everything that earlier executions made is clean.

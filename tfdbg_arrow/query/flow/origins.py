@@ -43,6 +43,10 @@ _PHASES = {"gradient": 1, "optimizer": 2}
 """In a call, ops of an optimizer come after the gradients, and all other ops come before the gradients."""
 
 
+class TooManyTensorsError(Exception):
+    """A search for origins reached its limit."""
+
+
 @dataclass(frozen=True)
 class Verdict:
     """Whether a bad tensor is an origin.
@@ -167,13 +171,17 @@ class Origins:
         """Returns the origin of a bad tensor; if there are several, the first by `order`."""
         return min(self.roots([event], set()), key=self.order)
 
-    def roots(self, events: Iterable[TensorEvent], seen: set[int]) -> list[TensorEvent]:
+    def roots(self, events: Iterable[TensorEvent], seen: set[int], *, limit: int | None = None) -> list[TensorEvent]:
         """Returns the candidates to which the badness of tensors goes back, in no particular order.
 
         Args:
             events: Bad tensors.
             seen: The event indexes of tensors that were followed before. Tensors in this set are not followed again.
                 The tensors that are followed now are added to the set.
+            limit: Maximum size of `seen`; None means no limit.
+
+        Raises:
+            TooManyTensorsError: The search reached the limit.
         """
         roots: list[TensorEvent] = []
         start = [event for event in events if event.event_index not in seen]
@@ -182,6 +190,8 @@ class Origins:
             row = to_follow.pop()
             if row.event_index in seen:
                 continue
+            if len(seen) == limit:
+                raise TooManyTensorsError
             seen.add(row.event_index)
             causes = self._followed(row)
             to_follow += causes

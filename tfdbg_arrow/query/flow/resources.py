@@ -198,7 +198,7 @@ class Resources:
             (op_type in _READING or WRITER.fullmatch(op_type))
             if graph_id is None
             else self._dtype_of(graph_id, self._graphs.placeholder(op_type, index)) == "resource"
-            for op_type, graph_id, index in self._all_users(tensor_id)
+            for op_type, graph_id, index in self.all_users(tensor_id)
         )
 
     def _dtype_of(self, graph_id: int, placeholder: str | None) -> str | None:
@@ -210,7 +210,7 @@ class Resources:
         assert reader.op_name is not None
         levels: tuple[Level, ...] = self._borders.levels(reader.context, reader.graph_id) or ()
         context, graph_id, user = reader.context, reader.graph_id, reader.op_name
-        name = _name_in(handle, graph_id)
+        name = name_in(handle, graph_id)
         while True:
             if name is not None and self._borders.sessions.is_session_graph(graph_id):
                 write = self._write_in_session(graph_id, name, context, user=user, near=reader.event_index)
@@ -225,7 +225,7 @@ class Resources:
                 return
             level = levels[-1]
             outer = self._borders.outer_context(context, levels)
-            outer_name = self._name_outside(name, level.call) or _name_in(handle, level.call.graph_id)
+            outer_name = self._name_outside(name, level.call) or name_in(handle, level.call.graph_id)
             if level.is_loop:
                 op = self._graphs.op(level.call.graph_id, level.call.op_name)
                 if outer_name is not None and op is not None and context.iteration:
@@ -277,7 +277,7 @@ class Resources:
         self, graph_id: int, handle_name: str, context: Context, *, user: str, near: int
     ) -> Write | None:
         """Returns the last write before a read in a session's graph. Such a graph does not run in order of creation."""
-        writers = self._writing_ops(graph_id, handle_name)
+        writers = self.writing_ops(graph_id, handle_name)
         written = self._borders.sessions.last_writer(graph_id, writers, context, reader=user)
         if written is None:
             return None
@@ -297,11 +297,11 @@ class Resources:
         self, tensor_id: int, *, is_wanted: Callable[[str, int | None, int], bool], since: int
     ) -> tuple[str, ...]:
         """Returns the op types, including functions, that use a handle in one of the wanted ways."""
-        ways = self._all_users(tensor_id, since=since)
+        ways = self.all_users(tensor_id, since=since)
         op_types_of_users = (op_type for op_type, graph_id, index in ways if is_wanted(op_type, graph_id, index))
         return tuple(sorted(set(op_types_of_users)))
 
-    def _all_users(self, tensor_id: int, *, since: int = 0) -> list[tuple[str, int | None, int]]:
+    def all_users(self, tensor_id: int, *, since: int = 0) -> list[tuple[str, int | None, int]]:
         """Returns (op type, called graph, input index) for each way in which executions use a handle."""
         return [
             (op_type, self._graphs.function_graphs.get(op_type, called), index)
@@ -312,14 +312,14 @@ class Resources:
         if graph_id is None:
             return WRITER.fullmatch(op_type) is not None
         placeholder = self._graphs.placeholder(op_type, index)
-        return placeholder is not None and bool(self._writing_ops(graph_id, placeholder))
+        return placeholder is not None and bool(self.writing_ops(graph_id, placeholder))
 
     def _reads(self, op_type: str, graph_id: int | None, index: int) -> bool:
         """Returns whether an op or a function reads a resource in its outermost graph and cannot write to it."""
         if graph_id is None:
             return op_type == READER
         placeholder = self._graphs.placeholder(op_type, index)
-        if placeholder is None or self._writing_ops(graph_id, placeholder):
+        if placeholder is None or self.writing_ops(graph_id, placeholder):
             return False
         return bool(self._reading_ops(graph_id, placeholder))
 
@@ -358,7 +358,7 @@ class Resources:
     ) -> Iterator[Write]:
         """Yields the writes in one run of a graph. If `user` is given, yields only the writes before this op."""
         end = None if user is None else self._graphs.op(graph_id, user)
-        for op in reversed(self._writing_ops(graph_id, handle_name)):
+        for op in reversed(self.writing_ops(graph_id, handle_name)):
             if end is not None and op.op_index >= end.op_index:
                 continue
             if WRITER.fullmatch(op.op_type):
@@ -385,7 +385,7 @@ class Resources:
             if visit is None and call.attribute in BRANCHES:
                 continue
             inner = replace(context, call_site=self._borders.callee_site(context, call, visit))
-            for name in self._callee_handles(op, call, handle_name):
+            for name in self.callee_handles(op, call, handle_name):
                 yield from self._in_graph(call.callee_graph_id, name, inner, user=None, near=near)
         if self._may_write_unseen(op, calls, handle_name, context):
             yield Write(op.op_type, op.op_name, graph_id, context.execution_index, (), False, None, is_known=False)
@@ -397,17 +397,17 @@ class Resources:
             return False
         return any(
             call.callee_graph_id is not None
-            and self._writing_ops(call.callee_graph_id, name)
+            and self.writing_ops(call.callee_graph_id, name)
             and self._borders.may_run_unseen(context, call)
             for call in branches
-            for name in self._callee_handles(op, call, handle_name)
+            for name in self.callee_handles(op, call, handle_name)
         )
 
     def _in_unknown_iterations(self, op: Op, graph_id: int, handle_name: str, context: Context) -> Iterator[Write]:
         """Yields a write with unknown values if the body of a loop can write to a resource."""
         for call in self._graphs.calls(graph_id, op.op_name):
-            names = self._callee_handles(op, call, handle_name) if call.attribute == "body" else []
-            if call.callee_graph_id is not None and any(self._writing_ops(call.callee_graph_id, n) for n in names):
+            names = self.callee_handles(op, call, handle_name) if call.attribute == "body" else []
+            if call.callee_graph_id is not None and any(self.writing_ops(call.callee_graph_id, n) for n in names):
                 yield Write(op.op_type, op.op_name, graph_id, context.execution_index, (), False, None, is_known=False)
 
     def _in_loop(
@@ -439,8 +439,8 @@ class Resources:
             return
         visits = self._borders.visits(context, body)
         site = next((visit.call_site for visit in visits if visit.frame_id == frame_id), site)
-        for name in self._callee_handles(op, body, handle_name):
-            for iteration in range(last, -1, -1) if self._writing_ops(body.callee_graph_id, name) else ():
+        for name in self.callee_handles(op, body, handle_name):
+            for iteration in range(last, -1, -1) if self.writing_ops(body.callee_graph_id, name) else ():
                 inner = replace(context, call_site=site, frame_id=frame_id, iteration=iteration)
                 yield from self._in_graph(body.callee_graph_id, name, inner, user=None, near=near)
 
@@ -449,7 +449,7 @@ class Resources:
         values = tuple(
             place
             for place, (source, _) in zip(taken, op.inputs, strict=True)
-            if source not in self._aliases(graph_id, handle_name)
+            if source not in self.aliases(graph_id, handle_name)
         )
         old_value = None
         if op.op_type not in REPLACING:
@@ -462,7 +462,7 @@ class Resources:
     ) -> TensorEvent | None:
         """Returns the row of the last read of a resource in a graph, after the previous write and before `writer`."""
         start = max(
-            (op.op_index for op in self._writing_ops(graph_id, handle_name) if op.op_index < writer.op_index),
+            (op.op_index for op in self.writing_ops(graph_id, handle_name) if op.op_index < writer.op_index),
             default=-1,
         )
         for op in reversed(self._reading_ops(graph_id, handle_name)):
@@ -484,11 +484,11 @@ class Resources:
     def _reading_ops(self, graph_id: int, handle_name: str) -> list[Op]:
         """Returns the ops of a graph that read a resource, in order, without the ops of called functions."""
         graph = self._graphs.graph(graph_id)
-        names = {name for alias in self._aliases(graph_id, handle_name) for name in graph.users.get(alias, ())}
+        names = {name for alias in self.aliases(graph_id, handle_name) for name in graph.users.get(alias, ())}
         ops = (graph.ops[name] for name in names if name in graph.ops)
         return sorted((op for op in ops if op.op_type == READER), key=lambda op: op.op_index)
 
-    def _writing_ops(self, graph_id: int, handle_name: str) -> tuple[Op, ...]:
+    def writing_ops(self, graph_id: int, handle_name: str) -> tuple[Op, ...]:
         """Returns the ops of a graph that write to a resource, in order, including callers of writing functions."""
         key = (graph_id, handle_name)
         if key not in self._writers:
@@ -499,7 +499,7 @@ class Resources:
     def _find_writing_ops(self, graph_id: int, handle_name: str) -> tuple[Op, ...]:
         graph = self._graphs.graph(graph_id)
         by_name: dict[str, Op] = {}
-        for alias in self._aliases(graph_id, handle_name):
+        for alias in self.aliases(graph_id, handle_name):
             for name in graph.users.get(alias, ()):
                 op = graph.ops.get(name)
                 if op is not None and (WRITER.fullmatch(op.op_type) or self._calls_writer(op, graph_id, handle_name)):
@@ -508,14 +508,14 @@ class Resources:
 
     def _calls_writer(self, op: Op, graph_id: int, handle_name: str) -> bool:
         return any(
-            call.callee_graph_id is not None and self._writing_ops(call.callee_graph_id, name)
+            call.callee_graph_id is not None and self.writing_ops(call.callee_graph_id, name)
             for call in self._graphs.calls(graph_id, op.op_name)
-            for name in self._callee_handles(op, call, handle_name)
+            for name in self.callee_handles(op, call, handle_name)
         )
 
-    def _callee_handles(self, op: Op, call: Call, handle_name: str) -> list[str]:
+    def callee_handles(self, op: Op, call: Call, handle_name: str) -> list[str]:
         """Returns the Placeholders of a callee that receive the resource."""
-        aliases = self._aliases(call.graph_id, handle_name)
+        aliases = self.aliases(call.graph_id, handle_name)
         shift = 1 if call.attribute in BRANCHES else 0
         names = (
             self._graphs.placeholder(call.function_name, index - shift)
@@ -524,7 +524,7 @@ class Resources:
         )
         return [name for name in names if name is not None]
 
-    def _aliases(self, graph_id: int, handle_name: str) -> Collection[str]:
+    def aliases(self, graph_id: int, handle_name: str) -> Collection[str]:
         """Returns the ops that hand on a resource within a graph, including the op that holds the resource."""
         graph = self._graphs.graph(graph_id)
 
@@ -535,7 +535,7 @@ class Resources:
         return set(breadth_first([handle_name], handing_on))
 
 
-def _name_in(handle: Trace, graph_id: int) -> str | None:
+def name_in(handle: Trace, graph_id: int) -> str | None:
     """Returns the op that holds a resource in a graph, or None."""
     places = (place for place in reversed(handle.path) if isinstance(place, GraphTensor) and place.graph_id == graph_id)
     return next((place.op_name for place in places), None)
