@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 import tfdbg_arrow
@@ -28,7 +29,8 @@ def first_of(logdir: Path) -> NonFinite:
     return first
 
 
-def test_an_eager_op_in_the_function_is_the_origin(tmp_path: Path) -> None:
+@pytest.mark.parametrize("backend", ["native", "tensorflow"])
+def test_an_eager_op_in_the_function_is_the_origin(backend: str, tmp_path: Path) -> None:
     def entropy(p: tf.Tensor) -> tf.Tensor:
         return -tf.reduce_sum(p * tf.math.log(p))
 
@@ -36,7 +38,7 @@ def test_an_eager_op_in_the_function_is_the_origin(tmp_path: Path) -> None:
     def step(x: tf.Tensor) -> tf.Tensor:
         return tf.py_function(entropy, [x * 2.0], tf.float32) + 1.0
 
-    with tfdbg_arrow.capture(tmp_path):
+    with tfdbg_arrow.capture(tmp_path, health_backend=backend):
         step(tf.constant([1.0, 0.5]))
         step(tf.constant([1.0, 0.0]))
     first = first_of(tmp_path)

@@ -6,12 +6,11 @@ outputs of the op. So the results are found by their dtype, shape and counts.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import islice
 
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.events import EventReader
-from tfdbg_arrow.query.recorded import TensorEvent, health_of, read_events
+from tfdbg_arrow.query.recorded import HEALTH_COLUMNS, TensorEvent, read_events
 from tfdbg_arrow.query.stacks import Frame, StackReader, file_name
 
 PYTHON_FUNCTION = "EagerPyFunc"
@@ -78,8 +77,13 @@ class PythonFunctions:
 
 
 def has_health_of(row: TensorEvent, event: TensorEvent) -> bool:
-    """Returns whether two rows have the same dtype, shape and counts."""
-    return health_of(replace(row, event_index=event.event_index)) == health_of(event)
+    """Returns whether two rows have the same dtype, shape and counts.
+
+    An attribute that was measured for only one of the rows is not compared. For example, the places of bad elements are
+    not measured on a GPU.
+    """
+    pairs = ((getattr(row, name), getattr(event, name)) for name in HEALTH_COLUMNS if name != "event_index")
+    return all(one == other or None in (one, other) for one, other in pairs)
 
 
 def _calls_python_functions(frame: Frame) -> bool:
