@@ -20,7 +20,41 @@ from tfdbg_arrow.writer.hooks import runtime
 from tfdbg_arrow.writer.sink.sink import Sink
 
 from .lifecycle import X, doubling, num_graph_rows, stats
+from .subprocesses import run_python
 from .tables import rows
+
+FINALIZER_WHILE_ROWS_ARE_ADDED = """
+    import sys
+    import threading
+
+    import tensorflow as tf
+
+    import tfdbg_arrow
+    from tfdbg_arrow.spool.journal import Journal
+
+    append = Journal.append
+    other = None
+
+    def negate():
+        tf.negative(1.0)
+
+    def finalize():
+        tf.abs(1.0)
+
+    def append_while_another_thread_adds_a_stack(self, *entry):
+        global other
+        if other is None and entry[:2] == ("columns", "graph_op"):
+            other = threading.Thread(target=negate)
+            other.start()
+            other.join(0.5)  # time to wait for the lock that this thread holds
+            finalize()
+        return append(self, *entry)
+
+    Journal.append = append_while_another_thread_adds_a_stack
+    with tfdbg_arrow.capture(sys.argv[1]):
+        tf.function(lambda: tf.exp(1.0))()
+        other.join()
+"""
 
 pytestmark = pytest.mark.usefixtures("not_recording")
 
@@ -278,3 +312,10 @@ def test_threads_that_started_before(tmp_path: Path) -> None:
     executions = sorted(rows(tmp_path, "execution"), key=lambda row: row["execution_index"])
     assert [row["op_type"].startswith("__inference_double") for row in executions] == [True, False]
     assert {row["thread_id"] for row in executions} == {thread.ident}
+
+
+def test_a_finalizer_runs_an_op_while_rows_are_added(tmp_path: Path) -> None:
+    """Another thread adds a stack at the same time. Neither thread waits for the other one forever."""
+    run_python(tmp_path / "program.py", FINALIZER_WHILE_ROWS_ARE_ADDED, tmp_path / "logdir")
+    executed = {row["op_type"] for row in rows(tmp_path / "logdir", "execution")}
+    assert {"Abs", "Neg"} <= executed

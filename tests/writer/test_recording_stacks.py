@@ -7,6 +7,7 @@ import linecache
 import os
 import sys
 import textwrap
+import threading
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -574,6 +575,7 @@ def test_generated_helpers_of_one_statement_are_one_frame() -> None:
     table = StackTable(
         lambda name, new, *notes: found.extend((name, row) for row in new),
         lambda name, columns, *notes: traces.append((name, columns)),
+        lock=threading.RLock(),
         original_location=lambda path, lineno: ("user.py", 7, "f") if path == "generated.py" else None,
         original_span=lambda path, span: None,
     )
@@ -587,6 +589,7 @@ def test_equal_frames_of_other_code_objects_are_one_stack() -> None:
     table = StackTable(
         lambda name, new, *notes: [note() for note in notes],
         lambda name, columns, *notes: traces.append(columns["stack_trace_id"]),
+        lock=threading.RLock(),
         original_location=lambda path, lineno: None,
         original_span=lambda path, span: None,
     )
@@ -600,6 +603,7 @@ def test_a_traceback_ends_before_the_command_line_that_ran_the_program() -> None
     table = StackTable(
         lambda name, new, *notes: found.extend((name, row) for row in new),
         lambda name, columns, *notes: None,
+        lock=threading.RLock(),
         original_location=lambda path, lineno: None,
         original_span=lambda path, span: None,
     )
@@ -634,6 +638,7 @@ def test_an_interruption_while_a_stack_is_written_loses_no_row(interrupted: int)
     table = StackTable(
         append,
         append_columns,
+        lock=threading.RLock(),
         original_location=lambda path, lineno: None,
         original_span=lambda path, span: None,
     )

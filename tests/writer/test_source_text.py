@@ -88,6 +88,7 @@ def test_other_threads_add_stacks_while_a_file_is_read(monkeypatch: pytest.Monke
     table = StackTable(
         lambda name, rows, *notes: None,
         lambda name, columns, *notes: written.append(columns["stack_trace_id"]),
+        lock=threading.RLock(),
         original_location=lambda path, lineno: None,
         original_span=lambda path, span: None,
     )

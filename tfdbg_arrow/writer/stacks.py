@@ -12,8 +12,8 @@ import re
 import site
 import sys
 import sysconfig
-import threading
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cache, partial
 from types import CodeType
@@ -121,6 +121,7 @@ class StackTable:
     Args:
         append: Adds rows to a table: `append(table_name, rows)`.
         append_columns: Does the same for many rows, given as columns.
+        lock: The lock that is held while rows are added; see MetadataQueue.
         original_location: Maps a line of generated code (file path, lineno) to the user's line that it
             was made from; returns None for an unknown file.
         original_span: Maps the span of a generated expression (file path, span) to the span of the user's expression;
@@ -132,6 +133,7 @@ class StackTable:
         append: Append,
         append_columns: AppendColumns,
         *,
+        lock: AbstractContextManager[object],
         original_location: Callable[[str, int], Location | None],
         original_span: Callable[[str, Span], Span | None],
     ) -> None:
@@ -148,7 +150,7 @@ class StackTable:
         # An ID is never used again, even if an interruption came before it was noted.
         self._next_frame_id, self._next_file_id = itertools.count(), itertools.count()
         self._next_traceback_id = itertools.count(_FIRST_TRACEBACK_ID)
-        self._lock = threading.RLock()  # a finalizer may add a stack while the same thread does
+        self._lock = lock
         self._lines: dict[str, SourceText] = {}
         """The text of each file when it was first seen, because a file can change while the program runs."""
 

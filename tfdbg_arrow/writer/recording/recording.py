@@ -138,6 +138,7 @@ class Recording:
         self._backend.stack_table = StackTable(
             _weakly(self._sink.append),
             _weakly(self._sink.append_columns),
+            lock=self._sink.metadata_lock,
             original_location=original_location,
             original_span=original_span,
         )

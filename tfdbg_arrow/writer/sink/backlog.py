@@ -182,6 +182,9 @@ class MetadataQueue:
 
     Attributes:
         taken_upto: The rows before this offset of the journal have been taken.
+        lock: Held while rows are added. The lock is reentrant: while a thread holds it, Python's garbage collector can
+            run a finalizer, which may add rows, too. Other code that holds a lock while it adds rows, and that a
+            finalizer may call, must use this lock. With two locks, two threads could wait for each other.
     """
 
     def __init__(self, run_id: str, *, failures: Failures, journal: Journal, redact: Redact | None = None) -> None:
@@ -191,8 +194,7 @@ class MetadataQueue:
         self._journal = journal
         self._columns: list[tuple[str, Columns]] = []
         self.taken_upto = 0
-        # Reentrant, because a finalizer may append while the same thread does.
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
 
     def append(self, table: str, rows: Sequence[Mapping[str, object]], /, *notes: Callable[[], object]) -> None:
         """Adds rows of a table, and calls the notes (see Append); when this returns, the rows outlive the process.
@@ -206,7 +208,7 @@ class MetadataQueue:
         """Does the same as `append` for many rows, without the cost of one dictionary per row."""
         if self._redact is not None:
             columns = columns_of_rows(self._redact(table, rows_of_columns(columns)))
-        with self._lock:
+        with self.lock:
             for start in range(0, _num_rows(columns), _ROWS_AN_ENTRY):
                 piece = {name: values[start : start + _ROWS_AN_ENTRY] for name, values in columns.items()}
                 self._journal.append("columns", table, piece)
@@ -228,7 +230,7 @@ class MetadataQueue:
         if notes:
             position = {"event_index": num_events, "wall_time_ns": time.time_ns()}
             self.append("capture_stat", [{**position, **note} for note in notes])
-        with self._lock:
+        with self.lock:
             self.taken_upto = upto = self._journal.size()
             taken, self._columns = self._columns, []
         by_table: dict[str, list[Columns]] = {}

@@ -85,6 +85,7 @@ class Sink:
         append: `(table, rows, *notes)`: adds rows of a metadata table (see MetadataQueue). The rows are written no
             later than events recorded after this call.
         append_columns: Does the same for many rows, given as columns of equal length.
+        metadata_lock: The lock of MetadataQueue.
     """
 
     def __init__(
@@ -129,6 +130,7 @@ class Sink:
         self._redact = redact
         self._metadata = MetadataQueue(run_id, failures=self._failures, journal=files.rows, redact=redact)
         self.append, self.append_columns = self._metadata.append, self._metadata.append_columns
+        self.metadata_lock = self._metadata.lock
         self._spool_use = SpoolUse(recorder, files.rows, values=self._values, is_lazy=retention is not None)
         self._backlog = Backlog(self._parts, failures=self._failures, max_bytes=memory.waiting_bytes)
         self._lock = threading.RLock()
