@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -35,6 +36,7 @@ class Training:
         self.run = RunBuilder("run-a")
         self.graphs = {name: self._graph(name) for name in NEW_VALUES}
         self._next_id = 100
+        self.last_read, self.last_read_id = np.zeros(3), 99
 
     def _graph(self, name: str) -> GraphBuilder:
         graph = self.run.graph(name).op("w", "Placeholder", dtypes=["resource"], not_recorded="dtype")
@@ -61,8 +63,23 @@ class Training:
 
     def read(self, value: np.ndarray, *, handle: int = HANDLE) -> int:
         """Adds an eager read, and returns its row."""
+        return self._eager("ReadVariableOp", value, inputs=[handle])
+
+    def assign(self, delta: np.ndarray) -> np.ndarray:
+        """Adds eager ops that write `old / 2 + delta`, where `old` was read last. Returns the new value."""
+        with np.errstate(all="ignore"):
+            half = self.last_read * 0.5
+            new_value: np.ndarray = half + delta
+        self._eager("Mul", half, inputs=[self.last_read_id])
+        self._eager("AddV2", new_value, inputs=[self._next_id])
+        self.run.execution("AssignVariableOp", inputs=[HANDLE, self._next_id])
+        return new_value
+
+    def _eager(self, op_type: str, value: np.ndarray, *, inputs: Iterable[int]) -> int:
         self._next_id += 1
-        return self.run.eager_op("ReadVariableOp", counts_of(value), tensor_id=self._next_id, inputs=[handle])
+        if op_type == "ReadVariableOp":
+            self.last_read, self.last_read_id = value, self._next_id
+        return self.run.eager_op(op_type, counts_of(value), tensor_id=self._next_id, inputs=inputs)
 
 
 def first_read(flow: DataFlow, event_index: int) -> TensorEvent | None:
@@ -74,7 +91,8 @@ def first_read(flow: DataFlow, event_index: int) -> TensorEvent | None:
 
 
 ELEMENTS = st.lists(st.sampled_from([0.0, 1.0, -2.0, np.nan, np.inf, -np.inf]), min_size=3, max_size=3)
-STEPS = st.lists(st.tuples(st.sampled_from(["read", *NEW_VALUES]), ELEMENTS), min_size=1, max_size=12)
+NAMES = ["read", "read", "assign", *NEW_VALUES]
+STEPS = st.lists(st.tuples(st.sampled_from(NAMES), ELEMENTS), min_size=1, max_size=12)
 
 
 @given(steps=STEPS)
@@ -86,6 +104,8 @@ def test_the_first_read_has_the_same_bad_elements_as_the_later_one(steps: list[t
     for step_id, (name, elements) in enumerate(steps):
         if name == "read":
             read_values[training.read(value)] = value
+        elif name == "assign":
+            value = training.assign(np.array(elements))
         else:
             row, new_value = training.step(name, value, np.array(elements), step_id=step_id)
             read_values[row] = value
@@ -119,6 +139,27 @@ def test_a_path_skips_the_steps_in_which_a_variable_stays_bad(name: str, tmp_pat
         assert provenance.origin is not None
         assert (provenance.origin.op_name, provenance.origin.event_index) == ("delta", reads[20] + 1)
         assert not provenance.is_cut
+
+
+@pytest.mark.parametrize("source", ["old value", "older value", "other variable"])
+def test_eager_writes_of_a_computed_value(source: str, tmp_path: Path) -> None:
+    """Only if a value was computed from the last value of the variable, all bad elements stay bad."""
+    training = Training()
+    bad, good = np.array([1.0, 1.0, np.nan]), np.ones(3)
+    rows = []
+    for _ in range(3):
+        rows.append(training.read(bad))
+        if source == "other variable":
+            training.read(bad, handle=OTHER_HANDLE)
+        training.assign(good)
+        if source == "older value":
+            training.assign(good)
+    rows.append(training.read(bad))
+    with open_logdir(training.run.write(tmp_path)) as logdir:
+        flow = DataFlow(logdir, run_id="run-a")
+        firsts = [first_read(flow, row) for row in rows]
+        expected = rows[0] if source == "old value" else None
+        assert [None if first is None else first.event_index for first in firsts] == [None, *[expected] * 3]
 
 
 @pytest.mark.parametrize("name", ["replaced", "maximum"])

@@ -7,17 +7,26 @@ of these reads, so a search does not have to go through the steps in between.
 from __future__ import annotations
 
 from collections.abc import Collection
+from functools import cached_property
+from itertools import islice
 
 from tfdbg_arrow.query.flow.events import EventReader
 from tfdbg_arrow.query.flow.graphs import GraphReader
 from tfdbg_arrow.query.flow.resources import Resources, name_in
-from tfdbg_arrow.query.recorded import EagerValue, Op, TensorEvent, Trace
+from tfdbg_arrow.query.recorded import EagerValue, Execution, Op, TensorEvent, Trace
 from tfdbg_arrow.schema.op_traits import ADDING, READER, REPLACING, WRITER
 
 _KEEPING = {*ADDING, "ResourceScatterAdd", "ResourceScatterSub"}
 """Types of writers that keep each bad element bad: a sum or a difference with a bad element is bad."""
 _KEEPING_VALUES = {"Add", "AddN", "AddV2", "Identity", "Mul", "Sub"}
 """Types of ops whose result is bad at each place at which one of their inputs is bad."""
+
+_MAX_WRITES = 20_000
+"""Maximum number of eager writes that are examined for one read."""
+_MAX_OPS = 300_000
+"""Maximum number of eager ops that are read to find the values of eager writes."""
+_MAX_READS = 8
+"""Maximum number of reads that are noted for a tensor. A sum over all weights, for example, has more."""
 
 
 class BadVariables:
@@ -51,8 +60,9 @@ class BadVariables:
         event_index, execution_index = first
         if read.scope == "graph" and not self._takes_same_input(handle, read, execution_index):
             return None
-        ways = self._resources.all_users(tensor_id, since=execution_index)
-        return self._events.event(event_index) if all(self._keeps_bad(*way) for way in ways) else None
+        if not self._all_writes_keep_bad(tensor_id, since=execution_index, before=read.event_index):
+            return None
+        return self._events.event(event_index)
 
     def _takes_same_input(self, handle: Trace, read: TensorEvent, execution_index: int) -> bool:
         """Returns whether an earlier call of the same function took the same variable as the same input."""
@@ -65,6 +75,62 @@ class BadVariables:
         argument = self._graphs.argument(call.graph_id, name, function_name=call.op_type)
         inputs = [self._events.execution_inputs(index) for index in (execution_index, call.execution_index)]
         return argument is not None and len({taken.get(argument.input_index) for taken in inputs}) == 1
+
+    def _all_writes_keep_bad(self, tensor_id: int, *, since: int, before: int) -> bool:
+        """Returns whether all writes to a variable keep each bad element of the variable.
+
+        Args:
+            tensor_id: The variable.
+            since: The first execution to consider.
+            before: The event_index before which the last execution starts.
+        """
+        ways = self._resources.all_users(tensor_id, since=since)
+        replacing = {op_type for op_type, graph_id, _ in ways if graph_id is None and op_type in REPLACING}
+        if not all(op_type in replacing or self._keeps_bad(op_type, called, index) for op_type, called, index in ways):
+            return False
+        if not replacing:
+            return True
+        # An eager write has no graph, so each write is examined. A function may write to the variable.
+        functions = {op_type for op_type, called, _ in ways if called is not None}
+        types = tuple(sorted({*functions, *replacing, *_KEEPING}))
+        executions = self._events.uses_before(tensor_id, op_types=types, before=before, since=since)
+        writes = list(islice(executions, _MAX_WRITES + 1))
+        if len(writes) > _MAX_WRITES:
+            return False
+        last_writes = [write.execution_index for write in writes[1:]]
+        return all(
+            self._is_computed_from_read(write, tensor_id, since=last_write)
+            for write, last_write in zip(writes, [*last_writes, since], strict=False)  # there may be no write
+            if write.op_type in replacing
+        )
+
+    def _is_computed_from_read(self, write: Execution, tensor_id: int, *, since: int) -> bool:
+        """Returns whether the value of an eager write is bad where an old value was bad that was read since then."""
+        old_read = self._old_reads.get(write.execution_index)
+        return old_read is not None and old_read[0] == tensor_id and old_read[1] >= since
+
+    @cached_property
+    def _old_reads(self) -> dict[int, tuple[int, int]]:
+        """The eager writes whose value is bad where the old value is bad, as in `v.assign(v - x)`.
+
+        For each of these executions, the value has (handle, execution_index of the read of the old value).
+        """
+        ops = self._events.eager_ops([*REPLACING, READER, *_KEEPING_VALUES], limit=_MAX_OPS)
+        old_reads: dict[int, tuple[int, int]] = {}
+        reads: dict[int, set[tuple[int, int]]] = {}
+        """For each tensor, the reads whose bad elements are bad in the tensor, too."""
+        for op in ops:
+            if op.op_type == READER:
+                reads_behind = {(op.inputs[0], op.execution_index)}
+            else:
+                reads_behind = set().union(*(reads.get(source, ()) for source in op.inputs))
+            if op.op_type in REPLACING:
+                of_handle = [read for read in reads_behind if read[0] == op.inputs[0]]
+                if of_handle:
+                    old_reads[op.execution_index] = max(of_handle)
+            elif op.output is not None and len(reads_behind) <= _MAX_READS:
+                reads[op.output] = reads_behind
+        return old_reads
 
     def _keeps_bad(self, op_type: str, graph_id: int | None, index: int) -> bool:
         """Returns whether an op or a function keeps each bad element of the variable that it takes as an input."""

@@ -7,6 +7,8 @@ from bisect import bisect_left
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 from tfdbg_arrow.query.engine import MAX_ROWS, Engine
@@ -65,6 +67,16 @@ _OF_BLOCK = (
     "(SELECT tensor_id FROM execution_input WHERE run_id = ? AND execution_index BETWEEN ? AND ? UNION "
     "SELECT tensor_id FROM execution_output WHERE run_id = ? AND execution_index BETWEEN ? AND ?)"
 )
+
+
+@dataclass(frozen=True, slots=True)
+class EagerOp:
+    """An eager op, with the IDs of the tensors that it took, and of its first output (None if it has no output)."""
+
+    execution_index: int
+    op_type: str
+    inputs: tuple[int, ...]
+    output: int | None
 
 
 class EventReader:
@@ -244,6 +256,31 @@ class EventReader:
             [self._run_id, *op_types],
         )
         return [Execution(*row) for row in rows]
+
+    def eager_ops(self, op_types: Sequence[str], *, limit: int) -> list[EagerOp]:
+        """Returns the eager ops of these types in order; an empty list if they have more than `limit` inputs."""
+        of_types = f"e.run_id = ? AND e.graph_id IS NULL AND e.op_type IN ({', '.join('?' * len(op_types))})"
+        parameters = [self._run_id, self._run_id, *op_types]
+        inputs = self._logdir.rows(
+            "SELECT e.execution_index, e.op_type, i.tensor_id FROM execution AS e "
+            "JOIN execution_input AS i ON i.execution_index = e.execution_index "
+            f"WHERE i.run_id = ? AND {of_types} ORDER BY e.execution_index, i.input_index LIMIT {limit + 1}",
+            parameters,
+        )
+        if len(inputs) > limit:
+            return []
+        outputs = dict(
+            self._logdir.rows(
+                "SELECT o.execution_index, o.tensor_id FROM execution AS e "
+                "JOIN execution_output AS o ON o.execution_index = e.execution_index "
+                f"WHERE o.run_id = ? AND o.output_slot = 0 AND {of_types}",
+                parameters,
+            )
+        )
+        return [
+            EagerOp(index, op_type, tuple(tensor_id for _, _, tensor_id in rows), outputs.get(index))
+            for (index, op_type), rows in groupby(inputs, key=itemgetter(0, 1))
+        ]
 
     def taken_together(self, op_types: Sequence[str]) -> list[tuple[int, int]]:
         """Returns (tensor id, tensor id of the handle) for each input of executions that write to resources.
