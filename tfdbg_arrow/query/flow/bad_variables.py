@@ -13,7 +13,7 @@ from itertools import islice
 from tfdbg_arrow.query.flow.events import EventReader
 from tfdbg_arrow.query.flow.graphs import GraphReader
 from tfdbg_arrow.query.flow.resources import Resources, name_in
-from tfdbg_arrow.query.recorded import EagerValue, Execution, Op, TensorEvent, Trace
+from tfdbg_arrow.query.recorded import EagerValue, Op, TensorEvent, Trace
 from tfdbg_arrow.schema.op_traits import ADDING, READER, REPLACING, WRITER
 
 _KEEPING = {*ADDING, "ResourceScatterAdd", "ResourceScatterSub"}
@@ -99,24 +99,19 @@ class BadVariables:
             return False
         last_writes = [write.execution_index for write in writes[1:]]
         return all(
-            self._is_computed_from_read(write, tensor_id, since=last_write)
+            self._old_reads.get(write.execution_index, -1) >= last_write
             for write, last_write in zip(writes, [*last_writes, since], strict=False)  # there may be no write
             if write.op_type in replacing
         )
 
-    def _is_computed_from_read(self, write: Execution, tensor_id: int, *, since: int) -> bool:
-        """Returns whether the value of an eager write is bad where an old value was bad that was read since then."""
-        old_read = self._old_reads.get(write.execution_index)
-        return old_read is not None and old_read[0] == tensor_id and old_read[1] >= since
-
     @cached_property
-    def _old_reads(self) -> dict[int, tuple[int, int]]:
+    def _old_reads(self) -> dict[int, int]:
         """The eager writes whose value is bad where the old value is bad, as in `v.assign(v - x)`.
 
-        For each of these executions, the value has (handle, execution_index of the read of the old value).
+        The keys are the executions that write, and the values are the executions that read the old value.
         """
         ops = self._events.eager_ops([*REPLACING, READER, *_KEEPING_VALUES], limit=_MAX_OPS)
-        old_reads: dict[int, tuple[int, int]] = {}
+        old_reads: dict[int, int] = {}
         reads: dict[int, set[tuple[int, int]]] = {}
         """For each tensor, the reads whose bad elements are bad in the tensor, too."""
         for op in ops:
@@ -125,7 +120,7 @@ class BadVariables:
             else:
                 reads_behind = set().union(*(reads.get(source, ()) for source in op.inputs))
             if op.op_type in REPLACING:
-                of_handle = [read for read in reads_behind if read[0] == op.inputs[0]]
+                of_handle = [execution_index for handle, execution_index in reads_behind if handle == op.inputs[0]]
                 if of_handle:
                     old_reads[op.execution_index] = max(of_handle)
             elif op.output is not None and len(reads_behind) <= _MAX_READS:
