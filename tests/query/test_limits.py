@@ -7,10 +7,12 @@ import threading
 from pathlib import Path
 from types import SimpleNamespace
 
+import duckdb
 import pytest
 
 from tfdbg_arrow.errors import MemoryLimitError, QueryError, TimeLimitError
 from tfdbg_arrow.query import open_logdir
+from tfdbg_arrow.query.logdir.open_logdir import SubLogdir
 from tfdbg_arrow.query.logdir.statements import DEFAULT_MEMORY_LIMIT, MEMORY_LIMIT_VARIABLE, memory_limit_bytes
 
 from .builder import CLEAN, NAN, RunBuilder
@@ -124,6 +126,31 @@ class TestTimeLimit:
                 with pytest.raises(TimeLimitError):
                     one_run.check_time()
             one_run.check_time()
+
+    def test_an_interruption_does_not_keep_the_views_of_a_run(self, logdir: Path) -> None:
+        class Interrupted:
+            """A connection whose statements are interrupted once each."""
+
+            def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
+                self.connection = connection
+                self.statements: set[str] = set()
+
+            def execute(self, statement: str) -> None:
+                if statement not in self.statements:
+                    self.statements.add(statement)
+                    raise duckdb.InterruptException
+                self.connection.execute(statement)
+
+            def close(self) -> None:
+                self.connection.close()
+
+        schemas = "SELECT count(*) FROM duckdb_schemas() WHERE schema_name LIKE 'runs_%'"
+        with open_logdir(logdir) as opened:
+            one_run = SubLogdir(opened, ["run-a"])
+            assert opened.rows(schemas) == [(1,)]
+            one_run._connection = Interrupted(one_run._connection)  # type: ignore[assignment]
+            one_run.close()
+            assert opened.rows(schemas) == [(0,)]
 
     def test_an_inner_limit_cannot_extend_an_outer_one(self, logdir: Path) -> None:
         with open_logdir(logdir) as opened, opened.within(0.0):

@@ -495,10 +495,18 @@ class SubLogdir(OpenLogdir):
 
     def close(self) -> None:
         """Drops the views."""
-        with contextlib.suppress(duckdb.FatalException):  # after a fatal error, DuckDB refuses this statement too
-            self._connection.execute("SET schema = 'main'")
-            self._connection.execute(f"DROP SCHEMA {self._schema} CASCADE")
+        with contextlib.suppress(duckdb.FatalException):  # after a fatal error, DuckDB refuses these statements, too
+            self._execute_to_end("SET schema = 'main'")
+            self._execute_to_end(f"DROP SCHEMA {self._schema} CASCADE")
         self._connection.close()
+
+    def _execute_to_end(self, statement: str) -> None:
+        """Executes a statement that a time limit must not stop."""
+        is_done = False
+        while not is_done:
+            with contextlib.suppress(duckdb.InterruptException):
+                self._connection.execute(statement)
+                is_done = True
 
     def refresh(self) -> None:
         """Reads the manifests of all runs of the whole logdir again."""
