@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import random
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.durability.test_journal import string_entry
 from tfdbg_arrow.spool.journal import Entry, Journal, JournalReader
 
 core = pytest.importorskip("tfdbg_arrow.writer.native._core", reason="the native core was not built")
@@ -18,7 +20,7 @@ def written(directory: Path, *, seed: int = 0) -> Path:
     journal = Journal(path)
     generator = random.Random(seed)
     for number in range(50):
-        journal.append_string(number, "é" * generator.randrange(30))
+        os.write(journal.descriptor, string_entry(number, "é".encode() * generator.randrange(30)))
         journal.append("rows", "mark", [{"value": "x" * generator.randrange(200), "event_index": number}])
     assert journal.num_unwritten == 0
     journal.close()
@@ -58,11 +60,12 @@ def test_native_and_python_entries_are_equal_and_do_not_mix(tmp_path: Path) -> N
     recording = core.Recording(str(tmp_path / "a.spool"), str(tmp_path / "a.values"), 1024, 3, 0, 1)
     assert recording.set_journal(journal.descriptor)
     number = core.intern_string("a string of this very test")
-    journal.append_string(number, "a string of this very test")
+    expected = string_entry(number, b"a string of this very test")
+    os.write(journal.descriptor, expected)
     del recording
     core.intern_string("a string after the recording")
     *before, native, python = entries(tmp_path / "a.journal")
     assert native.string == python.string == (number, "a string of this very test")
     content = (tmp_path / "a.journal").read_bytes()
-    assert content[native.offset : python.offset] == content[python.offset :]
+    assert content[native.offset : python.offset] == content[python.offset :] == expected
     assert [entry.string for entry in before if entry.string is not None] == list(enumerate(core.strings(0)))[:number]

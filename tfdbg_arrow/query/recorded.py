@@ -209,7 +209,6 @@ class EagerTensor:
         tensor_id: The tensor's ID.
         event: The tensor's row in tensor_health, or None.
         execution_index: The execution that made the tensor; None for a tensor from outside.
-        execution_event_index: The event_index of this execution.
         op_type: Op type or function name of this execution.
         graph_id: The graph of the called function; None for an op.
         output_slot: Index of the tensor among the outputs of the execution.
@@ -219,7 +218,6 @@ class EagerTensor:
     tensor_id: int
     event: TensorEvent | None
     execution_index: int | None
-    execution_event_index: int | None
     op_type: str | None
     graph_id: int | None
     output_slot: int | None

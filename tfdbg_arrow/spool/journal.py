@@ -3,7 +3,7 @@
 An entry consists of `MAGIC`, the length of the payload, the CRC-32 of the payload, and the payload. The length and the
 CRC-32 are little-endian 32-bit integers. The first byte of the payload is the kind of the entry: `s` for an interned
 string, or `j` for JSON. An interned string is a 32-bit ID and a text in UTF-8. The JSON is an array that begins with a
-word. The native core writes the same format (`writer/native/journal.h`).
+word. This module writes JSON, and the native core writes strings (`writer/native/journal.h`).
 
 Readers skip an entry that is cut off or changed, and continue at the next `MAGIC`.
 
@@ -95,10 +95,6 @@ class Journal:
         """Number of entries that could not be written."""
         return self._num_lost + len(self._kept)
 
-    def append_string(self, number: int, text: str) -> bool:
-        """Appends an interned string. Returns whether the string was written."""
-        return self._append(b"s" + _STRING_ID.pack(number) + text.encode("utf-8", errors="backslashreplace"))
-
     def append(self, *entry: object) -> bool:
         """Appends a word and its plain data. Returns whether the entry was written."""
         try:
@@ -106,7 +102,21 @@ class Journal:
         except (TypeError, ValueError, RecursionError) as error:
             self._fail(error)
             return False
-        return self._append(payload)
+        if len(payload) > MAX_ENTRY_BYTES:
+            self._fail(ValueError(f"an entry has {len(payload)} bytes, expected at most {MAX_ENTRY_BYTES}"))
+            return False
+        entry_bytes = _HEAD.pack(MAGIC, len(payload), zlib.crc32(payload)) + payload
+        with self._lock:
+            if self.descriptor < 0:
+                return False
+            if self._write(entry_bytes):
+                return True
+            if self._is_kept and self._kept_bytes + len(entry_bytes) <= _MAX_KEPT_BYTES:
+                self._kept.append(entry_bytes)
+                self._kept_bytes += len(entry_bytes)
+            else:
+                self._num_lost += 1
+            return False
 
     def write_kept(self) -> None:
         """Appends the stored entries, until an entry cannot be written."""
@@ -140,23 +150,6 @@ class Journal:
         """Closes the file in a forked child. A thread of the parent may have held the thread lock."""
         self._lock = threading.RLock()
         self.close()
-
-    def _append(self, payload: bytes) -> bool:
-        if len(payload) > MAX_ENTRY_BYTES:
-            self._fail(ValueError(f"an entry has {len(payload)} bytes, expected at most {MAX_ENTRY_BYTES}"))
-            return False
-        entry = _HEAD.pack(MAGIC, len(payload), zlib.crc32(payload)) + payload
-        with self._lock:
-            if self.descriptor < 0:
-                return False
-            if self._write(entry):
-                return True
-            if self._is_kept and self._kept_bytes + len(entry) <= _MAX_KEPT_BYTES:
-                self._kept.append(entry)
-                self._kept_bytes += len(entry)
-            else:
-                self._num_lost += 1
-            return False
 
     def _write(self, entry: bytes) -> bool:
         """Writes an entry in one call, because other code also appends to the file. Repeats a failed write once."""

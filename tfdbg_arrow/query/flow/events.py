@@ -49,7 +49,7 @@ _FIRST_USES = 16
 """Number of uses that are read first, if a tensor has too many uses to read all of them."""
 
 _MAKERS = (
-    "SELECT o.tensor_id, o.execution_index, e.event_index, e.op_type, e.graph_id, o.output_slot, o.dtype "
+    "SELECT o.tensor_id, o.execution_index, e.op_type, e.graph_id, o.output_slot, o.dtype "
     "FROM execution_output AS o JOIN execution AS e "
     "ON e.run_id = o.run_id AND e.execution_index = o.execution_index WHERE o.run_id = ? AND "
 )
@@ -502,10 +502,8 @@ def _eager_tensor(tensor_id: int, maker: tuple[Any, ...] | None, event: TensorEv
     if maker is not None:
         return EagerTensor(tensor_id, event, *maker)
     if event is not None and event.scope == "execution":
-        return EagerTensor(
-            tensor_id, event, event.execution_index, None, event.op_type, None, event.output_slot, event.dtype
-        )
-    return EagerTensor(tensor_id, event, None, None, None, None, None, None if event is None else event.dtype)
+        return EagerTensor(tensor_id, event, event.execution_index, event.op_type, None, event.output_slot, event.dtype)
+    return EagerTensor(tensor_id, event, None, None, None, None, None if event is None else event.dtype)
 
 
 @dataclass(frozen=True, slots=True)
