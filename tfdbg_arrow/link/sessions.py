@@ -45,7 +45,6 @@ class SessionFunction:
         root: The number that stands for the outermost graph of the function.
         name: The name of the function in `execution.op_type`.
         graph_id: The graph of the session.
-        session_index: The session.
         positions: The ops that the function runs, each with its place in a possible order of execution. A write to a
             variable comes after all ops that do not have to wait for the write.
         feeds: (op, output) that is fed -> index of the feed.
@@ -54,7 +53,6 @@ class SessionFunction:
     root: int
     name: str
     graph_id: int
-    session_index: int
     positions: dict[str, int] = field(default_factory=dict)
     feeds: dict[_Tensor, int] = field(default_factory=dict)
 
@@ -73,10 +71,10 @@ class Sessions:
         tables.run(_FUNCTIONS)
         self.functions: dict[int, SessionFunction] = {}
         targets: dict[int, list[str]] = {}
-        for root, name, graph_id, session_index, text in rows_of(
-            tables.columns("SELECT root, function_name, graph_id, session_index, session_targets FROM linked_session")
+        for root, name, graph_id, text in rows_of(
+            tables.columns("SELECT root, function_name, graph_id, session_targets FROM linked_session")
         ):
-            self.functions[root] = SessionFunction(root, name, graph_id, session_index)
+            self.functions[root] = SessionFunction(root, name, graph_id)
             targets[root] = _names(text)
         if self.functions:
             self._read_interfaces(tables, targets)
