@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from tfdbg_arrow.query.batch_axis.op_facts import OpFacts
+from tfdbg_arrow.query.batch_axis.op_facts import OpFacts, slice_masks
 from tfdbg_arrow.query.batch_axis.unrecorded_inputs import ELEMENTWISE, RESHAPING, UnrecordedInputs, num_axes_of
 from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.recorded import TensorEvent
@@ -228,5 +228,4 @@ def _certain(rows: Iterable[TensorEvent]) -> list[Carrier]:
 
 def _takes_whole_axis(attributes: dict[str, Any]) -> bool:
     """Returns whether the subscripts of a StridedSlice begin with `:`, according to the lowest bits of its masks."""
-    masks = [attributes.get(f"{name}_mask") for name in ("begin", "end", "ellipsis", "new_axis", "shrink_axis")]
-    return [mask & 1 if isinstance(mask, int) else None for mask in masks] == [1, 1, 0, 0, 0]
+    return [mask & 1 if isinstance(mask, int) else None for mask in slice_masks(attributes)] == [1, 1, 0, 0, 0]

@@ -76,3 +76,8 @@ class OpFacts:
                 [self._run_id, graph_id],
             )
         )
+
+
+def slice_masks(attributes: dict[str, Any]) -> list[object]:
+    """Returns the masks of a StridedSlice: begin, end, ellipsis, new axis and shrink axis; None for a missing mask."""
+    return [attributes.get(f"{name}_mask") for name in ("begin", "end", "ellipsis", "new_axis", "shrink_axis")]

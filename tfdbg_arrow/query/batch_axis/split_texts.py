@@ -7,7 +7,7 @@ scopes in which TensorFlow creates them.
 
 from __future__ import annotations
 
-from tfdbg_arrow.query.batch_axis.op_facts import OpFacts
+from tfdbg_arrow.query.batch_axis.op_facts import OpFacts, slice_masks
 from tfdbg_arrow.query.batch_axis.reduced_rows import REDUCES_ROWS, ROW_OF_EACH_VALUE
 from tfdbg_arrow.query.flow.graphs import GraphReader
 from tfdbg_arrow.query.recorded import GraphTensor, Op
@@ -73,10 +73,9 @@ class SplitTexts:
         if op is None or op.op_type != "StridedSlice" or len(op.inputs) < 2:
             return None
         attributes = self._facts.attributes_of(rows) or {}
-        masks = [attributes.get(f"{name}_mask") for name in ("begin", "end", "ellipsis", "new_axis", "shrink_axis")]
         begin = self._facts.integers(rows.of_op(*op.inputs[1]))
         split = self._op(rows.of_op(*op.inputs[0]))
-        is_of_rows = masks == [1, 1, 0, 0, 2] and begin == [0, 0] and op.inputs[0][1] == 0
+        is_of_rows = slice_masks(attributes) == [1, 1, 0, 0, 2] and begin == [0, 0] and op.inputs[0][1] == 0
         if not is_of_rows or split is None or split.op_type != _SPLITS_TEXTS or not split.inputs:
             return None
         return rows.of_op(*split.inputs[0])
