@@ -15,6 +15,7 @@ import site
 import socket
 import sysconfig
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Protocol
 
@@ -200,14 +201,17 @@ class Redaction:
         return value
 
 
+@cache  # each call of get_path() computes all paths
+def library_directories() -> tuple[str, ...]:
+    """Returns the directories of Python's modules and of installed packages, each with a trailing slash."""
+    paths = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    paths += [*site.getsitepackages(), site.getusersitepackages()]
+    return tuple(sorted({os.path.join(path, "") for path in paths if path}))
+
+
 def _known_directories() -> tuple[tuple[str, str], ...]:
     """Returns known directories, each with a trailing slash, and their replacements; long directories come first."""
-    replacement_of: dict[str, str] = {}
-    for name in ("stdlib", "platstdlib", "purelib", "platlib"):
-        path = sysconfig.get_path(name)
-        replacement_of[os.path.join(path, "")] = os.path.basename(path) + "/"
-    for path in (*site.getsitepackages(), site.getusersitepackages()):
-        replacement_of[os.path.join(path, "")] = os.path.basename(path) + "/"
+    replacement_of = {path: os.path.basename(os.path.dirname(path)) + "/" for path in library_directories()}
     home = os.path.join(os.path.expanduser("~"), "")
     for path in _working_directories():
         working = os.path.join(path, "")

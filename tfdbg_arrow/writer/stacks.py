@@ -9,18 +9,16 @@ from __future__ import annotations
 import itertools
 import os
 import re
-import site
 import sys
-import sysconfig
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import partial
 from types import CodeType
 
 from tfdbg_arrow.writer.own_frames import PACKAGE_DIRECTORY
 from tfdbg_arrow.writer.program import EXECUTE_MAIN_CODE
-from tfdbg_arrow.writer.rows import Append, AppendColumns, Row
+from tfdbg_arrow.writer.rows import Append, AppendColumns, Row, library_directories
 from tfdbg_arrow.writer.source_parts import Columns, Span, executed_part, parse_span, span_of
 from tfdbg_arrow.writer.source_text import SourceText, cell_name, source_text
 
@@ -38,13 +36,6 @@ _INSTALLED = re.compile(r".*/(?:site|dist)-packages/")
 """The directories of installed packages, including those of a base interpreter or environment."""
 
 
-@cache  # each call of get_path() computes all paths
-def _library_directories() -> tuple[str, ...]:
-    paths = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
-    paths += [*site.getsitepackages(), site.getusersitepackages()]
-    return tuple(sorted({os.path.join(path, "") for path in paths if path}))
-
-
 def _framework_directories() -> tuple[str, ...]:
     """Returns the directories of the framework's loaded packages, inside or outside of the library directories."""
     loaded = [getattr(sys.modules.get(name), "__file__", None) for name in _FRAMEWORK_PACKAGES]
@@ -55,7 +46,7 @@ class FrameOwners:
     """Distinguishes frames of the user, of the framework and of other libraries."""
 
     def __init__(self) -> None:
-        self._libraries = _library_directories()
+        self._libraries = library_directories()
         self._frameworks = tuple(
             os.path.join(library, package, "") for library in self._libraries for package in _FRAMEWORK_PACKAGES
         )
