@@ -51,7 +51,8 @@ _SHAPE_OPERANDS = {
     "Tile": (1,),
 }
 """Ops whose inputs with these indexes determine the shape of the output."""
-_SHAPES = types_with(Trait.OF_SHAPE) | {"Const"}
+OF_SHAPES = types_with(Trait.OF_SHAPE) | {"Const"}
+"""Ops whose outputs depend only on the shapes of their inputs, or on nothing."""
 _SHAPE_ARITHMETIC = frozenset(
     (
         *("AddV2", "BroadcastArgs", "Cast", "ConcatV2", "DynamicStitch", "ExpandDims", "Fill", "FloorDiv", "FloorMod"),
@@ -379,7 +380,7 @@ def _are_known(tensors: Sequence[str], nodes: Mapping[str, Any]) -> bool:
     unvisited, seen = list(tensors), set(tensors)
     while unvisited:
         node = nodes.get(unvisited.pop().partition(":")[0])
-        if node is None or node.op in _SHAPES:  # None means an argument, which XLA compiles as a constant
+        if node is None or node.op in OF_SHAPES:  # None means an argument, which XLA compiles as a constant
             continue
         if node.op not in _SHAPE_ARITHMETIC:
             return False

@@ -25,7 +25,7 @@ from typing import Any, Protocol
 from tfdbg_arrow.schema.dtypes import dtype_name
 from tfdbg_arrow.schema.op_traits import Trait, types_with
 from tfdbg_arrow.spool.names import GraphLinks, inlined_suffix
-from tfdbg_arrow.writer.graphs.compiled_rows import RESHAPED
+from tfdbg_arrow.writer.graphs.compiled_rows import OF_SHAPES, RESHAPED
 from tfdbg_arrow.writer.graphs.node_defs import TensorBatch, is_own
 from tfdbg_arrow.writer.graphs.state import GraphState
 from tfdbg_arrow.writer.hooks.graph_optimizer import is_small, is_used_by_graph, mark_ops, may_break
@@ -491,8 +491,6 @@ _ON_HOST_PREFIXES = ("ResourceScatter", "Scatter", "Segment", "SparseSegment", "
 
 _RESHAPING = frozenset({"BroadcastTo", "Reshape"})
 
-_OF_SHAPES = types_with(Trait.OF_SHAPE) | {"Const"}
-
 _OF_INTEGERS = frozenset(
     (
         *("AddV2", "BroadcastArgs", "Cast", "ConcatV2", "FloorDiv", "GatherV2", "Identity", "Maximum", "Mul", "Pack"),
@@ -553,7 +551,7 @@ def _is_of_shapes(tensor: Any) -> bool:
     unvisited, seen = [tensor.op], set()
     while unvisited:
         op = unvisited.pop()
-        if op.name in seen or op.type in _OF_SHAPES:
+        if op.name in seen or op.type in OF_SHAPES:
             continue
         if op.type not in _OF_INTEGERS:
             return False
