@@ -30,6 +30,20 @@ def alerts(path: Path, *, budget_s: float = 1000, **asked: Any) -> AlertsPage:
         return read_alerts(InTurn(logdir, budget_s=budget_s), AlertsView(**asked))
 
 
+def hold_rules(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Makes all rules but nonfinite_origin wait for the returned event."""
+    may_end = threading.Event()
+    run_rule = alerts_page.run_rule
+
+    def slow(logdir: Logdir, *, rule: Rule, **settings: Any) -> RuleAlerts | None:
+        if rule.kind != "nonfinite_origin":
+            assert may_end.wait(60)
+        return run_rule(logdir, rule=rule, **settings)
+
+    monkeypatch.setattr(alerts_page, "run_rule", slow)
+    return may_end
+
+
 def test_alerts_are_grouped_by_rule_with_the_worst_first(tmp_path: Path) -> None:
     page = alerts(logdirs.log_of_zero(tmp_path))
     found = [(group.kind, group.severity, [alert.op_name for alert in group.alerts]) for group in page.groups]
@@ -94,15 +108,7 @@ def test_the_limit_applies_to_the_list_and_not_to_the_count(tmp_path: Path) -> N
 def test_rules_fill_in_as_they_finish_in_the_background(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = logdirs.log_of_zero(tmp_path)
     whole = alerts(path)
-    may_end = threading.Event()
-    run_rule = alerts_page.run_rule
-
-    def slow(logdir: Logdir, *, rule: Rule, **settings: Any) -> RuleAlerts | None:
-        if rule.kind != "nonfinite_origin":
-            assert may_end.wait(60)
-        return run_rule(logdir, rule=rule, **settings)
-
-    monkeypatch.setattr(alerts_page, "run_rule", slow)
+    may_end = hold_rules(monkeypatch)
     with contextlib.closing(Reader(path)) as reader:
         while not (page := read_alerts(reader.background, AlertsView(), wait_s=0.1)).groups:
             pass

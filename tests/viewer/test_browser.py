@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,17 +17,6 @@ from .browser import watched_page
 from .serving import TOKEN, Served, serving
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return logdirs.log_of_zero(tmp_path_factory.mktemp("logdir"))
-
-
-@pytest.fixture(scope="module")
-def served(path: Path) -> Iterator[Served]:
-    with serving(path) as server:
-        yield server
 
 
 def test_the_redirect_file_opens_the_first_page(browser: Browser, served: Served) -> None:

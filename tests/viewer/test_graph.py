@@ -21,7 +21,7 @@ from tfdbg_arrow.viewer.rendering import static_files
 
 from ..query.builder import CLEAN, NAN, RunBuilder
 from . import logdirs
-from .serving import Served, serving
+from .serving import Served
 
 
 @pytest.fixture(scope="module")
@@ -33,12 +33,6 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def logdir(path: Path) -> Iterator[Logdir]:
     with open_logdir(path) as opened:
         yield opened
-
-
-@pytest.fixture(scope="module")
-def served(path: Path) -> Iterator[Served]:
-    with serving(path) as server:
-        yield server
 
 
 def read(logdir: Logdir, **asked: Any) -> GraphPage:

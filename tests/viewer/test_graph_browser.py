@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 
 from . import logdirs
 from .browser import watched_page
-from .serving import TOKEN, Served, serving
+from .serving import TOKEN, Served
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with serving(logdirs.nested(tmp_path_factory.mktemp("logdir"))) as server:
-        yield server
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return logdirs.nested(tmp_path_factory.mktemp("logdir"))
 
 
 def opened(page: Page, served: Served, query: str) -> None:

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 
-from tfdbg_arrow.query import Logdir, Rule, builtin_rules, open_logdir
+from tfdbg_arrow.query import Logdir, builtin_rules, open_logdir
 from tfdbg_arrow.viewer.background import InTurn, SinceRequest
 from tfdbg_arrow.viewer.page import Parameters, parameters_of
 from tfdbg_arrow.viewer.pages import alerts as alerts_page
 from tfdbg_arrow.viewer.pages import overview as overview_page
-from tfdbg_arrow.viewer.pages.alerts import AlertsView, RuleAlerts
+from tfdbg_arrow.viewer.pages.alerts import AlertsView
 from tfdbg_arrow.viewer.pages.overview import OverviewPage, complete_overview, read_overview
 from tfdbg_arrow.viewer.reading import Reader
 from tfdbg_arrow.viewer.report import read_report, render_report
@@ -27,6 +27,7 @@ from ..query.builder import CLEAN, NAN, START_NS, RunBuilder
 from . import logdirs
 from .browser import chromium, watched_page
 from .serving import TOKEN, serving
+from .test_alerts import hold_rules
 
 
 def overview(path: Path, run_id: str | None = None, *, budget_s: float = 1000, **opening: Any) -> OverviewPage:
@@ -119,15 +120,7 @@ def test_rules_and_curves_fill_in_as_they_finish_in_the_background(
     with open_logdir(path) as logdir:
         start = read_overview(logdir, Parameters())
     assert (start.strip, start.rules, start.unfinished_rules, start.verdict) == (None, (), (), "bad")
-    may_end = threading.Event()
-    run_rule = alerts_page.run_rule
-
-    def slow(logdir: Logdir, *, rule: Rule, **settings: Any) -> RuleAlerts | None:
-        if rule.kind != "nonfinite_origin":
-            assert may_end.wait(60)
-        return run_rule(logdir, rule=rule, **settings)
-
-    monkeypatch.setattr(alerts_page, "run_rule", slow)
+    may_end = hold_rules(monkeypatch)
     with contextlib.closing(Reader(path)) as reader:
         while not (page := complete_overview(reader.background, start, AlertsView(), wait_s=0.1)).rules:
             pass

@@ -19,11 +19,6 @@ from ..query.builder import NAN, RunBuilder
 from . import logdirs
 
 
-@pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return logdirs.log_of_zero(tmp_path_factory.mktemp("logdir"))
-
-
 @pytest.mark.slow
 def test_it_loads_nothing_and_its_policy_allows_only_its_own_style_and_script(path: Path, tmp_path: Path) -> None:
     file = tmp_path / "report.html"

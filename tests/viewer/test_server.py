@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -29,17 +28,6 @@ QUERIES = {
     "source": "?line=7",
     "tensor": "?event=6",
 }
-
-
-@pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return logdirs.log_of_zero(tmp_path_factory.mktemp("logdir"))
-
-
-@pytest.fixture(scope="module")
-def served(path: Path) -> Iterator[Served]:
-    with serving(path) as server:
-        yield server
 
 
 @pytest.mark.parametrize("kind", PAGES, ids=lambda kind: kind.name)

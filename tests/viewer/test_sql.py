@@ -27,11 +27,6 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return logdirs.log_of_zero(tmp_path_factory.mktemp("logdir"))
-
-
-@pytest.fixture(scope="module")
 def served(path: Path) -> Iterator[Served]:
     with serving(path, sandbox=Sandbox(path)) as server:
         yield server
