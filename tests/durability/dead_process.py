@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tests.recovery.driver import CoreSpool
+from tests.recovery.driver import RUN_ID, CoreSpool
 from tfdbg_arrow.schema import TABLES
 from tfdbg_arrow.spool.journal import RunFiles
 from tfdbg_arrow.spool.names import GraphLinks
@@ -20,20 +20,13 @@ from tfdbg_arrow.storage.manifest import SpoolProgress
 from tfdbg_arrow.storage.marker import mark_logdir
 from tfdbg_arrow.writer.sink.parts import PartWriter
 
-RUN_ID = "20261120T163000.123456-myhost-4242"
 MEASURED = Flag.COVERED | Flag.SHAPE | Flag.CHECKED | Flag.CONTEXT
 NO_PROGRESS = SpoolProgress(by_table={}, events=0, is_recovered=False)
 STAT_REASON = (
     "The process ended before its recording was closed; the data that it had not written was read from its spool."
 )
-RUN_ROW = {
-    "wall_time_ns": 1,
-    "is_clean_end": False,
-    "circular_buffer_size": -1,
-    "pid": 1,
-    **dict.fromkeys(("format_version", "tfdbg_arrow_version", "python_version", "platform", "host_name"), "x"),
-    **dict.fromkeys(("command_line", "working_directory", "tensor_debug_mode", "health_backend", "settings"), "x"),
-}
+EVENTS_RECOVERED = ("recovered", "events", STAT_REASON)
+"""A row of capture_stat without its count."""
 
 
 class DeadProcess:

@@ -9,8 +9,9 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from tests.durability.dead_process import RUN_ID, RUN_ROW, DeadProcess
+from tests.durability.dead_process import RUN_ID, DeadProcess
 from tests.durability.files_on_disk import failing
+from tests.recovery.driver import RUN_ROW
 from tfdbg_arrow.errors import LogdirError
 from tfdbg_arrow.schema import TABLES, arrow_schema
 from tfdbg_arrow.spool.convert import metadata_table

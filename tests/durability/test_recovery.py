@@ -9,15 +9,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.durability.dead_process import RUN_ID, RUN_ROW, STAT_REASON, DeadProcess, rows, stats
+from tests.durability.dead_process import EVENTS_RECOVERED, RUN_ID, DeadProcess, rows, stats
+from tests.recovery.driver import RUN_ROW
 from tfdbg_arrow.errors import BrokenPartError
 from tfdbg_arrow.spool.circular_buffer import Retention
 from tfdbg_arrow.spool.convert import metadata_table
 from tfdbg_arrow.spool.records import Kind
 from tfdbg_arrow.spool.recovery import SealedRows
 from tfdbg_arrow.storage.manifest import SpoolProgress
-
-EVENTS_RECOVERED = ("recovered", "events", STAT_REASON)
 
 
 @pytest.fixture

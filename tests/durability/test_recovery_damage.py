@@ -8,14 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.durability.dead_process import NO_PROGRESS, RUN_ID, STAT_REASON, DeadProcess, rows, stats
+from tests.durability.dead_process import EVENTS_RECOVERED, NO_PROGRESS, RUN_ID, DeadProcess, rows, stats
 from tfdbg_arrow.errors import LogdirError
 from tfdbg_arrow.spool.call_join import CallJoin
 from tfdbg_arrow.spool.records import Flag, Kind
 from tfdbg_arrow.spool.recovery import Converter, SealedRows, _ValueFile, recovered
 from tfdbg_arrow.spool.spool_file import HEADER_SIZE
-
-EVENTS_RECOVERED = ("recovered", "events", STAT_REASON)
 
 
 @pytest.fixture

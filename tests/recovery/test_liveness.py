@@ -10,12 +10,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.recovery.driver import COUNTERS
+from tests.recovery.driver import COUNTERS, RUN_ID
 from tfdbg_arrow import open_logdir, recover
 from tfdbg_arrow.storage.layout import spool_paths
-
-RUN_ID = "20261120T163000.123456-myhost-4242"
-
 
 _FORKS = """
 import os, sys, time
