@@ -12,7 +12,6 @@ import tensorflow as tf
 
 import tfdbg_arrow
 from tests.sampling import mostly_slow
-from tfdbg_arrow.errors import SettingError
 from tfdbg_arrow.spool.convert import EVENT_TABLES
 
 from .subprocesses import run_python
@@ -143,22 +142,3 @@ def test_it_fills_again_and_ignores_a_value_that_stays_bad(tmp_path: Path) -> No
     # The second inf is not written: only three healthy events come before it, and the box holds three events.
     expected = [3.0, 4.0, inf, 5.0, 11.0, 12.0, inf, 13.0, 14.0, 15.0, nan, 16.0]
     assert np.array_equal(outputs(tmp_path), expected, equal_nan=True)
-
-
-@pytest.mark.parametrize(
-    ("settings", "what"),
-    [
-        ({"dump_on": "nan", "circular_buffer_size": 5}, "dump_on is 'nan'"),
-        ({"dump_on": "nonfinite"}, "circular_buffer_size -1"),
-        ({"dump_on": "nonfinite", "circular_buffer_size": 0}, "circular_buffer_size 0"),
-        ({"dump_on": "nonfinite", "circular_buffer_size": 5, "tensor_debug_mode": "SHAPE"}, "mode SHAPE"),
-        ({"dump_on": "nonfinite", "circular_buffer_size": 5, "tensor_debug_mode": "NO_TENSOR"}, "mode NO_TENSOR"),
-        ({"dump_on": "nonfinite", "circular_buffer_size": 5, "dump_after": -1}, "dump_after is -1"),
-        ({"dump_on": "nonfinite", "circular_buffer_size": 5, "dump_after": 1.5}, "dump_after is 1.5"),
-        ({"dump_after": 5}, "dump_after is 5 with circular_buffer_size -1"),
-    ],
-)
-def test_invalid_settings(settings: dict[str, Any], what: str, tmp_path: Path) -> None:
-    with pytest.raises(SettingError) as caught:
-        tfdbg_arrow.enable(tmp_path, **settings)
-    assert what in str(caught.value)

@@ -13,7 +13,6 @@ import pytest
 import tensorflow as tf
 
 import tfdbg_arrow
-from tfdbg_arrow.errors import SettingError
 from tfdbg_arrow.spool.convert import EVENT_TABLES
 from tfdbg_arrow.storage.manifest import read_live_parts
 
@@ -177,18 +176,3 @@ def test_a_circular_buffer_stays_within_the_budget(tmp_path: Path) -> None:
     assert executions[-1] == max(executions)
     assert "max_bytes" in {row["reason_code"] for row in rows(tmp_path, "capture_stat")}
     check_manifest(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("settings", "what"),
-    [
-        ({"max_bytes": 0}, "max_bytes is 0"),
-        ({"max_bytes": MIB - 1}, f"max_bytes is {MIB - 1}"),
-        ({"max_bytes": "1GB"}, "max_bytes is '1GB'"),
-        ({"max_bytes": float(MIB)}, "max_bytes is 1048576.0"),
-    ],
-)
-def test_invalid_settings(settings: dict[str, Any], what: str, tmp_path: Path) -> None:
-    with pytest.raises(SettingError) as caught:
-        tfdbg_arrow.enable(tmp_path, **settings)
-    assert what in str(caught.value)

@@ -14,7 +14,6 @@ import tensorflow as tf
 
 import tfdbg_arrow
 from tests.sampling import mostly_slow
-from tfdbg_arrow.errors import SettingError
 
 from .tables import rows
 
@@ -166,19 +165,3 @@ def test_arguments_are_kept_each_time_they_are_passed(tmp_path: Path) -> None:
             f(data)
     kept = [row["value"] for row in rows(tmp_path, "tensor_value")]
     assert kept == [data.numpy().tobytes()] * 4
-
-
-@pytest.mark.parametrize(
-    ("settings", "what"),
-    [
-        ({"values": "("}, "values is '('"),
-        ({"values": 3}, "values is 3"),
-        ({"values": re.compile(b"x")}, "not a valid regular expression for text"),
-        ({"values": "x", "tensor_debug_mode": "FULL_TENSOR"}, "keeps every tensor"),
-        ({"values": "x", "tensor_debug_mode": "NO_TENSOR"}, "keeps no tensor"),
-    ],
-)
-def test_invalid_settings(settings: dict[str, Any], what: str, tmp_path: Path) -> None:
-    with pytest.raises(SettingError) as caught:
-        tfdbg_arrow.enable(tmp_path, **settings)
-    assert what in str(caught.value)

@@ -47,21 +47,38 @@ def test_a_mapping_of_tags_becomes_texts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "message"),
+    ("settings", "message"),
     [
-        ("run_name", "", "expected a text that is not empty"),
-        ("run_name", 3, "expected a text that is not empty"),
-        ("run_name", "all", "choose another name"),
-        ("run_name", "x" * 201, "has 201 characters; expected at most 200"),
-        ("run_name", "a\x1b[31m", "expected one line of text"),
-        ("run_name", "a\u202eb", "expected one line of text"),
-        ("tags", "baseline", "expected strings, such as"),
-        ("tags", ["a", "b\n"], "expected one line of text"),
-        ("tags", [3], "expected a text"),
-        ("tags", ["a"] * 101, "has 101 tags; expected at most 100"),
-        ("notes", "x" * 10_001, "has 10,001 characters; expected at most 10,000"),
+        ({"run_name": ""}, "expected a text that is not empty"),
+        ({"run_name": 3}, "expected a text that is not empty"),
+        ({"run_name": "all"}, "choose another name"),
+        ({"run_name": "x" * 201}, "has 201 characters; expected at most 200"),
+        ({"run_name": "a\x1b[31m"}, "expected one line of text"),
+        ({"run_name": "a\u202eb"}, "expected one line of text"),
+        ({"tags": "baseline"}, "expected strings, such as"),
+        ({"tags": ["a", "b\n"]}, "expected one line of text"),
+        ({"tags": [3]}, "expected a text"),
+        ({"tags": ["a"] * 101}, "has 101 tags; expected at most 100"),
+        ({"notes": "x" * 10_001}, "has 10,001 characters; expected at most 10,000"),
+        ({"dump_on": "nan", "circular_buffer_size": 5}, "dump_on is 'nan'"),
+        ({"dump_on": "nonfinite"}, "circular_buffer_size -1"),
+        ({"dump_on": "nonfinite", "circular_buffer_size": 0}, "circular_buffer_size 0"),
+        ({"dump_on": "nonfinite", "circular_buffer_size": 5, "tensor_debug_mode": "SHAPE"}, "mode SHAPE"),
+        ({"dump_on": "nonfinite", "circular_buffer_size": 5, "tensor_debug_mode": "NO_TENSOR"}, "mode NO_TENSOR"),
+        ({"dump_on": "nonfinite", "circular_buffer_size": 5, "dump_after": -1}, "dump_after is -1"),
+        ({"dump_on": "nonfinite", "circular_buffer_size": 5, "dump_after": 1.5}, "dump_after is 1.5"),
+        ({"dump_after": 5}, "dump_after is 5 with circular_buffer_size -1"),
+        ({"max_bytes": 0}, "max_bytes is 0"),
+        ({"max_bytes": 2**20 - 1}, "max_bytes is 1048575"),
+        ({"max_bytes": "1GB"}, "max_bytes is '1GB'"),
+        ({"max_bytes": float(2**20)}, "max_bytes is 1048576.0"),
+        ({"values": "("}, "values is '('"),
+        ({"values": 3}, "values is 3"),
+        ({"values": re.compile(b"x")}, "not a valid regular expression for text"),
+        ({"values": "x", "tensor_debug_mode": "FULL_TENSOR"}, "keeps every tensor"),
+        ({"values": "x", "tensor_debug_mode": "NO_TENSOR"}, "keeps no tensor"),
     ],
 )
-def test_texts_about_a_run_are_checked(tmp_path: Path, name: str, value: Any, message: str) -> None:
+def test_invalid_settings_are_refused(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
     with pytest.raises(SettingError, match=re.escape(message)):
-        Request(logdir=tmp_path, **{name: value}).check()
+        Request(logdir=tmp_path, **settings).check()
