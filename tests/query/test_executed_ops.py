@@ -15,8 +15,8 @@ import tfdbg_arrow
 from tfdbg_arrow.query.alert_rules.answer import Alert
 from tfdbg_arrow.query.explanation import Explanation, read_reasons
 from tfdbg_arrow.query.flow.data_flow import DataFlow, Sources
+from tfdbg_arrow.query.flow.element_counts import COUNTS, NUMBERS, reciprocal
 from tfdbg_arrow.query.flow.executed_graphs import read_dtypes
-from tfdbg_arrow.query.flow.program_ops import COUNTS, NUMBERS, reciprocal
 from tfdbg_arrow.query.nonfinite_search import NonFinite
 
 from .builder import CLEAN, INF, NAN, NEG_INF, RunBuilder, counts

@@ -13,7 +13,8 @@ import pytest
 
 from tfdbg_arrow.errors import QueryError
 from tfdbg_arrow.query import Logdir, open_logdir
-from tfdbg_arrow.viewer.graph_drawing import Box, Drawing, GraphLinks, draw
+from tfdbg_arrow.viewer.graph_drawing import Box, Drawing, draw
+from tfdbg_arrow.viewer.graph_links import GraphLinks
 from tfdbg_arrow.viewer.links import ServerLinks
 from tfdbg_arrow.viewer.page import parameters_of
 from tfdbg_arrow.viewer.pages.graph import GraphPage, read_graph

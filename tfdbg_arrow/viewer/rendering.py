@@ -32,6 +32,7 @@ from tfdbg_arrow.viewer import (
     source_text,
 )
 from tfdbg_arrow.viewer.colours import BAD, paint, style_sheet
+from tfdbg_arrow.viewer.graph_links import GraphLinks
 from tfdbg_arrow.viewer.links import Links, Url
 from tfdbg_arrow.viewer.page import MAX_TEXT, PageKind, Shell
 from tfdbg_arrow.viewer.pages import PAGES
@@ -89,7 +90,7 @@ def _environment() -> Environment:
         state_marks=graph_drawing.STATE_MARKS,
         level_shares=distribution_drawing.level_shares(),
         bad_paint=paint(BAD),
-        graph_links=graph_drawing.GraphLinks,
+        graph_links=GraphLinks,
         version=__version__,
     )
     return environment

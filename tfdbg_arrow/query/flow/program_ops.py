@@ -11,8 +11,7 @@ A node can also compute a value that no op of the program computes: the reciproc
 reciprocal of a root. Answers name the program's op.
 
 Values inside a node are not recorded. This module computes the element counts of values inside a node if the counts
-follow from the inputs or outputs of the node. For example, `Relu` of one negative and two positive elements returns one
-zero and two positive elements. A reciprocal that holds one infinity was computed from one zero.
+follow from the inputs or outputs of the node, see `element_counts`.
 """
 
 from __future__ import annotations
@@ -20,9 +19,23 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from tfdbg_arrow.query.flow.borders import Borders
+from tfdbg_arrow.query.flow.element_counts import (
+    COUNTS,
+    UNDONE,
+    Counts,
+    counted,
+    divided_by_0,
+    known_sum,
+    logarithm_undone,
+    negative,
+    num_bad,
+    ones,
+    reciprocal,
+    same,
+    scaled,
+)
 from tfdbg_arrow.query.flow.graphs import NEVER_BAD, GraphReader
 from tfdbg_arrow.query.flow.joined_parts import JoinedParts
 from tfdbg_arrow.query.flow.search import breadth_first
@@ -50,8 +63,6 @@ _MAX_NAMES = 4
 _MAX_DEPTH = 8
 """Maximum number of ops inside a node through which counts are computed. TensorFlow fuses few ops, so no node reaches
 this limit."""
-
-_Counts = dict[str, int | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +251,7 @@ class ProgramOps:
             return self._borders.division_by(own) if event.op_type == "Const" else None
         if event.op_type == "Const" and op.op_type in _DIVISIONS and op.inputs:
             dividend = self._row_of(own.of_op(*op.inputs[0])) if self._is_scaled_by_integer(own, op) else None
-            is_by_0 = event.size == _sum(event.num_neg_inf, event.num_pos_inf)
+            is_by_0 = event.size == known_sum(event.num_neg_inf, event.num_pos_inf)
             return (own, op) if is_by_0 and dividend is not None and dividend.op_type != "Const" else None
         if (op.op_type, event.op_type) != ("Sqrt", "Rsqrt"):
             return None
@@ -287,7 +298,7 @@ class ProgramOps:
         }
         if not rows and made.op.op_type == "Log":
             output = self.output(made, event)
-            logarithm_of = None if output is None else _counted(output, _logarithm_undone(output))
+            logarithm_of = None if output is None else counted(output, logarithm_undone(output))
             if logarithm_of is not None:
                 rows[0] = _at(logarithm_of, made.place.of_op(*made.op.inputs[0]), None)
         is_division = made.op.op_type in _DIVISIONS
@@ -295,11 +306,11 @@ class ProgramOps:
             quotient = event if self._is_by_divisor(event) else None
             if is_division and event.op_type == CHAIN and made.is_output:
                 quotient = self.output(made, event)
-            divisor = None if quotient is None else _counted(quotient, reciprocal(quotient))
+            divisor = None if quotient is None else counted(quotient, reciprocal(quotient))
             if divisor is not None:
                 rows[1] = _at(divisor, made.place.of_op(*made.op.inputs[1]), None)
         if 0 not in rows and 1 in rows and is_division and event.op_type in (*_OF_ONE, CHAIN):
-            rows[0] = _at(_ones(rows[1]), made.place.of_op(*made.op.inputs[0]), "Const")
+            rows[0] = _at(ones(rows[1]), made.place.of_op(*made.op.inputs[0]), "Const")
         return rows
 
     def as_output(self, event: TensorEvent, *, kinds: Sequence[str] = KINDS) -> TensorEvent:
@@ -327,21 +338,21 @@ class ProgramOps:
         output: TensorEvent | None = event
         for later in reversed(after):
             undone = self._undoing(later, made.place, event)
-            output = None if output is None or undone is None else _counted(output, undone(output))
+            output = None if output is None or undone is None else counted(output, undone(output))
         keeps_places = event.op_type == CHAIN and all(later.op_type in _KEEPING_PLACES for later in after)
-        if output is not None and keeps_places and _num_bad(output) == _num_bad(event):
+        if output is not None and keeps_places and num_bad(output) == num_bad(event):
             output = replace(output, first_bad_index=event.first_bad_index, num_bad_slices=event.num_bad_slices)
         return None if output is None else _at(output, made.place, made.op.op_type)
 
-    def _undoing(self, op: Op, at: GraphTensor, event: TensorEvent) -> Callable[[TensorEvent], _Counts] | None:
+    def _undoing(self, op: Op, at: GraphTensor, event: TensorEvent) -> Callable[[TensorEvent], Counts] | None:
         """Returns the function that computes the bad elements of an op's input from its output, or None."""
         if self._left_out(op, at, event) is not None:
-            return _same
+            return same
         if _is_sum_with_constant(op, event):
             first = self._graphs.op(at.graph_id, op.inputs[0][0]) if op.inputs else None
-            return _negative if op.op_type == "Sub" and first is not None and first.op_type == "Const" else _same
+            return negative if op.op_type == "Sub" and first is not None and first.op_type == "Const" else same
         is_reciprocal = event.op_type == CHAIN and op.op_type in _DIVISIONS | _OF_ONE
-        return reciprocal if is_reciprocal else _UNDONE.get(op.op_type)
+        return reciprocal if is_reciprocal else UNDONE.get(op.op_type)
 
     def dividend(self, event: TensorEvent) -> TensorEvent | None:
         """Returns the row of the dividend, if TensorFlow ran the reciprocal of a divisor in place of a division."""
@@ -366,9 +377,9 @@ class ProgramOps:
             if row is None or not row.has_inf_or_nan:
                 return None
             if row.op_type == "Const":
-                return _divided_by_0(self._row_of(dividend), row)
+                return divided_by_0(self._row_of(dividend), row)
             if self._is_among(dividend, taken):
-                return _scaled(row, divided_one) if number_before else row
+                return scaled(row, divided_one) if number_before else row
             is_as_bad = not row.num_nan and row.num_pos_inf == divided_one.num_pos_inf
             user = self._only_user(place) if is_as_bad and self._scales(row, taken) else None
             if user is None:
@@ -404,11 +415,11 @@ class ProgramOps:
         if op is None or not depth:
             return None
         left_out = self._left_out(op, place, event)
-        counts = COUNTS.get(op.op_type) if left_out is None else _same
+        counts = COUNTS.get(op.op_type) if left_out is None else same
         if counts is None or (left_out is None and len(op.inputs) != 1):
             return None
         source = self._value(place.of_op(*op.inputs[left_out or 0]), event, depth - 1)
-        value = None if source is None else _counted(source, counts(source))
+        value = None if source is None else counted(source, counts(source))
         return None if value is None else _at(value, place, op.op_type)
 
     def _that_can_have_made(
@@ -533,137 +544,3 @@ def _at(row: TensorEvent, place: GraphTensor, op_type: str | None) -> TensorEven
         row, graph_id=place.graph_id, op_name=place.op_name, op_type=op_type, output_slot=place.output_slot,
         call_site=place.context.call_site,
     )  # fmt: skip
-
-
-_MAGNITUDES = ("num_subnormal", "min_finite", "max_finite", "mean_finite", "stddev_finite", "max_abs_finite")
-_PLACES = ("first_bad_index", "num_bad_slices")
-NUMBERS = ("num_neg_inf", "num_neg_finite", "num_zero", "num_pos_finite", "num_pos_inf", "num_nan")
-
-
-def _counted(row: TensorEvent, counts: _Counts) -> TensorEvent | None:
-    """Returns a row with other counts, or None if these counts are not known.
-
-    The new row has no magnitudes and no places of bad elements: other elements may be bad, and an op such as Reshape or
-    Transpose moves elements.
-    """
-    if any(getattr(row, name) is None for name in NUMBERS) or None in counts.values():
-        return None
-    bad = sum(counts[name] or 0 for name in ("num_neg_inf", "num_pos_inf", "num_nan"))
-    changes: dict[str, Any] = {**counts, **dict.fromkeys((*_MAGNITUDES, *_PLACES)), "has_inf_or_nan": bad > 0}
-    return replace(row, **changes)
-
-
-def _divided_by_0(dividend: TensorEvent | None, by_0: TensorEvent) -> TensorEvent | None:
-    """Returns the row of a quotient by 0, given the row of its dividend; None if the quotient is not known.
-
-    Args:
-        dividend: The row of the dividend.
-        by_0: A constant divided by the divisor. It is infinite everywhere.
-    """
-    if dividend is None or dividend.has_inf_or_nan is not False or by_0.shape not in ((), dividend.shape):
-        return None
-    made = {
-        **dict.fromkeys(NUMBERS, 0), "num_nan": dividend.num_zero, "num_pos_inf": dividend.num_pos_finite,
-        "num_neg_inf": dividend.num_neg_finite,
-    }  # fmt: skip
-    return _counted(dividend, made)
-
-
-def _scaled(row: TensorEvent, divided_one: TensorEvent) -> TensorEvent | None:
-    """Returns the row of a quotient, without magnitudes, given the row of its product with positive numbers.
-
-    The product itself may overflow. So the result is None unless the row has as many bad elements as the reciprocal.
-    """
-    if row.shape != divided_one.shape or _num_bad(row) != divided_one.num_pos_inf:
-        return None
-    unknown: dict[str, Any] = dict.fromkeys(_MAGNITUDES)
-    return replace(row, **unknown)
-
-
-def _same(x: TensorEvent) -> _Counts:
-    return {name: getattr(x, name) for name in NUMBERS}
-
-
-def _negative(x: TensorEvent) -> _Counts:
-    swapped = ("num_pos_inf", "num_pos_finite", "num_zero", "num_neg_finite", "num_neg_inf", "num_nan")
-    return {name: getattr(x, source) for name, source in zip(NUMBERS, swapped, strict=True)}
-
-
-def _logarithm_undone(x: TensorEvent) -> _Counts:
-    """Returns the counts of the tensor whose logarithm is x. A NaN in x comes from a negative number or from a NaN."""
-    return {
-        **dict.fromkeys(NUMBERS, 0), "num_zero": x.num_neg_inf, "num_nan": None if x.num_nan else 0,
-        "num_pos_finite": _sum(x.num_neg_finite, x.num_zero, x.num_pos_finite), "num_pos_inf": x.num_pos_inf,
-    }  # fmt: skip
-
-
-def _sum(*numbers: int | None) -> int | None:
-    counts = [number for number in numbers if number is not None]
-    return sum(counts) if len(counts) == len(numbers) else None
-
-
-def _num_bad(x: TensorEvent) -> int | None:
-    return _sum(x.num_nan, x.num_neg_inf, x.num_pos_inf)
-
-
-def _ones(row: TensorEvent) -> TensorEvent:
-    counts = {**dict.fromkeys(NUMBERS, 0), "num_pos_finite": row.size}
-    changes: dict[str, Any] = {
-        **dict.fromkeys((*_MAGNITUDES, *_PLACES)), **counts, "num_subnormal": 0, "has_inf_or_nan": False,
-    }  # fmt: skip
-    return replace(row, **changes)
-
-
-def _absolute(x: TensorEvent) -> _Counts:
-    return {
-        **_same(x), "num_neg_inf": 0, "num_neg_finite": 0,
-        "num_pos_finite": _sum(x.num_pos_finite, x.num_neg_finite), "num_pos_inf": _sum(x.num_pos_inf, x.num_neg_inf),
-    }  # fmt: skip
-
-
-def _absolute_undone(x: TensorEvent) -> _Counts:
-    """Returns the counts of the tensor whose absolute value is x. The sign of an infinity is not known."""
-    return {**_same(x), "num_pos_inf": None if x.num_pos_inf else 0}
-
-
-def _relu(x: TensorEvent) -> _Counts:
-    return {
-        **_same(x), "num_neg_inf": 0, "num_neg_finite": 0,
-        "num_zero": _sum(x.num_zero, x.num_neg_finite, x.num_neg_inf),
-    }  # fmt: skip
-
-
-def _root(x: TensorEvent) -> _Counts:
-    return {
-        **_same(x), "num_neg_inf": 0, "num_neg_finite": 0,
-        "num_nan": _sum(x.num_nan, x.num_neg_finite, x.num_neg_inf),
-    }  # fmt: skip
-
-
-def reciprocal(x: TensorEvent) -> _Counts:
-    """Returns the counts of 1 / x. If x is a reciprocal, these are also the counts of its divisor."""
-    return {**_same(x), "num_neg_inf": 0, "num_pos_inf": x.num_zero, "num_zero": _sum(x.num_pos_inf, x.num_neg_inf)}
-
-
-COUNTS: dict[str, Callable[[TensorEvent], _Counts]] = {
-    **dict.fromkeys(("ExpandDims", "Identity", "Reshape", "Squeeze", "StopGradient", "Transpose"), _same),
-    "Abs": _absolute,
-    "Neg": _negative,
-    "Relu": _relu,
-    "Sqrt": _root,
-}
-"""By op type, the function that computes the counts of the output from the counts of the input.
-
-Only op types whose counts are certain are included. Functions that can round to 0 or overflow, such as Square and Exp,
-are left out.
-"""
-_UNDONE: dict[str, Callable[[TensorEvent], _Counts]] = {
-    **dict.fromkeys(("ExpandDims", "Identity", "Relu", "Reshape", "Squeeze", "StopGradient", "Transpose"), _same),
-    "Abs": _absolute_undone,
-    "Log": _logarithm_undone,
-    "Neg": _negative,
-}
-"""By op type, the function that computes the bad elements of the input from the bad elements of the output.
-
-The finite elements before Abs and Relu are not known. The result has the finite elements of the output instead.
-"""
