@@ -35,13 +35,13 @@ def first(logdir: Path, program: Callable[[], object], **settings: Any) -> NonFi
     with tfdbg_arrow.capture(logdir, **settings):
         program()
     with tfdbg_arrow.open_logdir(logdir) as opened:
-        found = opened.first_nonfinite()
-    assert found is not None
-    return found
+        tensor = opened.first_nonfinite()
+    assert tensor is not None
+    return tensor
 
 
-def facts_of(found: NonFinite) -> list[tuple[str, str]]:
-    return list(place_facts(found, found.samples))
+def facts_of(tensor: NonFinite) -> list[tuple[str, str]]:
+    return list(place_facts(tensor, tensor.samples))
 
 
 def texts(logdir: Path, program: Callable[[], object], **settings: Any) -> list[tuple[str, str]]:
@@ -101,25 +101,25 @@ def test_the_validation_has_data_of_its_own(tmp_path: Path, *, is_bad_before: bo
     if is_bad_before:
         validation[3, 2] = np.nan
     options = {"validation_data": (validation, labels[50:]), "validation_batch_size": 10}
-    found = first(tmp_path, lambda: fit((features, labels), batch_size=BATCH, **options))
+    tensor = first(tmp_path, lambda: fit((features, labels), batch_size=BATCH, **options))
     expected = (
         "sample 3 of the validation data, the only bad one of 50"
         if is_bad_before
         else "sample 3 of the batch of the validation, the only bad one of 10"
     )
-    assert facts_of(found)[0] == ("where", expected)
+    assert facts_of(tensor)[0] == ("where", expected)
     when = (
         ", after step 4: sample 3 of the validation data."
         if is_bad_before
         else " in the validation after step 4: sample 3 of the batch."
     )
-    assert found.headline.endswith(when)
+    assert tensor.headline.endswith(when)
 
 
 def test_in_fit_with_shuffled_batches_only_the_sample_is_named(tmp_path: Path) -> None:
-    found = first(tmp_path, lambda: fit(arrays(), batch_size=BATCH, shuffle="batch"))
-    assert found.samples is not None
-    assert (found.samples.whole, found.samples.num_samples, found.samples.row) == ("the batch", BATCH, None)
+    tensor = first(tmp_path, lambda: fit(arrays(), batch_size=BATCH, shuffle="batch"))
+    assert tensor.samples is not None
+    assert (tensor.samples.whole, tensor.samples.num_samples, tensor.samples.row) == ("the batch", BATCH, None)
 
 
 def test_a_data_set_of_numbers_of_rows_has_records(tmp_path: Path) -> None:
@@ -130,9 +130,9 @@ def test_a_data_set_of_numbers_of_rows_has_records(tmp_path: Path) -> None:
         records = records.map(lambda number: (tf.gather(features, number), tf.gather(labels, number)))
         train_on(records.batch(BATCH))
 
-    found = first(tmp_path, program)
-    assert found.samples is not None
-    assert (found.samples.row, found.samples.is_row_of_arrays) == (NUM_ROWS - 1 - BAD_ROW, False)
+    tensor = first(tmp_path, program)
+    assert tensor.samples is not None
+    assert (tensor.samples.row, tensor.samples.is_row_of_arrays) == (NUM_ROWS - 1 - BAD_ROW, False)
 
 
 def with_option(data: Any) -> Any:
@@ -172,9 +172,9 @@ def test_rows_are_named_if_the_records_keep_their_order(tmp_path: Path, name: st
         change = {**IN_ORDER, **IN_ANOTHER_ORDER}[name]
         train_on(change(tf.data.Dataset.from_tensor_slices((features, labels))))
 
-    found = first(tmp_path, program)
-    assert found.samples is not None
-    assert (found.samples.num_bad, found.samples.row) == (1, BAD_ROW if name in IN_ORDER else None)
+    tensor = first(tmp_path, program)
+    assert tensor.samples is not None
+    assert (tensor.samples.num_bad, tensor.samples.row) == (1, BAD_ROW if name in IN_ORDER else None)
 
 
 @pytest.mark.slow
@@ -183,14 +183,14 @@ def test_records_after_skipped_ones_have_numbers(tmp_path: Path) -> None:
         records = tf.data.Dataset.from_tensor_slices(arrays()).skip(2).map(doubled)
         train_on(records.batch(BATCH))
 
-    found = first(tmp_path, program)
-    assert found.samples is not None
+    tensor = first(tmp_path, program)
+    assert tensor.samples is not None
     row = BAD_ROW - 2
-    assert (found.samples.row, found.samples.is_row_of_arrays, found.samples.follows_skipped) == (row, False, True)
+    assert (tensor.samples.row, tensor.samples.is_row_of_arrays, tensor.samples.follows_skipped) == (row, False, True)
     skipped = (
         f"sample {row % BATCH} is record {row} of the data set that the batches come from, counted after the skipped"
     )
-    assert f"{skipped} ones; {CLEAN}" in dict(facts_of(found))["data"]
+    assert f"{skipped} ones; {CLEAN}" in dict(facts_of(tensor))["data"]
 
 
 def records_of_files(directory: Path) -> Any:
@@ -214,9 +214,9 @@ def test_records_of_shuffled_files_have_no_numbers(tmp_path: Path) -> None:
         data = data.map(lambda record: (tf.ensure_shape(tf.io.decode_raw(record, tf.float32), [6]), tf.ones([1])))
         train_on(data.batch(BATCH))
 
-    found = first(tmp_path / "logdir", program)
-    assert found.samples is not None
-    assert (found.samples.num_bad, found.samples.row) == (1, None)
+    tensor = first(tmp_path / "logdir", program)
+    assert tensor.samples is not None
+    assert (tensor.samples.num_bad, tensor.samples.row) == (1, None)
 
 
 @pytest.mark.parametrize("records_of", [records_of_files, records_of_a_generator])
@@ -281,9 +281,9 @@ def test_in_a_transformer_the_row_of_the_tokens_is_named(tmp_path: Path, *, is_e
     embedded = keras.layers.Embedding(30, 8)(inputs)
     scores = Attention(is_einsum=is_einsum)(embedded, keras.ops.not_equal(inputs, 0))
     model = keras.Model(inputs, keras.layers.Flatten()(scores))
-    found = first(tmp_path, lambda: train_on(batches(tokens), model))
-    assert (found.op_type, found.shape) == ("Softmax", (BATCH, BATCH, BATCH))
-    assert facts_of(found) == [ONE_BAD, ("data", f"{ORDERED}; {CLEAN}")]
+    tensor = first(tmp_path, lambda: train_on(batches(tokens), model))
+    assert (tensor.op_type, tensor.shape) == ("Softmax", (BATCH, BATCH, BATCH))
+    assert facts_of(tensor) == [ONE_BAD, ("data", f"{ORDERED}; {CLEAN}")]
 
 
 class MaskedMean(keras.layers.Layer):  # type: ignore[misc]
@@ -303,9 +303,9 @@ def test_the_sample_of_a_mask_is_known_though_tensorflow_moved_the_cast_of_the_m
     embedded = keras.layers.Embedding(30, BATCH)(inputs)
     means = MaskedMean()(keras.ops.flip(embedded, 1), keras.ops.not_equal(inputs, 0))
     model = keras.Model(inputs, keras.layers.Dense(1)(means))
-    found = first(tmp_path, lambda: train_on(batches(tokens), model))
-    assert (found.op_type, found.shape) == ("RealDiv", (BATCH, BATCH))
-    assert facts_of(found) == [ONE_BAD, ("data", f"{ORDERED}; {CLEAN}")]
+    tensor = first(tmp_path, lambda: train_on(batches(tokens), model))
+    assert (tensor.op_type, tensor.shape) == ("RealDiv", (BATCH, BATCH))
+    assert facts_of(tensor) == [ONE_BAD, ("data", f"{ORDERED}; {CLEAN}")]
 
 
 def log_of_count(x: Any, axis: int) -> Any:
@@ -325,10 +325,10 @@ def test_the_sample_of_a_mask_that_is_computed_from_the_data_is_known(
     """The mask holds booleans, which have no rows. In the near misses, the program reduces the axis of the batch."""
     series = np.random.default_rng(0).uniform(1, 2, (NUM_ROWS, num_steps, num_features)).astype("float32")
     series[BAD_ROW if axis else slice(None)] = 0
-    found = first(tmp_path, lambda: train_on(batches(series), lambda x: log_of_count(x, axis)))
-    assert found.op_type == "Log"
-    assert (facts_of(found)[:1] == [ONE_BAD]) is is_known
-    assert any(ORDERED in fact for _, fact in facts_of(found)) is is_known
+    tensor = first(tmp_path, lambda: train_on(batches(series), lambda x: log_of_count(x, axis)))
+    assert tensor.op_type == "Log"
+    assert (facts_of(tensor)[:1] == [ONE_BAD]) is is_known
+    assert any(ORDERED in fact for _, fact in facts_of(tensor)) is is_known
 
 
 @pytest.mark.slow
@@ -369,9 +369,9 @@ def train_step(forward: Callable[[Any, Any], Any], weight: Any, **options: Any) 
 def test_the_arguments_of_a_training_step_are_its_batch(tmp_path: Path) -> None:
     weight = tf.Variable(tf.ones([6, 1]))
     step = train_step(lambda x: tf.math.log(x) @ weight, weight)
-    found = first(tmp_path, lambda: train_steps(step))
-    assert facts_of(found) == [ONE_BAD, ("data", CLEAN)]
-    assert facts_text(found) == ("float32 [20, 6]: 1 -Inf, 119 positive of 120 elements, the first -Inf at [13, 2]")
+    tensor = first(tmp_path, lambda: train_steps(step))
+    assert facts_of(tensor) == [ONE_BAD, ("data", CLEAN)]
+    assert facts_text(tensor) == ("float32 [20, 6]: 1 -Inf, 119 positive of 120 elements, the first -Inf at [13, 2]")
 
 
 @pytest.mark.parametrize("which", ["x", "y"])
@@ -491,8 +491,8 @@ def test_the_first_axis_of_other_tensors_is_not_called_the_batch(tmp_path: Path)
                 loss = tf.reduce_mean((forward(x) - y) ** 2) * tf.reduce_sum(variable)
             variable.assign_sub(0.01 * tape.gradient(loss, variable))
 
-        found = first(tmp_path / name, lambda step=step: train_steps(step))
-        assert (found.op_type, found.samples) == ("Log", None), name
+        tensor = first(tmp_path / name, lambda step=step: train_steps(step))
+        assert (tensor.op_type, tensor.samples) == ("Log", None), name
         with tfdbg_arrow.open_logdir(tmp_path / name) as opened:
             products = [each for each in opened.nonfinite(limit=None) if each.shape == (6, 2)]
             assert [each.samples for each in products] == [None] * len(products)
@@ -566,8 +566,8 @@ def test_samples_of_an_earlier_batch_are_not_those_of_this_one(tmp_path: Path) -
         memory.assign(x)
         return (x / before) @ weight
 
-    found = first(tmp_path, lambda: train_steps(train_step(divided_by_the_batch_before, weight)))
-    assert (found.op_type, found.samples) == ("RealDiv", None)
+    tensor = first(tmp_path, lambda: train_steps(train_step(divided_by_the_batch_before, weight)))
+    assert (tensor.op_type, tensor.samples) == ("RealDiv", None)
 
 
 def test_rows_of_the_only_argument_are_no_samples(tmp_path: Path) -> None:
@@ -616,12 +616,12 @@ def test_rows_are_followed_through_calls_eager_ops_and_split_tensors(tmp_path: P
         features[13] = 0
         loss(0.5 * model(tf.constant(features) * 2.0))
 
-    found = first(tmp_path, program)
-    assert facts_of(found) == [
+    tensor = first(tmp_path, program)
+    assert facts_of(tensor) == [
         ("where", f"row 13 of the argument `images` of `model`, the only one of {BATCH} that leads to bad elements"),
         ("data", "the argument `images` of `model` itself has no NaN and no infinity"),
     ]
-    assert found.headline.endswith(" in call 1 of loss: from row 13 of the argument `images` of `model`.")
+    assert tensor.headline.endswith(" in call 1 of loss: from row 13 of the argument `images` of `model`.")
 
 
 def test_the_rows_of_an_argument_do_not_depend_on_earlier_questions(tmp_path: Path) -> None:
@@ -680,9 +680,9 @@ def test_a_vector_has_elements_in_place_of_slices(tmp_path: Path) -> None:
 def test_a_filtered_recording_claims_no_batch(tmp_path: Path) -> None:
     weight = tf.Variable(tf.ones([6, 1]))
     step = train_step(lambda x: tf.math.log(x) @ weight, weight)
-    found = first(tmp_path, lambda: train_steps(step), op_regex="Log")
-    assert (found.op_type, found.samples) == ("Log", None)
-    assert facts_of(found) == [("where", f"row 13 of the tensor, the only bad one of {BATCH}")]
+    tensor = first(tmp_path, lambda: train_steps(step), op_regex="Log")
+    assert (tensor.op_type, tensor.samples) == ("Log", None)
+    assert facts_of(tensor) == [("where", f"row 13 of the tensor, the only bad one of {BATCH}")]
 
 
 @pytest.mark.parametrize("method", ["evaluate", "predict"])
@@ -697,10 +697,10 @@ def test_evaluate_and_predict_take_the_rows_in_order(tmp_path: Path, method: str
         data = (features, labels) if method == "evaluate" else (features,)
         getattr(model, method)(*data, batch_size=BATCH, verbose=0)
 
-    found = first(tmp_path, program)
-    assert facts_of(found) == [ONE_BAD, ("data", f"{ORDERED}; {CLEAN}")]
+    tensor = first(tmp_path, program)
+    assert facts_of(tensor) == [ONE_BAD, ("data", f"{ORDERED}; {CLEAN}")]
     if method == "predict":
-        assert (found.call is not None, found.headline.split(" in call ")[1][:21]) == (True, "3 of predict_function")
+        assert (tensor.call is not None, tensor.headline.split(" in call ")[1][:21]) == (True, "3 of predict_function")
 
 
 def mean_of_words(words: Any, axis: int) -> Any:
@@ -720,9 +720,9 @@ def test_a_reduction_along_another_axis_of_the_same_size_keeps_the_samples(
     if axis == 0:
         words[:, 13] = 0
 
-    found = first(tmp_path, lambda: train_on(batches(words), lambda batch: mean_of_words(batch, axis)))
-    assert (found.op_type, found.shape) == ("RealDiv", (BATCH, BATCH))
-    assert (facts_of(found)[0] == ONE_BAD) is is_known
+    tensor = first(tmp_path, lambda: train_on(batches(words), lambda batch: mean_of_words(batch, axis)))
+    assert (tensor.op_type, tensor.shape) == ("RealDiv", (BATCH, BATCH))
+    assert (facts_of(tensor)[0] == ONE_BAD) is is_known
 
 
 def test_the_frames_of_sounds_keep_the_samples(tmp_path: Path) -> None:
@@ -766,8 +766,8 @@ def test_weights_of_classes_are_not_called_weights_of_samples(tmp_path: Path) ->
             verbose=0,
         )
 
-    found = first(tmp_path, program)
-    assert found.headline.startswith("+Inf came into the program in class_weight of the data")
+    tensor = first(tmp_path, program)
+    assert tensor.headline.startswith("+Inf came into the program in class_weight of the data")
 
 
 def test_the_arrays_of_train_on_batch_are_a_batch(tmp_path: Path) -> None:
@@ -795,7 +795,7 @@ def test_an_argument_of_integers_shows_that_the_first_axis_is_the_batch(tmp_path
             loss = tf.reduce_sum(weight * tf.math.log(scale) * tf.cast(classes, tf.float32))
         weight.assign_sub(tape.gradient(loss, weight))
 
-    found = first(tmp_path, lambda: step(tf.constant(scales), classes if has_classes else classes[:1]))
-    assert found.samples is not None
+    tensor = first(tmp_path, lambda: step(tf.constant(scales), classes if has_classes else classes[:1]))
+    assert tensor.samples is not None
     whole = "the batch" if has_classes else "the argument `scale` of `step`"
-    assert (found.samples.first, found.samples.whole) == (7, whole)
+    assert (tensor.samples.first, tensor.samples.whole) == (7, whole)

@@ -27,9 +27,9 @@ def written(run: RunBuilder, tmp_path: Path) -> tfdbg_arrow.Logdir:
 
 
 def first(run: RunBuilder, tmp_path: Path) -> NonFinite:
-    found = tfdbg_arrow.first_nonfinite(run.write(tmp_path / "logdir"))
-    assert found is not None
-    return found
+    tensor = tfdbg_arrow.first_nonfinite(run.write(tmp_path / "logdir"))
+    assert tensor is not None
+    return tensor
 
 
 def reason(run: RunBuilder, event_index: int, tmp_path: Path) -> Explanation:
@@ -71,11 +71,15 @@ class TestFused:
         return run
 
     def test_the_answer_names_the_executed_op_and_the_ops_of_the_program(self, tmp_path: Path) -> None:
-        found = first(self.build(), tmp_path)
-        assert (found.op_name, found.op_type, found.ran_as) == ("Log", "Log", "LogSoftmax in place of Softmax and Log")
-        assert found.is_origin
-        assert found.effect == "result"
-        (softmax,) = found.inputs
+        tensor = first(self.build(), tmp_path)
+        assert (tensor.op_name, tensor.op_type, tensor.ran_as) == (
+            "Log",
+            "Log",
+            "LogSoftmax in place of Softmax and Log",
+        )
+        assert tensor.is_origin
+        assert tensor.effect == "result"
+        (softmax,) = tensor.inputs
         assert (softmax.producer.op_type, softmax.producer.event_index, softmax.health) == ("Softmax", None, None)
 
     def test_its_sources_are_the_inputs_of_all_ops_it_stands_for(self, tmp_path: Path) -> None:
@@ -103,8 +107,8 @@ def test_an_op_merged_into_an_identical_op_has_its_value(tmp_path: Path) -> None
     index = call(run, graph)
     run.tensors(graph, {"x": CLEAN, "a": NEG_INF, "sum": NAN | NEG_INF}, execution=index)
     run.eager(index, NEG_INF, tensor_id=2)
-    found = first(run, tmp_path)
-    assert (found.op_name, found.effect, found.ran_as) == ("a", "result", None)
+    tensor = first(run, tmp_path)
+    assert (tensor.op_name, tensor.effect, tensor.ran_as) == ("a", "result", None)
 
 
 def test_an_input_has_the_constant_of_the_program_where_tensorflow_kept_an_equal_one(tmp_path: Path) -> None:
@@ -130,8 +134,8 @@ def test_a_division_in_a_chain_of_functions_divides_one(function: str, tmp_path:
     run.tensor(graph, "x", counts(zero=1, pos=2), execution=index)
     bad = run.tensor(graph, "ratio", counts(pos_inf=1, pos=2), execution=index, op_type="_UnaryOpsComposition")
     run.eager(index, counts(pos_inf=1, pos=2), tensor_id=2)
-    found = first(run, tmp_path)
-    assert (found.op_type, found.ran_as) == ("RealDiv", f"_UnaryOpsComposition in place of {function} and RealDiv")
+    tensor = first(run, tmp_path)
+    assert (tensor.op_type, tensor.ran_as) == ("RealDiv", f"_UnaryOpsComposition in place of {function} and RealDiv")
     explanation = reason(run, bad, tmp_path)
     assert explanation.sentence == ("Division by 0: 1 of 3 elements is 0 in the divisor, and the quotient is infinite.")
 
@@ -151,13 +155,13 @@ def test_a_node_made_by_the_optimizer_has_the_source_line_and_labels_of_its_op(t
     graph.op_types[made] = "_UnaryOpsComposition"
     run.tensors(graph, {made: NEG_INF, "out": NEG_INF}, execution=index)
     run.eager(index, NEG_INF, tensor_id=2)
-    found = first(run, tmp_path)
-    assert (found.op_name, found.op_type, found.ran_as) == (
+    tensor = first(run, tmp_path)
+    assert (tensor.op_name, tensor.op_type, tensor.ran_as) == (
         "log",
         "Log",
         "_UnaryOpsComposition in place of Abs and Log",
     )
-    assert (found.source.lineno, found.layer, found.role) == (7, "dense", "forward")
+    assert (tensor.source.lineno, tensor.layer, tensor.role) == (7, "dense", "forward")
     assert reason(run, 3, tmp_path).sentence.startswith("Log of 0: 1 of 2 elements is 0")
 
 
@@ -170,9 +174,9 @@ def test_a_constant_computed_in_advance_is_an_origin_without_inputs(tmp_path: Pa
     run.tensor(graph, "log", NEG_INF, execution=index, op_type="Const")
     run.tensor(graph, "out", NEG_INF, execution=index)
     run.eager(index, NEG_INF, tensor_id=2)
-    found = first(run, tmp_path)
-    assert (found.op_name, found.op_type, found.ran_as) == ("log", "Log", "Const in place of Log")
-    assert found.is_origin
+    tensor = first(run, tmp_path)
+    assert (tensor.op_name, tensor.op_type, tensor.ran_as) == ("log", "Log", "Const in place of Log")
+    assert tensor.is_origin
 
 
 @pytest.mark.parametrize(
@@ -221,10 +225,10 @@ def test_bad_constants_are_not_said_to_be_made_by_one_op_if_another_may_have_mad
     run.tensor(graph, "later", health, execution=index, op_type="Const")
     run.tensor(graph, "out", health, execution=index)
     run.eager(index, health, tensor_id=2)
-    found = first(run, tmp_path)
-    sentence = reason(run, found.event_index, tmp_path)
-    assert (found.op_type, found.ran_as) == (maker, f"Const in place of {maker}, Reshape and {later}")
-    assert [input_.health for input_ in found.inputs] == [None, None]
+    tensor = first(run, tmp_path)
+    sentence = reason(run, tensor.event_index, tmp_path)
+    assert (tensor.op_type, tensor.ran_as) == (maker, f"Const in place of {maker}, Reshape and {later}")
+    assert [input_.health for input_ in tensor.inputs] == [None, None]
     assert sentence.sentence.startswith(f"{expected} of constants: TensorFlow computed the result in advance, and it ")
 
 
@@ -258,9 +262,9 @@ def test_the_finite_elements_before_an_op_that_removes_signs_are_not_known(
     run.tensor(graph, "x", counts(neg=1, pos=2), execution=index)
     run.tensor(graph, "out", counts(nan=1, pos=2), execution=index, op_type="_UnaryOpsComposition")
     run.eager(index, counts(nan=1, pos=2), tensor_id=2)
-    found = first(run, tmp_path)
-    assert (found.op_type, found.num_nan) == ("Log", 1)
-    assert (found.num_neg_finite, found.num_pos_finite) == ((2, 0) if is_known else (None, None))
+    tensor = first(run, tmp_path)
+    assert (tensor.op_type, tensor.num_nan) == ("Log", 1)
+    assert (tensor.num_neg_finite, tensor.num_pos_finite) == ((2, 0) if is_known else (None, None))
 
 
 def nested(site: str) -> tuple[RunBuilder, int]:
@@ -459,9 +463,9 @@ def test_the_reciprocal_of_a_root_is_nan_because_of_the_root(
     taken: dict[str, Any], made: dict[str, Any], op_type: str, sentence: str, tmp_path: Path
 ) -> None:
     run, event = chain(("Sqrt", "RealDiv"), taken, made)
-    found = first(run, tmp_path)
+    tensor = first(run, tmp_path)
     explanation = reason(run, event, tmp_path)
-    assert found.op_type == op_type
+    assert tensor.op_type == op_type
     assert explanation.sentence.startswith(sentence)
 
 
@@ -481,9 +485,9 @@ def test_the_reason_of_a_fused_op_follows_from_the_counts_of_its_input(
     taken: dict[str, Any], made: dict[str, Any], sentence: str, tmp_path: Path
 ) -> None:
     run, event = chain(("Relu", "Log"), taken, made)
-    found = first(run, tmp_path)
-    (relu,) = found.inputs
-    assert (found.op_name, found.op_type, found.event_index) == ("log", "Log", event)
+    tensor = first(run, tmp_path)
+    (relu,) = tensor.inputs
+    assert (tensor.op_name, tensor.op_type, tensor.event_index) == ("log", "Log", event)
     assert (relu.producer.op_type, relu.health.num_neg_finite, relu.health.has_inf_or_nan) == ("Relu", 0, False)
     assert reason(run, event, tmp_path).sentence == sentence
 
@@ -503,8 +507,8 @@ def test_a_sum_that_tensorflow_left_out_of_a_chain_added_0(
 ) -> None:
     half = {"dtype": "float16"}
     run, event = chain(op_types, {**taken, **half}, {**made, **half})
-    found = first(run, tmp_path)
-    assert (found.op_type, found.num_neg_inf, found.num_pos_inf) == ("Log", 1, 0)
+    tensor = first(run, tmp_path)
+    assert (tensor.op_type, tensor.num_neg_inf, tensor.num_pos_inf) == ("Log", 1, 0)
     explanation = reason(run, event, tmp_path)
     assert explanation.sentence.startswith("Log of 0: 1 of 3 elements is 0, and the logarithm of 0 is -Inf.")
     assert ("is 0 in float16" in explanation.sentence) == is_lost
@@ -545,10 +549,10 @@ def test_the_reciprocal_of_a_root_is_the_division_of_the_program(epsilon: bool, 
     root = run.tensor(graph, "root", counts(pos_inf=1, pos=2), execution=index, op_type="Rsqrt")
     run.tensor(graph, "ratio", counts(nan=1, pos=2), execution=index, op_type="Mul")
     run.eager(index, counts(nan=1, pos=2), tensor_id=2)
-    found = first(run, tmp_path)
-    assert (found.op_name, found.op_type, found.event_index) == ("ratio", "RealDiv", root)
-    assert found.ran_as == "Rsqrt in place of Sqrt and RealDiv"
-    assert [each.health and (each.health.num_zero, each.health.num_pos_inf) for each in found.inputs] == [
+    tensor = first(run, tmp_path)
+    assert (tensor.op_name, tensor.op_type, tensor.event_index) == ("ratio", "RealDiv", root)
+    assert tensor.ran_as == "Rsqrt in place of Sqrt and RealDiv"
+    assert [each.health and (each.health.num_zero, each.health.num_pos_inf) for each in tensor.inputs] == [
         (1, 0),
         (1, 0),
     ]
@@ -595,9 +599,9 @@ def test_a_quotient_that_is_scaled_before_it_is_computed(
     run.tensor(graph, "ratio", infinite, execution=index, op_type="Mul")
     run.tensor(graph, "step", product, execution=index)
     run.eager(index, product, tensor_id=2)
-    found = first(run, tmp_path)
-    assert (found.op_name, found.op_type, found.event_index) == ("ratio", "RealDiv", root)
-    assert (found.num_nan, found.num_pos_inf) == ((1, 0) if is_known else (0, 1))
+    tensor = first(run, tmp_path)
+    assert (tensor.op_name, tensor.op_type, tensor.event_index) == ("ratio", "RealDiv", root)
+    assert (tensor.num_nan, tensor.num_pos_inf) == ((1, 0) if is_known else (0, 1))
     assert reason(run, root, tmp_path).sentence == (
         "0 / 0: the divisor has 1 zero, the dividend 1 zero, and 0 / 0 is NaN."
         if is_known
@@ -643,10 +647,10 @@ def test_a_constant_that_is_divided_in_advance_is_no_quotient(
     event = run.tensor(graph, "ratio", constant, execution=index, op_type="Const")
     run.tensor(graph, "step", counts(nan=x["size"]), execution=index)
     run.eager(index, counts(nan=x["size"]), tensor_id=2)
-    found = first(run, tmp_path)
-    assert (found.op_name, found.op_type, found.event_index) == ("ratio", "RealDiv", event)
+    tensor = first(run, tmp_path)
+    assert (tensor.op_name, tensor.op_type, tensor.event_index) == ("ratio", "RealDiv", event)
     is_known = said != BY_CONSTANT
-    assert (found.num_nan, found.num_pos_inf, found.num_neg_inf) == (
+    assert (tensor.num_nan, tensor.num_pos_inf, tensor.num_neg_inf) == (
         (x["num_zero"], x["num_pos_finite"], x["num_neg_finite"]) if is_known else (0, 1, 0)
     )
     explanation = reason(run, event, tmp_path)
@@ -667,8 +671,8 @@ def test_the_reciprocal_of_a_constant_divisor_is_the_division_of_the_program(tmp
     constant = run.tensor(graph, made, counts(pos_inf=2, pos=1), execution=index)
     run.tensor(graph, "ratio", counts(pos_inf=2, pos=1), execution=index, op_type="Mul")
     run.eager(index, counts(pos_inf=2, pos=1), tensor_id=2)
-    found = first(run, tmp_path)
-    assert (found.op_name, found.op_type, found.event_index) == ("ratio", "RealDiv", constant)
+    tensor = first(run, tmp_path)
+    assert (tensor.op_name, tensor.op_type, tensor.event_index) == ("ratio", "RealDiv", constant)
     assert reason(run, constant, tmp_path).sentence == (
         "Division by 0: 2 of 3 elements are 0 in the divisor, and the quotient is infinite."
     )
@@ -692,10 +696,10 @@ def test_a_reciprocal_of_an_outer_graph_is_the_division_of_the_called_one(tmp_pa
     constant = run.tensor(outer, made, counts(pos_inf=1, pos=2), execution=index)
     run.tensor(inner, "ratio", counts(nan=1, pos=2), execution=index, op_type="Mul", site="call")
     run.eager(index, counts(nan=1, pos=2), tensor_id=2)
-    found = first(run, tmp_path)
-    assert (found.op_name, found.op_type, found.graph_name) == ("ratio", "RealDiv", "g")
-    assert (found.event_index, found.num_nan) == (constant, 1)
-    assert [call_site.function for call_site in found.called_from] == ["g", "f"]
+    tensor = first(run, tmp_path)
+    assert (tensor.op_name, tensor.op_type, tensor.graph_name) == ("ratio", "RealDiv", "g")
+    assert (tensor.event_index, tensor.num_nan) == (constant, 1)
+    assert [call_site.function for call_site in tensor.called_from] == ["g", "f"]
     assert reason(run, constant, tmp_path).sentence == ZERO_BY_0
     with tfdbg_arrow.open_logdir(tmp_path / "logdir") as logdir:
         assert [(alert.op_name, alert.graph_name) for alert in origins(logdir)] == [("ratio", "g")]
@@ -751,9 +755,9 @@ def test_an_op_of_a_chain_that_cannot_make_the_kinds_of_its_bad_elements_is_not_
     op_types: tuple[str, ...], made: dict[str, Any], op_type: str, sentence: str | None, tmp_path: Path
 ) -> None:
     run, event = chain(op_types, counts(zero=1, pos=2), made)
-    found = first(run, tmp_path)
+    tensor = first(run, tmp_path)
     explanation = reason(run, event, tmp_path)
     assert explanation is not None
-    assert found.op_type == op_type
+    assert tensor.op_type == op_type
     if sentence is not None:
         assert explanation.sentence.startswith(sentence)

@@ -46,13 +46,13 @@ def write_all(logdir: Path, scratch: Path) -> Path:
     return clean_run().write(logdir)
 
 
-def damage(found: Verification) -> list[tuple[str, str]]:
+def damage(verification: Verification) -> list[tuple[str, str]]:
     """Returns the kind and the path of each damaged file."""
-    return [(deviation.kind, deviation.path) for deviation in found.deviations if deviation.is_damage]
+    return [(deviation.kind, deviation.path) for deviation in verification.deviations if deviation.is_damage]
 
 
 def others(logdir: Path) -> list[Deviation]:
     """Returns the deviations that are not damage."""
-    found = verify(logdir)
-    assert found.is_intact, found
-    return [deviation for deviation in found.deviations if not deviation.is_damage]
+    verification = verify(logdir)
+    assert verification.is_intact, verification
+    return [deviation for deviation in verification.deviations if not deviation.is_damage]

@@ -50,8 +50,8 @@ def test_every_flipped_byte_is_found(tmp_path: Path, num_flips: int, read_each: 
         path = files[number % len(files)]
         offset, mask = chance.randrange(path.stat().st_size), chance.randrange(1, 256)
         flip(path, offset, mask)
-        found = verify(logdir)
-        assert path.relative_to(logdir).as_posix() in [name for _, name in damage(found)], (path, offset, mask)
+        verification = verify(logdir)
+        assert path.relative_to(logdir).as_posix() in [name for _, name in damage(verification)], (path, offset, mask)
         if number % read_each == 0 and path.suffix in (".json", ".jsonl", ".parquet"):
             check_rows(logdir, path, expected)
         flip(path, offset, mask)

@@ -45,9 +45,9 @@ def test_a_broken_part_is_left_out_and_named(logdir: Path, damage: str, reason: 
         assert opened.rows(COUNT) == [(3,)]
         assert opened.of_run(CLEAN_RUN).rows(COUNT) == [(3,)]
         (broken,) = opened.broken_parts
-        found = opened.first_nonfinite()
-        assert found is not None
-        assert found.event_index == 3
+        tensor = opened.first_nonfinite()
+        assert tensor is not None
+        assert tensor.event_index == 3
     assert (broken.path, broken.run_id, broken.table) == (str(logdir / PART), CLEAN_RUN, "tensor_health")
     assert broken.rows == 3
     assert reason in broken.reason

@@ -36,14 +36,14 @@ def flow(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 def the_first(logdir: Path) -> NonFinite:
-    found = first_nonfinite(logdir)
-    assert found is not None
-    assert found.is_origin
-    return found
+    tensor = first_nonfinite(logdir)
+    assert tensor is not None
+    assert tensor.is_origin
+    return tensor
 
 
-def line_of(found: NonFinite) -> str:
-    here = [frame for frame in found.stack if frame.file_path == __file__]
+def line_of(tensor: NonFinite) -> str:
+    here = [frame for frame in tensor.stack if frame.file_path == __file__]
     return here[0].code or ""
 
 
@@ -60,11 +60,11 @@ def test_log_of_zero_in_a_loop(flow: str, graphs: str, tmp_path: Path) -> None:
             runs.run(loss, {x: X + 1000.0})
             runs.run(loss, {x: np.ones([2], np.float32)})
 
-    found = the_first(tmp_path)
-    assert (found.op_type, found.op_name, found.iteration) == ("Log", "bad" if flow == "v2" else "while/bad", 1)
-    assert (found.num_neg_inf, found.num_nan) == (2, 0)
-    assert 'name="bad"' in line_of(found)
-    (given,) = found.inputs
+    tensor = the_first(tmp_path)
+    assert (tensor.op_type, tensor.op_name, tensor.iteration) == ("Log", "bad" if flow == "v2" else "while/bad", 1)
+    assert (tensor.num_neg_inf, tensor.num_nan) == (2, 0)
+    assert 'name="bad"' in line_of(tensor)
+    (given,) = tensor.inputs
     assert given.health is not None
     assert given.health.num_zero == 2
     assert given.producer is not None
@@ -80,9 +80,9 @@ def test_a_bad_feed_is_from_outside(graphs: str, tmp_path: Path) -> None:
             runs.run(result, {x: X})
             runs.run(result, {x: np.float32([1.0, np.nan])})
 
-    found = the_first(tmp_path)
-    assert (found.op_type, found.num_nan, found.size) == (None, 1, 2)
-    assert "np.nan" in line_of(found)
+    tensor = the_first(tmp_path)
+    assert (tensor.op_type, tensor.num_nan, tensor.size) == (None, 1, 2)
+    assert "np.nan" in line_of(tensor)
 
 
 def test_a_bad_value_fed_in_place_of_an_intermediate_tensor(graphs: str, tmp_path: Path) -> None:
@@ -94,9 +94,9 @@ def test_a_bad_value_fed_in_place_of_an_intermediate_tensor(graphs: str, tmp_pat
             runs.run(result, {x: X})
             runs.run(result, {root: np.float32([0.0, 1.0])})
 
-    found = the_first(tmp_path)
-    (given,) = found.inputs
-    assert (found.op_name, found.num_neg_inf) == ("result", 1)
+    tensor = the_first(tmp_path)
+    (given,) = tensor.inputs
+    assert (tensor.op_name, tensor.num_neg_inf) == ("result", 1)
     assert given.producer is not None
     assert (given.producer.op_type, given.producer.how) == (None, "argument")
     assert given.health is not None
@@ -124,15 +124,15 @@ def test_a_variable_holds_the_value_of_an_earlier_run(has_references: bool, grap
             runs.run(train, {x: X})
             runs.run(loss, {x: X})
 
-    found = the_first(tmp_path)
-    assert (found.op_type, found.op_name, found.num_neg_inf) == ("Log", "logits", 1)
-    (product,) = found.inputs
+    tensor = the_first(tmp_path)
+    assert (tensor.op_type, tensor.op_name, tensor.num_neg_inf) == ("Log", "logits", 1)
+    (product,) = tensor.inputs
     assert product.health is not None
     assert product.health.num_zero == 1
     assert product.producer is not None
     bad = tfdbg_arrow.nonfinite(tmp_path, limit=None)
     last_run = max(row.event_index for row in bad)
-    assert last_run > found.event_index
+    assert last_run > tensor.event_index
     assert next(row.op_type for row in bad if row.is_origin) == "Log"
     # After the update the weights are bad, because of the earlier gradient.
     products = [row for row in bad if row.op_type == "Mul" and row.op_name == "mul"]
