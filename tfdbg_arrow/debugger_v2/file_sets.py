@@ -25,7 +25,7 @@ from google_crc32c import value as crc32c
 
 from tfdbg_arrow.debugger_v2.protos.debug_event_pb2 import DebugEvent
 from tfdbg_arrow.errors import DumpError, LogdirError
-from tfdbg_arrow.storage.layout import MARKER_NAME, OwnFiles
+from tfdbg_arrow.storage.layout import MARKER_NAME, TEMPORARY_SUFFIX, OwnFiles
 
 FILES = ("metadata", "source_files", "stack_frames", "graphs", "execution", "graph_execution_traces")
 """Suffixes of the files of a dump."""
@@ -46,7 +46,6 @@ _CRC = struct.Struct("<I")
 _HEADER = struct.Struct("<QI")
 METADATA = "metadata"
 """A reader finds the other files through this file, so this file gets its final name last."""
-_TEMPORARY_SUFFIX = ".tmp"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -351,4 +350,4 @@ class DumpFiles:
 
 
 def _temporary(path: Path) -> Path:
-    return path.with_name(path.name + _TEMPORARY_SUFFIX)
+    return path.with_name(path.name + TEMPORARY_SUFFIX)

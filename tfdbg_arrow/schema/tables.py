@@ -730,7 +730,7 @@ TABLES: tuple[Table, ...] = (
 )
 """All tables of a logdir, in the order of the specification."""
 
-_BY_NAME = {table_.name: table_ for table_ in TABLES}
+TABLES_BY_NAME = {table_.name: table_ for table_ in TABLES}
 
 
 def table(name: str) -> Table:
@@ -740,6 +740,6 @@ def table(name: str) -> Table:
         KeyError: The format has no such table.
     """
     try:
-        return _BY_NAME[name]
+        return TABLES_BY_NAME[name]
     except KeyError:
-        raise KeyError(f"format {FORMAT_VERSION} has no table {name!r}; it has {', '.join(_BY_NAME)}") from None
+        raise KeyError(f"format {FORMAT_VERSION} has no table {name!r}; it has {', '.join(TABLES_BY_NAME)}") from None

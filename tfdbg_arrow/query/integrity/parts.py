@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from tfdbg_arrow.errors import LogdirError
-from tfdbg_arrow.schema import FORMAT_VERSION, TABLES, arrow_schema
+from tfdbg_arrow.schema import FORMAT_VERSION, TABLES_BY_NAME, arrow_schema
 from tfdbg_arrow.schema.parquet import FIELD_ID_KEY, FORMAT_VERSION_KEY, TABLE_KEY
 from tfdbg_arrow.storage.disk import file_sha256
 from tfdbg_arrow.storage.layout import (
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 MISSING = "is missing"
 """The reason for a part that does not exist."""
-_TABLES = {table.name: table for table in TABLES}
 _MANIFEST = ".jsonl"
 
 
@@ -59,7 +58,7 @@ class LogdirFiles:
                     files._add_manifest(entry.name)
             elif table.name != SPOOL_DIRECTORY and table.is_dir(follow_symlinks=False):
                 runs = _entries(logdir / table.name)
-                if table.name in _TABLES or any(run_of_directory(run.name) for run in runs):
+                if table.name in TABLES_BY_NAME or any(run_of_directory(run.name) for run in runs):
                     for run in runs:
                         files._add_run(logdir, table.name, run)
         return files
@@ -155,7 +154,7 @@ def _what_differs(file: BinaryIO, entry: ManifestEntry) -> str | None:
         with pq.ParquetFile(file) as part:
             if part.metadata.num_rows != entry.rows:
                 return f"has {part.metadata.num_rows:,} rows, not {entry.rows:,}"
-            if entry.table in _TABLES:
+            if entry.table in TABLES_BY_NAME:
                 wrong = _wrong_column(part.schema_arrow, entry.table)
                 if wrong is not None:
                     return wrong
@@ -173,7 +172,7 @@ def _wrong_column(schema: pa.Schema, table: str) -> str | None:
     declared = arrow_schema(table)
     if schema.equals(declared, check_metadata=True):
         return None
-    for column in _TABLES[table].columns:
+    for column in TABLES_BY_NAME[table].columns:
         index = schema.get_field_index(column.name)
         if index < 0:
             # A part of an older MINOR version lacks the columns that were added later, which are nullable.

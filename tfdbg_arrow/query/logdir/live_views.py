@@ -17,9 +17,8 @@ from tfdbg_arrow.errors import BrokenPartError
 from tfdbg_arrow.query.database import hide_progress_bar, open_database, temporary_files
 from tfdbg_arrow.query.engine import sql_literal
 from tfdbg_arrow.query.logdir.public_views import COMPUTED, View, public_views
-from tfdbg_arrow.schema import TABLES, Column, Table
+from tfdbg_arrow.schema import TABLES_BY_NAME, Column, Table
 
-_TABLES = {table.name: table for table in TABLES}
 _ASKS_THE_CATALOG = re.compile(
     r"\b(show|describe|summarize|pragma|information_schema|duckdb_\w+|pg_\w+|sqlite_master|query|query_table|export)\b"
 )
@@ -75,7 +74,7 @@ class LiveViews:
         lacking = frozenset(unfetched)
         changed = {
             name
-            for name in self._created & _TABLES.keys()
+            for name in self._created & TABLES_BY_NAME.keys()
             if parts.get(name) != self._parts.get(name) or (name in lacking) != (name in self._unfetched)
         }
         self._united -= changed
@@ -101,7 +100,7 @@ class LiveViews:
             self._asked.pop(name, None)
             self._asked[name] = None
             if name not in self._created:
-                self._make_table(_TABLES[name])
+                self._make_table(TABLES_BY_NAME[name])
                 self._created.add(name)
         for view in views:
             if view.name not in self._created:
@@ -134,7 +133,7 @@ class LiveViews:
         text = str(error)
         mismatched = {
             name
-            for name in self._parts.keys() & _TABLES.keys() - self._united
+            for name in self._parts.keys() & TABLES_BY_NAME.keys() - self._united
             if any(part in text for part in self._parts[name])
         }
         self._united |= mismatched
@@ -147,7 +146,7 @@ class LiveViews:
 
     def replace(self, name: str, query: str, parameters: Sequence[object]) -> None:
         """Replaces the rows of a table by the result of a query over the views."""
-        table = _TABLES[name]
+        table = TABLES_BY_NAME[name]
         self._load(table, query, parameters, name=f"new_{name}")  # the query may read the rows that it replaces
         self._forget([name])
         self._connection.execute(f'ALTER TABLE "new_{name}" RENAME TO "{name}"')
@@ -277,7 +276,7 @@ def mentioned(query: str) -> tuple[tuple[str, ...], tuple[View, ...]]:
     """Returns the tables and public views that a statement may read, also through views, in order of creation."""
     text = query.lower()
     if _ASKS_THE_CATALOG.search(text) is not None:
-        return tuple(_TABLES), public_views()
+        return tuple(TABLES_BY_NAME), public_views()
     words = set(_WORD.findall(text))
     views = set()
     for view in reversed(public_views()):  # public_views() has a view after the views that it reads
@@ -285,7 +284,7 @@ def mentioned(query: str) -> tuple[tuple[str, ...], tuple[View, ...]]:
             views.add(view.name)
             words |= _words_of(view)
     return (
-        tuple(name for name in _TABLES if name in words),
+        tuple(name for name in TABLES_BY_NAME if name in words),
         tuple(view for view in public_views() if view.name in views),
     )
 
