@@ -100,11 +100,11 @@ def _name_of(frame: int, entry: Entry) -> int:
 
 def _hash_of(text: str) -> int:
     """Returns TensorFlow's Hash64 of a text."""
-    data = text.encode()
-    hashed = _SEED ^ (len(data) * _FACTOR % _LIMIT)
-    for start in range(0, len(data), 8):
-        word = int.from_bytes(data[start : start + 8], "little")
-        if start + 8 <= len(data):
+    text_bytes = text.encode()
+    hashed = _SEED ^ (len(text_bytes) * _FACTOR % _LIMIT)
+    for start in range(0, len(text_bytes), 8):
+        word = int.from_bytes(text_bytes[start : start + 8], "little")
+        if start + 8 <= len(text_bytes):
             word = word * _FACTOR % _LIMIT
             word = (word ^ (word >> _SHIFT)) * _FACTOR % _LIMIT
         hashed = (hashed ^ word) * _FACTOR % _LIMIT

@@ -237,9 +237,9 @@ def slices_text(health: TensorHealth, samples: BadSamples | None) -> str | None:
         # The bad elements are computed from the rows of an argument, so the rows themselves may be healthy.
         is_computed = samples.unit != "sample" and samples.name is None
         is_one_each = health.num_bad == samples.num_bad == health.num_bad_slices and samples.num_samples != health.size
-        each = ", with one bad element each" if is_one_each and not is_computed else ""
+        one_in_each = ", with one bad element each" if is_one_each and not is_computed else ""
         if samples.num_bad == samples.num_samples:
-            return f"every {unit}{whole}{each}; it has {samples.num_samples:,}"
+            return f"every {unit}{whole}{one_in_each}; it has {samples.num_samples:,}"
         if samples.num_bad is None:
             return f"{unit} {samples.first:,}{whole}"
         if samples.num_bad == 1:
@@ -249,7 +249,7 @@ def slices_text(health: TensorHealth, samples: BadSamples | None) -> str | None:
             return f"{unit} {samples.first:,}{whole}, {only}"
         return (
             f"{samples.num_bad:,} of the {samples.num_samples:,} {unit}s{whole} "
-            f"{'lead to bad elements' if is_computed else 'are bad'}{each}{':' if samples.numbers else ','} "
+            f"{'lead to bad elements' if is_computed else 'are bad'}{one_in_each}{':' if samples.numbers else ','} "
             f"{sample_numbers_text(samples)}"
         )
     first_bad, bad = health.first_bad_place, health.num_bad_slices

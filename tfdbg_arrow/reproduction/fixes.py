@@ -268,9 +268,9 @@ _LOOSE = (ast.BinOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.Lambda, ast.UnaryOp
 
 def _columns(line: str, node: ast.expr, shift: int) -> tuple[int, int]:
     """Returns the start and the end column of an expression. Python's parser counts columns in bytes of UTF-8."""
-    data = line.encode()
+    line_bytes = line.encode()
     start, end = node.col_offset - shift, (node.end_col_offset or 0) - shift
-    return len(data[:start].decode()), len(data[:end].decode())
+    return len(line_bytes[:start].decode()), len(line_bytes[:end].decode())
 
 
 def _parsed(line: str) -> tuple[ast.AST | None, int]:

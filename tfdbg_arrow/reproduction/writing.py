@@ -204,11 +204,11 @@ def write_repro(
         if minimise:
             before = {name: input_.elements.shape for name, input_ in content.inputs.items()}
             content, is_cut = trials.minimised(content, time_limit_s)
-    data = target.with_suffix(".npz")
-    _write(content, target, data)
+    data_path = target.with_suffix(".npz")
+    _write(content, target, data_path)
     return Repro(
         path=str(target),
-        data_path=str(data),
+        data_path=str(data_path),
         nonfinite=tensor,
         op_types=tuple(op.op_type for op in content.pieces[0].ops),
         inputs=tuple(

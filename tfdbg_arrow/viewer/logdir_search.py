@@ -92,9 +92,9 @@ class LogdirSearch:
 
     def _search(self, ended: threading.Event) -> None:
         try:
-            result = FoundLogdirs.of([self._find(directory) for directory in self.directories])
+            found_logdirs = FoundLogdirs.of([self._find(directory) for directory in self.directories])
             with self._lock:
-                self._result = result
+                self._result = found_logdirs
         except Exception:
             _LOG.exception("the search for logdirs failed; the earlier results stay")
         finally:

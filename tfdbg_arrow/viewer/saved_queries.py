@@ -107,10 +107,10 @@ def default_directory() -> Path:
 def _text(path: Path) -> str | None:
     try:
         with path.open("rb") as file:
-            data = file.read(_MAX_BYTES + 1)
+            content = file.read(_MAX_BYTES + 1)
     except OSError:  # the file was deleted meanwhile, or the path is a directory
         return None
-    return None if len(data) > _MAX_BYTES else data.decode("utf-8", "replace")
+    return None if len(content) > _MAX_BYTES else content.decode("utf-8", "replace")
 
 
 @contextlib.contextmanager

@@ -118,15 +118,15 @@ class SQLiteExport(TableWriter):
         batch_rows = _BATCH_ROWS_WITH_BLOBS if rows.has_blobs else _BATCH_ROWS
         num_rows = 0
         select = rows.select(_SQLITE | dict.fromkeys(_columns_with_nan(relation, rows), _NAN))
-        result = rows.connection.execute(select)
+        cursor = rows.connection.execute(select)
         try:
-            while batch := result.fetchmany(batch_rows):
+            while batch := cursor.fetchmany(batch_rows):
                 self._connection.execute("BEGIN")
                 self._connection.executemany(insert, batch)
                 self._connection.execute("COMMIT")
                 num_rows += len(batch)
         except BaseException:
-            result.abort()  # otherwise the connection accepts no other statement
+            cursor.abort()  # otherwise the connection accepts no other statement
             raise
         if relation.table is not None and rows.types.keys() >= set(relation.table.key):
             key = ", ".join(f'"{name}"' for name in relation.table.key)

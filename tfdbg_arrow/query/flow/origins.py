@@ -275,9 +275,9 @@ class Origins:
         to_follow = [event]
         while to_follow:
             row = to_follow.pop()
-            result = verdicts.get(row.event_index)
-            causes = () if result is not None else causes_of(row)
-            if result is False or (result is None and not causes and not is_base(row)):
+            verdict = verdicts.get(row.event_index)
+            causes = () if verdict is not None else causes_of(row)
+            if verdict is False or (verdict is None and not causes and not is_base(row)):
                 # Neither this tensor nor the tensors computed from it go back only to base tensors.
                 at: int | None = row.event_index
                 while at is not None:

@@ -376,8 +376,8 @@ def _joined(table: pa.Table, rows: npt.NDArray[np.int64], dtype: str) -> tuple[A
     """Returns the concatenated elements of rows of a table, and the number of elements of each row."""
     values = table.column("value").combine_chunks().cast(pa.large_binary()).take(pa.array(rows))
     offsets = np.frombuffer(values.buffers()[1], np.int64)[: len(values) + 1]
-    data = values.buffers()[2]
-    raw = np.frombuffer(data if data is not None else b"", np.uint8)[offsets[0] : offsets[-1]]
+    element_buffer = values.buffers()[2]
+    raw = np.frombuffer(element_buffer if element_buffer is not None else b"", np.uint8)[offsets[0] : offsets[-1]]
     elements = decode(raw, dtype)
     assert elements is not None
     itemsize = len(raw) // len(elements) if len(elements) else 1
