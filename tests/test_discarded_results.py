@@ -81,6 +81,12 @@ def kept(model: Any) -> None:
     assert np.isnan(result.numpy()).all()
 
 
+def kept_as_underscore(model: Any) -> None:
+    _ = model(EXAMPLE)
+    train(model)
+    assert np.isnan(_.numpy()).all()
+
+
 def printed(model: Any) -> None:
     print(model(EXAMPLE))
     train(model)
@@ -117,11 +123,14 @@ def test_a_result_that_was_thrown_away_before_a_training_did_no_harm(
     ("program", "model"),
     mostly_slow(
         [
-            *((program, Model) for program in (not_trained, read, kept, printed, printed_in_a_function)),
+            *(
+                (program, Model)
+                for program in (not_trained, read, kept, kept_as_underscore, printed, printed_in_a_function)
+            ),
             (called_by_a_library, Model),
             (only_called, ModelThatKeepsItsOutput),
         ],
-        fast=[(not_trained, Model), (kept, Model), (called_by_a_library, Model)],
+        fast=[(not_trained, Model), (kept, Model), (kept_as_underscore, Model), (called_by_a_library, Model)],
     ),
 )
 def test_a_result_that_the_program_may_have_used_did_harm(

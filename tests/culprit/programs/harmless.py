@@ -909,3 +909,17 @@ def gradient_of_a_frozen_variable_that_the_tape_drops() -> None:
         with tf.GradientTape() as tape:
             loss = tf.square(predict() - 2.0)
         trained.assign_sub(0.1 * tape.gradient(loss, trained))
+
+
+@harmless
+def zeros_that_build_a_model() -> None:
+    """The program calls the model with zeros to create the weights, and assigns the result to `_`."""
+
+    class Direction(keras.layers.Layer):
+        def call(self, vectors: Any) -> Any:
+            return vectors / tf.norm(vectors, axis=-1, keepdims=True)
+
+    model = keras.Sequential([Direction(), keras.layers.Dense(1)])
+    _ = model(tf.zeros([1, 4]))
+    model.compile("sgd", "mse")
+    model.fit(np.ones((8, 4), "float32"), np.ones((8, 1), "float32"), epochs=1, verbose=0)

@@ -21,6 +21,9 @@ _CALL_OF_LAYER = "Layer.__call__"
 _WRAPPER = "error_handler"
 """TensorFlow and Keras wrap other functions with this function, so that errors have short stacks."""
 
+_UNUSED = "_"
+"""The name that programs give to values that they do not use."""
+
 _Span = tuple[tuple[int, int], tuple[int, int]]
 """The start and the end of a part of a text, as (line, column). Lines count from 1, and columns from 0."""
 
@@ -30,8 +33,9 @@ class _Statements:
     """The parts of a file that show whether the program uses the value of a call.
 
     Attributes:
-        calls: The statements that consist only of a call. The program throws away the values of these calls. The last
-            statement of the file is left out, because a notebook shows its value.
+        calls: The calls whose values the program throws away: a statement consists only of the call, or assigns the
+            value to `_`, which the file never reads. The last statement of the file is left out, because a notebook
+            shows its value.
         returned: The values that statements return, and the elements of returned tuples, lists and dictionaries.
     """
 
@@ -59,9 +63,9 @@ class DiscardedResults:
     def is_discarded(self, row: TensorEvent) -> bool:
         """Returns whether an eager op computed a tensor for a call whose value the program threw away.
 
-        Two conditions must hold. First, a statement consists only of a call. The call is a call of a layer, or a call
-        of one of the program's functions that returns the value of a layer. Second, an optimizer computed something
-        later: otherwise the value may be the purpose of the program.
+        Two conditions must hold. First, a statement consists only of a call, or assigns the value of a call to `_`.
+        The call is a call of a layer, or a call of one of the program's functions that returns the value of a layer.
+        Second, an optimizer computed something later: otherwise the value may be the purpose of the program.
         """
         execution = self._flow.events.execution(row.execution_index)
         if execution is None or execution.graph_id is not None or self._flow.labels.of(row).role != "forward":
@@ -100,7 +104,9 @@ class DiscardedResults:
         if module is None:
             return None
         statements = [node for node in ast.walk(module) if node not in module.body[-1:]]
-        calls = (node for node in statements if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call))
+        unused = _values_of_unused_name(module)
+        values = (node.value for node in statements if isinstance(node, ast.Expr) or node in unused)
+        calls = (value for value in values if isinstance(value, ast.Call))
         returned = (part for node in statements if isinstance(node, ast.Return) for part in _parts(node.value))
         return _Statements(frozenset(map(_span_of, calls)), frozenset(map(_span_of, returned)))
 
@@ -109,6 +115,16 @@ def _span(frame: Frame) -> _Span | None:
     if frame.colno is None or frame.end_colno is None:
         return None
     return (frame.lineno, frame.colno - 1), (frame.lineno, frame.end_colno - 1)
+
+
+def _values_of_unused_name(module: ast.Module) -> frozenset[ast.Assign]:
+    """Returns the assignments to the name `_`, or none of them if the file reads this name."""
+    names = [node for node in ast.walk(module) if isinstance(node, ast.Name) and node.id == _UNUSED]
+    if any(isinstance(name.ctx, ast.Load) for name in names):
+        return frozenset()
+    targets = {name for name in names if isinstance(name.ctx, ast.Store)}
+    assignments = (node for node in ast.walk(module) if isinstance(node, ast.Assign))
+    return frozenset(node for node in assignments if targets.issuperset(node.targets))
 
 
 def _parts(value: ast.expr | None) -> Iterator[ast.expr]:
