@@ -161,6 +161,15 @@ PATCHES: dict[str, Patch] = {
         "The division is the learning rate schedule's", (("decay_rate=-0.25", "decay_rate=0.25"),)
     ),
     "keras_training.deep_linear_network_explodes": Patch(_SCALE, (("Constant(1e5)", "Constant(1e-1)"),)),
+    "keras_training.deviation_over_an_axis_of_one_element": Patch(
+        "The divisor is computed with a root",
+        (
+            (
+                "math.reduce_std(values, 1, keepdims=True)",
+                "sqrt(tf.math.reduce_variance(values, 1, keepdims=True) + 1e-6)",
+            ),
+        ),
+    ),
     "keras_training.learning_rate_far_too_large": Patch("Lower the learning rate", (("SGD(1e12)", "SGD(1e-2)"),)),
     "keras_training.learning_rate_far_too_large_in_a_loop": Patch("Lower the learning rate", (("1e12 *", "1e-2 *"),)),
     "keras_training.learning_rate_set_to_nan_by_a_callback": Patch(
@@ -288,6 +297,7 @@ PATCHES: dict[str, Patch] = {
             ),
         ),
     ),
+    "precision.square_in_a_chain_with_a_root": Patch(_SCALE, (("tf.square(values)", "tf.square(1e-15 * values)"),)),
     "precision.square_in_the_gradient_of_a_fourth_power": Patch(
         "Scale the inputs and the loss down", (("1e19", "1e-1"),)
     ),

@@ -421,3 +421,18 @@ def decay_of_the_learning_rate_to_a_division_by_zero() -> None:
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
     model.compile(keras.optimizers.SGD(schedule), "mse")
     model.fit(*_data(), batch_size=4, epochs=5, verbose=0)  # culprit
+
+
+@bug(op_type="RealDiv", effect="variable")
+def deviation_over_an_axis_of_one_element() -> None:
+    """A layer standardises over the axis of time, which has one element. TensorFlow runs 1 / sqrt in a chain."""
+
+    def standardise(values: Any) -> Any:
+        centred = values - tf.reduce_mean(values, 1, keepdims=True)
+        return centred / tf.math.reduce_std(values, 1, keepdims=True)  # culprit
+
+    features = keras.Input((1, 6))
+    standardised = keras.layers.Lambda(standardise)(keras.layers.Dense(4)(features))
+    model = keras.Model(features, keras.layers.Dense(1)(standardised))
+    model.compile("sgd", "mse")
+    model.fit(np.ones((8, 1, 6), "float32"), np.ones((8, 1, 1), "float32"), epochs=1, verbose=0)

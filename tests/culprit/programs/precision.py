@@ -267,3 +267,20 @@ def gradient_that_overflows_without_a_loss_scale() -> None:
         model.fit(features.astype("float32"), targets.astype("float32"), batch_size=16, epochs=5, verbose=0)  # culprit
     finally:
         keras.mixed_precision.set_global_policy("float32")
+
+
+@bug(op_type="Square", effect="variable")
+def square_in_a_chain_with_a_root() -> None:
+    """The square overflows before the root. A division and a sum take the root, so TensorFlow does not run 1 / sqrt."""
+    scale = tf.Variable(1.0)
+
+    @tf.function
+    def train_step(values: Any) -> Any:
+        with tf.GradientTape() as tape:
+            magnitudes = tf.sqrt(tf.square(values))  # culprit
+            loss = scale * tf.reduce_mean(values / magnitudes) + scale * tf.reduce_mean(magnitudes)
+        scale.assign_sub(0.1 * tape.gradient(loss, scale))
+        return loss
+
+    train_step(tf.constant([1.0, 2.0]))
+    train_step(tf.constant([1.0, 1e30]))

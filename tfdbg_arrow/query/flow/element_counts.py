@@ -127,6 +127,11 @@ def _root(x: TensorEvent) -> Counts:
     }  # fmt: skip
 
 
+def _root_undone(x: TensorEvent) -> Counts:
+    """Returns the counts of the tensor whose root is x. A NaN in x comes from a negative number or from a NaN."""
+    return {**same(x), "num_nan": None if x.num_nan else 0}
+
+
 def reciprocal(x: TensorEvent) -> Counts:
     """Returns the counts of 1 / x. If x is a reciprocal, these are also the counts of its divisor."""
     return {**same(x), "num_neg_inf": 0, "num_pos_inf": x.num_zero, "num_zero": known_sum(x.num_pos_inf, x.num_neg_inf)}
@@ -149,6 +154,7 @@ UNDONE: dict[str, Callable[[TensorEvent], Counts]] = {
     "Abs": _absolute_undone,
     "Log": logarithm_undone,
     "Neg": negative,
+    "Sqrt": _root_undone,
 }
 """By op type, the function that computes the bad elements of the input from the bad elements of the output.
 

@@ -53,7 +53,7 @@ CHAIN = "_UnaryOpsComposition"
 """Type of a node that runs elementwise functions of one argument in sequence. A division in such a node is 1 / x."""
 _SUMS_WITH_0 = frozenset({"Add", "AddV2", "Sub"})
 """Types of ops that a chain leaves out if they add or subtract 0."""
-_KEEPING_PLACES = frozenset({"Abs", "Identity", "Log", "Neg"}) | _SUMS_WITH_0
+_KEEPING_PLACES = frozenset({"Abs", "Identity", "Log", "Neg", "Sqrt"}) | _SUMS_WITH_0
 """Types of ops in a chain that keep bad elements bad. If the number of bad elements does not change, the places of the
 bad elements do not change either."""
 _MERGING = frozenset({"Abs", "Relu"})
@@ -243,21 +243,32 @@ class ProgramOps:
         """Returns the division for which the optimizer computed the tensor as the reciprocal of the divisor, or None.
 
         For a * (x / c) with constants a and c, the tensor is a / c. This tensor counts only if it shows that c is 0.
+        If the divisor is a root, the reciprocal may be the last function of a chain.
         """
         op = self._graphs.op(own.graph_id, own.op_name)
         if op is None:
             return None
+        if event.op_type == CHAIN and op.made_for is not None:
+            root = self._graphs.op(own.graph_id, op.made_for)
+            return self._division_by_root(own) if root is not None and root.op_type == "Sqrt" else None
         if op.made_for is not None:
             return self._borders.division_by(own) if event.op_type == "Const" else None
         if event.op_type == "Const" and op.op_type in _DIVISIONS and op.inputs:
             dividend = self._row_of(own.of_op(*op.inputs[0])) if self._is_scaled_by_integer(own, op) else None
             is_by_0 = event.size == known_sum(event.num_neg_inf, event.num_pos_inf)
             return (own, op) if is_by_0 and dividend is not None and dividend.op_type != "Const" else None
-        if (op.op_type, event.op_type) != ("Sqrt", "Rsqrt"):
-            return None
+        return self._division_by_root(own) if (op.op_type, event.op_type) == ("Sqrt", "Rsqrt") else None
+
+    def _division_by_root(self, own: GraphTensor) -> tuple[GraphTensor, Op] | None:
+        """Returns the division that ran as a product with a tensor, the reciprocal of a root; None if there is none."""
         users = [use.user for use in self._borders.executed.users(own)]
         ops = [(user, self._graphs.op(user.graph_id, user.op_name)) for user in users]
-        divisions = [(user, op) for user, op in ops if op is not None and op.op_type in _DIVISIONS]
+        divisions = [
+            (user, op)
+            for user, op in ops
+            if op is not None and op.op_type in _DIVISIONS
+            if self._borders.executed.node_type(user) not in _DIVISIONS
+        ]
         return min(divisions, key=lambda division: division[1].op_index, default=None)
 
     def _is_scaled_by_integer(self, own: GraphTensor, division: Op) -> bool:
