@@ -130,6 +130,10 @@ PATCHES: dict[str, Patch] = {
         _DIVIDE,
         (("centered / tf.math.reduce_std(image)", "tf.math.divide_no_nan(centered, tf.math.reduce_std(image))"),),
     ),
+    "generative.density_of_a_posterior_whose_deviation_underflows": Patch(
+        "Clip the argument of the exponential from below",
+        (("tf.exp(log_deviation)", "tf.exp(tf.maximum(log_deviation, -22.0))"),),
+    ),
     "generative.critic_loss_reported_only": Patch(
         "Use tf.math.log_sigmoid in place of the sigmoid and the logarithm",
         (

@@ -275,3 +275,21 @@ def mixture_density_that_sums_exponentials_of_infinities() -> None:
         return loss
 
     train_step()
+
+
+@bug(op_type="RealDiv", effect="variable")
+def density_of_a_posterior_whose_deviation_underflows() -> None:
+    """The deviation of a posterior is exp of a variable with a wrong start value. This exponential rounds to 0."""
+    mean, log_deviation = tf.Variable(0.0), tf.Variable(-200.0)
+    optimizer = keras.optimizers.SGD(0.1)
+
+    @tf.function
+    def lower_bound(noise: Any) -> Any:
+        deviation = tf.exp(log_deviation)
+        sample = mean + deviation * noise
+        return tf.reduce_mean(tf.square((sample - mean) / deviation) + tf.square(sample - 1.0))  # culprit
+
+    with tf.GradientTape() as tape:
+        loss = lower_bound(tf.constant([-1.0, 0.5]))
+    variables = [mean, log_deviation]
+    optimizer.apply(tape.gradient(loss, variables), variables)

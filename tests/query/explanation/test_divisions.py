@@ -189,6 +189,16 @@ def test_a_divisor_that_is_0_because_the_exponentials_underflowed(tmp_path: Path
     )
 
 
+def test_a_divisor_that_is_an_exponential_that_underflowed(tmp_path: Path) -> None:
+    step = Step().takes(CLEAN).op("deviation", "Exp", ["x"], ALL_0).op("divisor", "Squeeze", ["deviation"], ALL_0)
+    step.op("ratio", "RealDiv", ["x", "divisor"], counts(pos_inf=2))
+    assert step.reason("ratio", tmp_path) == Explanation(
+        f"{BY_0} The divisor is 0 because Exp underflowed: 2 of 2 elements are 0 in its result.",
+        "Clip the argument of the exponential from below, for example with tf.maximum(x, -22.0): this limit leaves "
+        "room for squares and products of the quotient.",
+    )
+
+
 def test_products_of_exponentials_that_underflowed(tmp_path: Path) -> None:
     kernel = counts(zero=3, pos=1)
     step = Step().takes(counts(pos=2)).op("kernel", "Exp", ["x"], kernel).op("v", "MatMul", ["kernel", "x"], ZERO)

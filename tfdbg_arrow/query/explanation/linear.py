@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf, log
 
 from tfdbg_arrow.query.explanation.computed import (
     Computed,
@@ -68,6 +69,10 @@ _ALSO_DIVIDES = (
 _UNDERFLOW = (
     "Compute with logarithms (tf.reduce_logsumexp in place of sums of exponentials), or scale the argument of the "
     "exponential down."
+)
+_CLIP_BELOW = (
+    "Clip the argument of the exponential from below, for example with tf.maximum(x, {:.1f}): this limit leaves room "
+    "for squares and products of the quotient."
 )
 STEP_COUNTER = "The counter of steps begins at 0. Use step + 1, or tf.maximum(step, 1)."
 """The fix for a division by 0 in the first step of an optimizer or a schedule."""
@@ -217,7 +222,13 @@ def _by_zero(computed: Computed, sentence: str) -> Explanation:
         and terms.event_index == dividend.event_index
         and dividend.op_type == computed.made_by(dividend) == "Exp"
     )
-    repair = _softmax(terms, divisor) if terms is not None and is_softmax else _UNDERFLOW
+    if terms is not None and is_softmax:
+        repair = _softmax(terms, divisor)
+    elif computed.made_by(computed.chain(divisor, RESHAPES)[-1]) == "Exp" and largest_of(divisor) < inf:
+        # With a quarter of the largest exponent, a product of three such quotients is finite.
+        repair = _CLIP_BELOW.format(-(log(largest_of(divisor)) // 4))
+    else:
+        repair = _UNDERFLOW
     return Explanation(f"{sentence} {exponential}", repair)
 
 
