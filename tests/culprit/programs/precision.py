@@ -284,3 +284,19 @@ def square_in_a_chain_with_a_root() -> None:
 
     train_step(tf.constant([1.0, 2.0]))
     train_step(tf.constant([1.0, 1e30]))
+
+
+@bug(op_type="Sqrt", effect="variable")
+def root_of_a_negative_number_in_a_divisor() -> None:
+    """TensorFlow runs the sign, the root and the reciprocal for the division as one op. The root makes the NaN."""
+    scale = tf.Variable(1.0)
+
+    @tf.function
+    def train_step(values: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = scale * tf.reduce_mean(values / tf.sqrt(-values))  # culprit
+        scale.assign_sub(0.1 * tape.gradient(loss, scale))
+        return loss
+
+    train_step(tf.constant([-1.0, -2.0]))
+    train_step(tf.constant([-1.0, 2.0]))

@@ -243,14 +243,16 @@ class ProgramOps:
         """Returns the division for which the optimizer computed the tensor as the reciprocal of the divisor, or None.
 
         For a * (x / c) with constants a and c, the tensor is a / c. This tensor counts only if it shows that c is 0.
-        If the divisor is a root, the reciprocal may be the last function of a chain.
+        If the divisor is a root, the reciprocal may be the last function of a chain. The chain's NaN then come from the
+        root of a negative number, and not from the division.
         """
         op = self._graphs.op(own.graph_id, own.op_name)
         if op is None:
             return None
         if event.op_type == CHAIN and op.made_for is not None:
             root = self._graphs.op(own.graph_id, op.made_for)
-            return self._division_by_root(own) if root is not None and root.op_type == "Sqrt" else None
+            is_root = root is not None and root.op_type == "Sqrt" and not event.num_nan
+            return self._division_by_root(own) if is_root else None
         if op.made_for is not None:
             return self._borders.division_by(own) if event.op_type == "Const" else None
         if event.op_type == "Const" and op.op_type in _DIVISIONS and op.inputs:
