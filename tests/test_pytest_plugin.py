@@ -87,12 +87,22 @@ def test_ends_by_itself(tfdbg_recording):
     tfdbg_arrow.disable()
     tf.math.log(tf.constant([-1.0]))
 
+def test_records_another_run_after_its_own(tfdbg_recording, tmp_path):
+    logarithm(tf.constant([0.0]))
+    tfdbg_arrow.disable()
+    with tfdbg_arrow.capture(tmp_path / "other"):
+        logarithm(tf.constant([1.0]))
+
 @pytest.mark.tfdbg(modus="SHAPE")
 def test_unknown_argument():
     pass
 
 @pytest.mark.tfdbg("EVERYTHING")
 def test_unknown_mode():
+    pass
+
+@pytest.mark.tfdbg(kinds=["nan", "zero"])
+def test_unknown_kind():
     pass
 
 @pytest.mark.tfdbg(allow="(")
@@ -158,8 +168,10 @@ def test_the_result_of_each_test(results: dict[str, Outcome]) -> None:
         "test_rule": "failure",
         "test_rule_that_finds_nothing": "passed",
         "test_ends_by_itself": "failure",
+        "test_records_another_run_after_its_own": "failure",
         "test_unknown_argument": "error",
         "test_unknown_mode": "error",
+        "test_unknown_kind": "error",
         "test_broken_pattern": "error",
         "test_after_all": "passed",
     }
@@ -209,6 +221,7 @@ def test_the_failure_of_a_rule_has_its_message_and_the_source_line(results: dict
 def test_errors_for_invalid_arguments(results: dict[str, Outcome]) -> None:
     assert "has the unknown argument 'modus'" in results["test_unknown_argument"].text
     assert "EVERYTHING" in results["test_unknown_mode"].text
+    assert "has the unknown kind 'zero'" in results["test_unknown_kind"].text
     assert "has allow='('" in results["test_broken_pattern"].text
 
 
@@ -242,6 +255,21 @@ def test_without_the_fixture_the_plugin_does_not_import_tensorflow(tmp_path: Pat
         assert list(tmp_path.iterdir()) == []
     """
     assert {name: each.how for name, each in outcomes(tmp_path, program).items()} == {"test_it": "passed"}
+
+
+def test_tests_without_bad_values_need_no_queries(tmp_path: Path) -> None:
+    program = """
+    import sys, tensorflow as tf, tfdbg_arrow
+    def test_healthy(tfdbg_recording):
+        tf.math.log(tf.constant([1.0]))
+    def test_ends_by_itself(tfdbg_recording):
+        tf.math.log(tf.constant([1.0]))
+        tfdbg_arrow.disable()
+    def test_query():
+        assert "tfdbg_arrow.query" not in sys.modules
+    """
+    expected = {"test_healthy": "passed", "test_ends_by_itself": "passed", "test_query": "passed"}
+    assert {name: outcome.how for name, outcome in outcomes(tmp_path, program).items()} == expected
 
 
 def test_the_marker_is_documented_and_the_entry_point_is_declared(tmp_path: Path) -> None:

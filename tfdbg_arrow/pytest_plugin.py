@@ -34,6 +34,8 @@ _MARKER_DOC = (
     "whether bad values that did no harm are allowed (True). rules: alert rules that also fail the test, as a list of "
     "names or a mapping of name to parameters. Other settings are those of tfdbg_arrow.enable()."
 )
+_KINDS = ("nan", "inf")
+"""The kinds of bad values."""
 _MAX_ALERTS = 5
 """Maximum number of alerts that the message of a failed test describes. The message counts the others."""
 
@@ -53,7 +55,7 @@ class RecordingOptions:
     """
 
     mode: str = "FULL_HEALTH"
-    kinds: tuple[str, ...] = ("nan", "inf")
+    kinds: tuple[str, ...] = _KINDS
     allow: str | None = None
     allow_expected: bool = True
     rules: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
@@ -170,10 +172,16 @@ def _options(node: Any) -> RecordingOptions:
         re.compile(allow or "")
     except (re.error, TypeError) as error:
         raise pytest.UsageError(f"the marker tfdbg of {node.nodeid} has allow={allow!r}: {error}.") from error
-    kinds = given.pop("kinds", ("nan", "inf"))
+    kinds = given.pop("kinds", _KINDS)
+    kinds = (kinds,) if isinstance(kinds, str) else tuple(kinds)
+    unknown = [kind for kind in kinds if kind not in _KINDS]
+    if unknown:
+        raise pytest.UsageError(
+            f"the marker tfdbg of {node.nodeid} has the unknown kind {unknown[0]!r}, expected 'nan', 'inf' or both."
+        )
     options = RecordingOptions(
         mode=given.pop("mode", config.getoption("--tfdbg-mode") or config.getini("tfdbg_mode")),
-        kinds=(kinds,) if isinstance(kinds, str) else tuple(kinds),
+        kinds=kinds,
         allow=allow,
         allow_expected=given.pop("allow_expected", True),
         rules=_as_rules(rules),
@@ -203,16 +211,21 @@ def _check_settings(node: Any, settings: Mapping[str, Any]) -> None:
 
 def _examine(recording: TestRecording) -> str | None:
     """Ends a recording. Returns the reason why the test fails, or None if the test does not fail."""
+    from tfdbg_arrow.writer import active_recording
+
+    recording.end()
+    if recording.run_id is None:
+        return None
+    options = recording.options
+    if not options.rules and not active_recording.may_have_bad_values(recording.run_id):
+        return None  # do not spend time on the query layer, whose answer is known
+    # The query layer is imported only here, because it takes long to import.
     from tfdbg_arrow.query import open_logdir, read_reasons
     from tfdbg_arrow.query.present.blocks import Facts, Line
     from tfdbg_arrow.query.present.findings import alert
     from tfdbg_arrow.query.present.tensors import nonfinite_in_brief
     from tfdbg_arrow.query.present.text import text_of
 
-    recording.end()
-    if recording.run_id is None:
-        return None
-    options = recording.options
     with open_logdir(recording.logdir) as logdir:
         first = _first_origin(logdir, recording) if options.kinds else None
         reasons = None if first is None else read_reasons(logdir, first)

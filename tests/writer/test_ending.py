@@ -8,12 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
 import tfdbg_arrow
 from tfdbg_arrow import open_logdir
-from tfdbg_arrow.writer import ending
+from tfdbg_arrow.writer import active_recording, ending
 from tfdbg_arrow.writer.sink.parts import KEPT_PARTS
 from tfdbg_arrow.writer.sink.sink import Sink
 
@@ -102,7 +103,7 @@ class TestWait:
             import sys, time
             import tensorflow as tf
             import tfdbg_arrow
-            from tfdbg_arrow.writer import ending
+            from tfdbg_arrow.writer import active_recording, ending
             from tfdbg_arrow.writer.sink.parts import PartWriter
 
             ending.PATIENCE_S = 0.2
@@ -117,6 +118,59 @@ class TestWait:
         printed = run_python(tmp_path / "program.py", text, tmp_path / "logdir")
         assert re.fullmatch(rf"tfdbg_arrow: writing the recording to {tmp_path}/logdir; \d+% is done\.\n", printed)
         assert clean_ends(tmp_path / "logdir") == [True]
+
+
+class TestMayHaveBadValues:
+    """`may_have_bad_values` is False only if queries find no bad value."""
+
+    @staticmethod
+    def eager(x: float) -> None:
+        tf.math.log(x)
+
+    @staticmethod
+    def graph(x: float) -> None:
+        tf.function(tf.math.log)(x)
+
+    @staticmethod
+    def xla(x: float) -> None:
+        tf.function(tf.math.log, jit_compile=True)(x)
+
+    @staticmethod
+    def argument(x: float) -> None:
+        tf.function(tf.identity)(np.log(np.float32(x), where=x > 0, out=np.array([-np.inf], np.float32)))
+
+    @staticmethod
+    def session(x: float) -> None:
+        with tf.Graph().as_default(), tf.compat.v1.Session() as running:
+            fed = tf.compat.v1.placeholder(tf.float32)
+            running.run(tf.math.log(fed), {fed: x})
+
+    @pytest.mark.every_case
+    @pytest.mark.parametrize("mode", ["CURT_HEALTH", "FULL_HEALTH", "SHAPE"])
+    @pytest.mark.parametrize("program", [eager, graph, xla, argument, session])
+    def test_it_agrees_with_the_queries(self, tmp_path: Path, program: Any, mode: str) -> None:
+        answers = {}
+        for x in (0.0, 1.0):
+            run_id = tfdbg_arrow.enable(tmp_path / str(x), mode)
+            assert run_id is not None
+            program.__func__(x)
+            assert active_recording.may_have_bad_values(run_id)
+            tfdbg_arrow.disable()
+            answers[x] = active_recording.may_have_bad_values(run_id)
+            assert answers[x] is (tfdbg_arrow.first_nonfinite(tmp_path / str(x)) is not None)
+        assert answers == {0.0: mode != "SHAPE", 1.0: False}
+
+    def test_it_is_not_known_of_an_incomplete_run_or_an_earlier_run(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with tfdbg_arrow.capture(tmp_path) as first:
+            tf.math.log(1.0)
+        with monkeypatch.context() as patched:
+            patched.setattr(Sink, "is_all_written", False)
+            with tfdbg_arrow.capture(tmp_path) as second:
+                tf.math.log(1.0)
+            assert active_recording.may_have_bad_values(str(second.run_id))
+        assert active_recording.may_have_bad_values(str(first.run_id))
 
 
 class TestProgress:

@@ -444,6 +444,16 @@ def run_id() -> str | None:
     return None if recording is None else recording.run_id
 
 
+def may_have_bad_values(run_id: str) -> bool:
+    """Returns False if a run was recorded without a NaN or an infinity, and is completely written.
+
+    The result is True for a run with a bad value, for a run that is not the newest of this process, and until the run
+    is written.
+    """
+    ending = _ending
+    return ending is None or ending.run_id != run_id or ending.may_have_bad_values
+
+
 def _shown_location(logdir: str | os.PathLike[str]) -> Path | str:
     location = parse_location(logdir)
     return location if isinstance(location, Path) else location.url

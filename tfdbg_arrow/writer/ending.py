@@ -32,12 +32,16 @@ class Ending:
 
     Attributes:
         recording: As given; None when everything is written.
+        run_id: The recorded run.
+        may_have_bad_values: False if everything is written, and no tensor has a NaN or an infinity.
         has_begun: Whether the end has begun, so that nothing more is recorded.
         outlived_program: Whether the program ended before everything was written.
     """
 
     def __init__(self, recording: Recording) -> None:
         self.recording: Recording | None = recording
+        self.run_id = recording.run_id
+        self.may_have_bad_values = True
         self.has_begun = self.outlived_program = False
         self._what = f"the recording to {recording.settings.shown_logdir}"
         self._orders: queue.SimpleQueue[bool] = queue.SimpleQueue()  # a signal handler may interrupt put()
@@ -135,6 +139,7 @@ class Ending:
             steps.callback(recording.stop_recording)
             steps.callback(setattr, self, "_are_hooks_removed", True)
             steps.callback(recording.remove_hooks)
+        self.may_have_bad_values = recording.may_have_bad_values
         if self._told_at is not None and _is_terminal():
             _tell(f"\rtfdbg_arrow: wrote {self._what}.\033[K\n")
 

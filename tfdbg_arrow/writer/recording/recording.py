@@ -279,6 +279,11 @@ class Recording:
         if self._uploader is not None:
             self._close_uploader(self._uploader)
 
+    @property
+    def may_have_bad_values(self) -> bool:
+        """False if the run is completely written, and no tensor has a NaN or an infinity."""
+        return self._sink.has_bad_values or not self._sink.is_all_written
+
     def note_fork(self) -> None:
         """Reports once that the program forked a child process, which is not recorded."""
         if not self._has_forked:

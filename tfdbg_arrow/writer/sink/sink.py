@@ -22,6 +22,7 @@ from tfdbg_arrow.spool.journal import RunFiles
 from tfdbg_arrow.spool.names import GraphLinks, Names
 from tfdbg_arrow.spool.records import (
     Batch,
+    Flag,
     Ints,
     Kind,
     Records,
@@ -82,6 +83,7 @@ class Sink:
         redact: Returns the rows of a metadata table after redaction; None means no redaction.
 
     Attributes:
+        has_bad_values: Whether a tensor that was taken from the recorder has a NaN or an infinity.
         append: `(table, rows, *notes)`: adds rows of a metadata table (see MetadataQueue). The rows are written no
             later than events recorded after this call.
         append_columns: Does the same for many rows, given as columns of equal length.
@@ -142,6 +144,7 @@ class Sink:
         self._stop = threading.Event()
         self._pace = Pace(recorder, stop=self._stop, flush_interval_s=flush_interval_s, flush_rows=self._flush_rows)
         self._closed = self._has_ended = False
+        self.has_bad_values = False
 
     def start(self) -> None:
         """Marks the logdir, writes an empty part of every table and starts the thread.
@@ -289,6 +292,7 @@ class Sink:
         if whole == 0:
             return
         self._num_events = int(records["commit"][whole - 1])
+        self.has_bad_values = self.has_bad_values or bool(np.any(records["flags"][:whole] & Flag.BAD))
         if self._on_records is not None:
             with self._failures.caught("masked values"):
                 self._on_records(records[:whole])
