@@ -42,14 +42,6 @@ class TestWrittenWhole:
             second.write_text("2")
         assert (tmp_path / "file").read_text() == "1"
 
-    def test_the_temporary_path_may_be_given(self, tmp_path: Path) -> None:
-        (tmp_path / "spool").mkdir()
-        with written_whole(tmp_path / "file", temporary=tmp_path / "spool/x.tmp") as temporary:
-            assert temporary == tmp_path / "spool/x.tmp"
-            temporary.touch()
-        assert names(tmp_path) == ["file", "spool"]
-        assert names(tmp_path / "spool") == []
-
     def test_a_file_is_replaced(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("old")
         with written_whole(tmp_path / "file") as temporary:

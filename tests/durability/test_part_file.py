@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,15 +13,22 @@ import pytest
 
 from tests.durability.files_on_disk import failing, num_descriptors, synced
 from tests.durability.parts_on_disk import marks
-from tfdbg_arrow.schema import arrow_schema
+from tfdbg_arrow.schema import TABLES, arrow_schema
 from tfdbg_arrow.storage.manifest import ManifestEntry
-from tfdbg_arrow.storage.part_files import _HashingFile, seal_part
+from tfdbg_arrow.storage.part_files import _HashingFile, seal_parts
 
 NAME = "mark/run=r/part-000003.parquet"
 
 
+def seal(
+    logdir: Path, pieces: Iterable[pa.Table] | None, *, table: str = "mark", max_bytes: int | None = None
+) -> ManifestEntry:
+    (entry,) = seal_parts(logdir, {table: pieces}, run_id="r", numbers={table: 3}, max_bytes=max_bytes)
+    return entry
+
+
 def sealed(logdir: Path, *pieces: pa.Table, table: str = "mark", max_bytes: int | None = None) -> ManifestEntry:
-    return seal_part(logdir, table, pieces, run_id="r", number=3, max_bytes=max_bytes)
+    return seal(logdir, pieces, table=table, max_bytes=max_bytes)
 
 
 def test_the_entry_describes_the_part(tmp_path: Path) -> None:
@@ -59,6 +66,41 @@ def test_without_rows_or_event_index_there_is_no_range(tmp_path: Path) -> None:
         assert (entry.rows, entry.min_event_index, entry.max_event_index) == (rows, None, None)
 
 
+def test_parts_without_rows_are_the_same_in_each_run(tmp_path: Path) -> None:
+    tables: dict[str, None] = {table.name: None for table in TABLES}
+    numbers = dict.fromkeys(tables, 0)
+    one, two = (seal_parts(tmp_path, tables, run_id=run_id, numbers=numbers) for run_id in ("one", "two"))
+    written = [sealed(tmp_path, arrow_schema(name).empty_table(), table=name) for name in tables]
+    for entries in zip(one, two, written, strict=True):
+        (content,) = {(tmp_path / entry.path).read_bytes() for entry in entries}
+        assert {(entry.rows, entry.bytes, entry.sha256) for entry in entries} == {
+            (0, len(content), hashlib.sha256(content).hexdigest())
+        }
+
+
+def test_parts_that_are_written_together_are_all_synced_before_one_is_renamed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen, rename = synced(monkeypatch), os.replace
+
+    def noting(source: Path, target: Path) -> None:
+        rename(source, target)
+        seen.append((target, None))
+
+    monkeypatch.setattr(os, "replace", noting)
+    tables = {"mark": [marks(1)], "graph": None}
+    entries = seal_parts(tmp_path, tables, run_id="r", numbers={"mark": 3, "graph": 0})
+    assert [(entry.path, entry.rows) for entry in entries] == [(NAME, 1), ("graph/run=r/part-000000.parquet", 0)]
+    assert [path.relative_to(tmp_path).as_posix() for path, _ in seen] == [
+        "spool/r.mark.000003.tmp",
+        "spool/r.graph.000000.tmp",
+        NAME,
+        "graph/run=r/part-000000.parquet",
+        "mark/run=r",
+        "graph/run=r",
+    ]
+
+
 def test_the_file_is_synced_then_renamed_then_its_directory_is_synced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -85,7 +127,7 @@ def test_a_part_ends_with_the_piece_that_reaches_the_maximum_size(tmp_path: Path
     size = sealed(tmp_path, marks(1)).bytes
     one_group = 4  # the magic number of Parquet is written before any row group
     taken = iter([marks(1), marks(2), marks(3)])
-    entry = seal_part(tmp_path, "mark", taken, run_id="r", number=3, max_bytes=one_group + 1)
+    entry = seal(tmp_path, taken, max_bytes=one_group + 1)
     assert (entry.rows, entry.min_event_index, entry.max_event_index) == (1, 1, 1)
     assert next(taken)["event_index"].to_pylist() == [2], "the remaining pieces are not read"
     assert sealed(tmp_path, marks(1), marks(2), marks(3), max_bytes=10 * size).rows == 3
@@ -106,7 +148,7 @@ def test_a_part_of_exactly_the_maximum_size_is_full(tmp_path: Path, monkeypatch:
 
     with monkeypatch.context() as patched:
         patched.setattr(_HashingFile, "write", noting)
-        seal_part(tmp_path, "mark", pieces(), run_id="r", number=3)
+        seal(tmp_path, pieces())
     after_one = sizes[sizes.index(-1) - 1]
     assert sealed(tmp_path, marks(1), marks(2), max_bytes=after_one).rows == 1
     assert sealed(tmp_path, marks(1), marks(2), max_bytes=after_one + 1).rows == 2

@@ -10,7 +10,8 @@ import pytest
 
 from tests.durability.parts_on_disk import marks
 from tfdbg_arrow.errors import BrokenPartError
-from tfdbg_arrow.storage.part_files import RowGroups, read_rows, seal_part
+from tfdbg_arrow.storage.manifest import ManifestEntry
+from tfdbg_arrow.storage.part_files import RowGroups, read_rows, seal_parts
 
 MAX_BYTES = 2**30
 
@@ -97,6 +98,11 @@ class TestRegrouping:
         assert len(asked) == 2
 
 
+def sealed(logdir: Path, table: pa.Table, *, number: int = 0) -> ManifestEntry:
+    (entry,) = seal_parts(logdir, {"mark": [table]}, run_id="r", numbers={"mark": number})
+    return entry
+
+
 class TestReading:
     @pytest.mark.parametrize(
         ("read", "expected"),
@@ -108,22 +114,19 @@ class TestReading:
     ) -> None:
         monkeypatch.setattr("tfdbg_arrow.storage.part_files.ROW_GROUP_ROWS", 2)
         monkeypatch.setattr("tfdbg_arrow.storage.part_files._READ_ROWS", read)
-        entries = [
-            seal_part(tmp_path, "mark", [table], run_id="r", number=number)
-            for number, table in enumerate(tables(3, 0, 2))
-        ]
+        entries = [sealed(tmp_path, table, number=number) for number, table in enumerate(tables(3, 0, 2))]
         found = [group["event_index"].to_pylist() for group in read_rows(tmp_path, entries)]
         assert found == expected
 
     def test_large_rows_are_read_one_by_one(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("tfdbg_arrow.storage.part_files._READ_BYTES", 1)
-        entry = seal_part(tmp_path, "mark", [marks(0, 1)], run_id="r", number=0)
+        entry = sealed(tmp_path, marks(0, 1))
         found = [group["event_index"].to_pylist() for group in read_rows(tmp_path, [entry])]
         assert found == [[0], [1]]
 
     def test_a_changed_part_is_not_read(self, tmp_path: Path) -> None:
-        entry = seal_part(tmp_path, "mark", [marks(1)], run_id="r", number=0)
-        other = seal_part(tmp_path, "mark", [marks(2)], run_id="r", number=0)
+        entry = sealed(tmp_path, marks(1))
+        other = sealed(tmp_path, marks(2))
         with pytest.raises(BrokenPartError) as error:
             list(read_rows(tmp_path, [entry]))
         assert str(error.value) == (

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from tfdbg_arrow.schema import arrow_schema
-from tfdbg_arrow.storage.part_files import seal_part
+from tfdbg_arrow.storage.part_files import seal_parts
 
 NUM_ROWS = 20_000
 
@@ -35,5 +35,5 @@ def test_writing_a_part_holds_one_group_while_the_next_is_read(tmp_path: Path) -
             held.append(pa.total_allocated_bytes())
             yield marks(number)
 
-    seal_part(tmp_path, "mark", pieces(), run_id="r", number=0)
+    seal_parts(tmp_path, {"mark": pieces()}, run_id="r", numbers={"mark": 0})
     assert held[3] - held[0] < marks(0).nbytes / 2, "the memory for a piece, which is larger than this, was freed"

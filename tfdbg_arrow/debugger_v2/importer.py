@@ -37,7 +37,7 @@ from tfdbg_arrow.debugger_v2.import_tables import RowBuffer
 from tfdbg_arrow.debugger_v2.protos.debug_event_pb2 import DebugEvent
 from tfdbg_arrow.debugger_v2.scan import EventScanner, event_scanner
 from tfdbg_arrow.errors import DumpError, LogdirError, TfdbgArrowError
-from tfdbg_arrow.schema import FORMAT_VERSION, TABLES, arrow_schema
+from tfdbg_arrow.schema import FORMAT_VERSION, TABLES
 from tfdbg_arrow.spool.convert import metadata_table
 from tfdbg_arrow.spool.failures import Failures
 from tfdbg_arrow.storage.disk import lock_file
@@ -281,8 +281,7 @@ class _Import:
     def run(self) -> ImportedRun:
         """Imports all files."""
         self._parts.start()
-        for table in TABLES:
-            self._parts.write(table.name, arrow_schema(table.name).empty_table())
+        self._parts.replace([], {table.name: None for table in TABLES})
         self._parts.write("run", self._run_table(is_finished=False))
         for file in FILES:
             if file not in self._file_set.paths:

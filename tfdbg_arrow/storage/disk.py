@@ -10,7 +10,7 @@ import os
 import secrets
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from io import RawIOBase
 from pathlib import Path
 
@@ -23,17 +23,45 @@ _PUNCH_HOLE_KEEPING_SIZE = 0x02 | 0x01
 
 
 @contextlib.contextmanager
-def written_whole(path: Path, *, temporary: Path | None = None) -> Iterator[Path]:
+def written_together(temporaries: Mapping[Path, Path]) -> Iterator[None]:
+    """Syncs files after the block has written them under temporary names, and renames them to their final names.
+
+    All files are synced before the first file is renamed. One file at a time would take a journal commit of the file
+    system for each file.
+
+    Args:
+        temporaries: The temporary path of each final path, on the same file system. An existing file is replaced.
+
+    Raises:
+        OSError: A file cannot be written. The temporary files are removed, unless the removal also fails. Some final
+            files may exist.
+    """
+    try:
+        yield
+        for temporary in temporaries.values():
+            sync(temporary)
+        for path, temporary in temporaries.items():
+            os.replace(temporary, path)
+        for directory in dict.fromkeys(path.parent for path in temporaries):
+            sync(directory)
+    except BaseException:
+        for temporary in temporaries.values():
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)
+        raise
+
+
+@contextlib.contextmanager
+def written_whole(path: Path) -> Iterator[Path]:
     """Yields a temporary path for a file or a directory. If the block succeeds, syncs it and renames it to `path`.
 
     Args:
         path: The final path. An existing file or directory is replaced.
-        temporary: The temporary path, on the same file system. None means a new name next to `path`.
 
     Raises:
         OSError: The path cannot be written. The temporary file is removed, unless its removal also fails.
     """
-    temporary = temporary or path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
         yield temporary
         for file in (temporary, *temporary.rglob("*")):

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from io import BytesIO
 from pathlib import Path
 from types import TracebackType
+from typing import IO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tfdbg_arrow.errors import BrokenPartError
 from tfdbg_arrow.schema import ROW_GROUP_ROWS, arrow_schema, parquet_options
-from tfdbg_arrow.storage.disk import file_sha256, written_whole
+from tfdbg_arrow.storage.disk import file_sha256, written_together
 from tfdbg_arrow.storage.layout import part_path, temporary_path
 from tfdbg_arrow.storage.manifest import ManifestEntry
 
@@ -24,50 +27,59 @@ _READ_BYTES = 2**20
 """Number of bytes that are read at a time. The row group needs memory in addition to these bytes."""
 
 
-def seal_part(
+def seal_parts(
     logdir: Path,
-    table: str,
-    data: Iterable[pa.Table],
+    tables: Mapping[str, Iterable[pa.Table] | None],
     *,
     run_id: str,
-    number: int,
+    numbers: Mapping[str, int],
     max_bytes: int | None = None,
-) -> ManifestEntry:
-    """Writes a part under a temporary name, and renames the file. Does not add the part to the manifest.
+) -> list[ManifestEntry]:
+    """Writes one part per table under a temporary name, and renames the files. Does not add them to the manifest.
 
     Args:
         logdir: The logdir.
-        table: Name of the table.
-        data: The rows.
+        tables: The rows by table name. None means no rows.
         run_id: The run.
-        number: The number of the part.
-        max_bytes: The part ends after the first piece of `data` that makes its file at least this large. None means no
+        numbers: The number of each part, by table name.
+        max_bytes: A part ends after the first piece of its rows that makes its file at least this large. None means no
             limit.
 
     Returns:
-        The manifest entry of the part.
+        The manifest entries of the parts, in the order of `tables`.
 
     Raises:
-        OSError: The part cannot be written. The file of the part or the temporary file may remain.
+        OSError: A part cannot be written. Files of parts, or temporary files, may remain.
     """
-    name = part_path(table, run_id=run_id, number=number)
-    temporary = logdir / temporary_path(table, run_id=run_id, number=number)
-    for path in (logdir / name, temporary):
+    names = {table: part_path(table, run_id=run_id, number=numbers[table]) for table in tables}
+    temporaries = {table: logdir / temporary_path(table, run_id=run_id, number=numbers[table]) for table in tables}
+    for path in (*(logdir / name for name in names.values()), *temporaries.values()):
         path.parent.mkdir(parents=True, exist_ok=True)
+    with written_together({logdir / name: temporaries[table] for table, name in names.items()}):
+        return [
+            _write_part(temporaries[table], table, data, name=names[table], max_bytes=max_bytes)
+            for table, data in tables.items()
+        ]
+
+
+def _write_part(
+    path: Path, table: str, data: Iterable[pa.Table] | None, *, name: str, max_bytes: int | None
+) -> ManifestEntry:
+    """Writes the file of a part; returns the manifest entry of the part, whose final name is `name`."""
     rows = 0
     events = _EventRange()
-    with (
-        written_whole(logdir / name, temporary=temporary),
-        _HashingFile(temporary) as file,
-        pq.ParquetWriter(file, arrow_schema(table), **parquet_options(table)) as writer,
-    ):
-        for piece in data:
-            writer.write_table(piece, row_group_size=ROW_GROUP_ROWS)
-            rows += piece.num_rows
-            events.add(piece)
-            del piece  # free the memory of this piece before the next piece is read
-            if max_bytes is not None and file.size >= max_bytes:
-                break
+    with _HashingFile(path) as file:
+        if data is None:
+            file.write(_part_without_rows(table))
+        else:
+            with _parquet_writer(file, table) as writer:
+                for piece in data:
+                    writer.write_table(piece, row_group_size=ROW_GROUP_ROWS)
+                    rows += piece.num_rows
+                    events.add(piece)
+                    del piece  # free the memory of this piece before the next piece is read
+                    if max_bytes is not None and file.size >= max_bytes:
+                        break
     return ManifestEntry(
         table=table,
         path=name,
@@ -77,6 +89,19 @@ def seal_part(
         min_event_index=events.first,
         max_event_index=events.last,
     )
+
+
+def _parquet_writer(file: IO[bytes] | _HashingFile, table: str) -> pq.ParquetWriter:
+    return pq.ParquetWriter(file, arrow_schema(table), **parquet_options(table))
+
+
+@cache
+def _part_without_rows(table: str) -> bytes:
+    """Returns the content of a part without rows, which is the same for all runs. Each run begins with such parts."""
+    file = BytesIO()
+    with _parquet_writer(file, table) as writer:
+        writer.write_table(arrow_schema(table).empty_table(), row_group_size=ROW_GROUP_ROWS)
+    return file.getvalue()
 
 
 class _HashingFile:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tfdbg_arrow.errors import LogdirError, TfdbgArrowError
-from tfdbg_arrow.schema import TABLES, arrow_schema
+from tfdbg_arrow.schema import TABLES
 from tfdbg_arrow.spool.journal import RunFiles, held_if_dead
 from tfdbg_arrow.spool.recovery import SealedRows, recovered
 from tfdbg_arrow.storage.layout import (
@@ -102,9 +102,8 @@ def _write(logdir: Path, paths: SpoolPaths, *, run_id: str) -> int:
     if progress.is_recovered or sealed.has_ended():
         return 0
     recovery = recovered(paths, run_id=run_id, progress=progress, sealed=sealed)
-    missing = [table.name for table in TABLES if not parts.parts(table.name) and table.name not in recovery.tables]
-    empty = {name: [arrow_schema(name).empty_table()] for name in missing}
-    parts.replace([], {**empty, **recovery.tables}, is_recovery=True)
+    missing = {table.name: None for table in TABLES if not parts.parts(table.name)}
+    parts.replace([], {**missing, **recovery.tables}, is_recovery=True)
     return recovery.num_events
 
 

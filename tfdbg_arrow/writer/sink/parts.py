@@ -32,7 +32,7 @@ from tfdbg_arrow.storage.manifest import (
     manifest_changes,
     replace_line,
 )
-from tfdbg_arrow.storage.part_files import RowGroups, read_rows, seal_part
+from tfdbg_arrow.storage.part_files import RowGroups, read_rows, seal_parts
 from tfdbg_arrow.writer.arrow_allocator import release_unused
 from tfdbg_arrow.writer.memory import DEFAULT_SHARES
 
@@ -160,7 +160,7 @@ class PartWriter:
         Raises:
             OSError: The part or its manifest line cannot be written; then neither exists.
         """
-        entry = self._seal(table, [data])
+        (entry,) = self._seal({table: [data]})
         self._publish([], [entry], add_line(entry, spool_upto=spool_upto))
         # Parts that hold tensor elements are not merged, because merging would write each element to disk twice.
         level = _LARGE if entry.bytes >= self._target_bytes // _LARGE_AS_WRITTEN else 0
@@ -170,7 +170,7 @@ class PartWriter:
     def replace(
         self,
         removed: Sequence[str],
-        tables: Mapping[str, Iterable[pa.Table]],
+        tables: Mapping[str, Iterable[pa.Table] | None],
         *,
         spool_upto: int | None = None,
         is_recovery: bool = False,
@@ -179,20 +179,14 @@ class PartWriter:
 
         Args:
             removed: Paths of live parts.
-            tables: The new rows by table name. The rows are read only once.
+            tables: The new rows by table name. None means no rows. The rows are read only once.
             spool_upto: The parts then hold the events before this event index; None means that nothing changes.
             is_recovery: Whether this completes the recovery of a killed process's spool.
 
         Raises:
             OSError: The parts cannot be written; then the removed parts remain live.
         """
-        made: list[_Part] = []
-        try:
-            for table, data in tables.items():
-                made.append(_Part(entry=self._seal(table, data), level=0))
-        except BaseException:
-            self._discard(part.entry for part in made)
-            raise
+        made = [_Part(entry=entry, level=0) for entry in self._seal(tables)]
         self._swap(list(removed), made, spool_upto=spool_upto, is_recovery=is_recovery)
         return tuple(part.entry for part in made)
 
@@ -332,7 +326,7 @@ class PartWriter:
         made: list[_Part] = []
         try:
             while rows.has_more or not made:
-                entry = self._seal(table, rows.part(self._target_rows), max_bytes=self._target_bytes)
+                (entry,) = self._seal({table: rows.part(self._target_rows)}, max_bytes=self._target_bytes)
                 made.append(_Part(entry=entry, level=_LARGE if self._is_large(entry) else level))
             expected = sum(part.entry.rows for part in parts)
             num_merged = sum(part.entry.rows for part in made)
@@ -363,14 +357,17 @@ class PartWriter:
             self._parts[table] = [*parts[:place], *new, *rest]
         self._remove(removed)
 
-    def _seal(self, table: str, data: Iterable[pa.Table], *, max_bytes: int | None = None) -> ManifestEntry:
-        """Writes a part with the table's next number, but does not add it to the manifest."""
-        number = self._next_number.get(table, 0)
-        self._next_number[table] = number + 1
+    def _seal(
+        self, tables: Mapping[str, Iterable[pa.Table] | None], *, max_bytes: int | None = None
+    ) -> list[ManifestEntry]:
+        """Writes parts with the next numbers of their tables, but does not add them to the manifest."""
+        numbers = {table: self._next_number.get(table, 0) for table in tables}
+        self._next_number.update({table: number + 1 for table, number in numbers.items()})
         try:
-            return seal_part(self._logdir, table, data, run_id=self._run_id, number=number, max_bytes=max_bytes)
+            return seal_parts(self._logdir, tables, run_id=self._run_id, numbers=numbers, max_bytes=max_bytes)
         except BaseException:
-            self._remove(path(table, run_id=self._run_id, number=number) for path in (temporary_path, part_path))
+            for path in (temporary_path, part_path):
+                self._remove(path(table, run_id=self._run_id, number=number) for table, number in numbers.items())
             raise
 
     def _publish(self, removed: Sequence[str], entries: Sequence[ManifestEntry], line: str) -> None:

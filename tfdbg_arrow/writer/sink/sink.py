@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from tfdbg_arrow.errors import LogdirError
-from tfdbg_arrow.schema import TABLES, arrow_schema
+from tfdbg_arrow.schema import TABLES
 from tfdbg_arrow.spool.call_join import NO_CALL, CallJoin
 from tfdbg_arrow.spool.circular_buffer import CircularBuffer, Retention
 from tfdbg_arrow.spool.convert import EVENT_TABLES, Converter, metadata_table
@@ -155,7 +155,7 @@ class Sink:
         try:
             mark_logdir(self._logdir)
             self._parts.start()
-            self._parts.replace([], {table.name: [arrow_schema(table.name).empty_table()] for table in TABLES})
+            self._parts.replace([], {table.name: None for table in TABLES})
         except OSError as error:
             raise LogdirError(
                 f"logdir {self._logdir} cannot be written ({error.strerror or error}), expected a directory that this "
