@@ -106,6 +106,13 @@ def test_a_bad_value_wakes_the_drain(tmp_path: Path) -> None:
     assert recording.wait(0.0, 100) is False, "a bad value wakes the drain once"
 
 
+def test_the_end_of_a_recording_wakes_the_drain(tmp_path: Path) -> None:
+    recording = make_recording(tmp_path)
+    recording.wake()
+    assert recording.wait(60.0, 100) is True
+    assert recording.wait(0.0, 100) is False
+
+
 def test_values_can_be_read_and_a_gap_raises_an_error(tmp_path: Path) -> None:
     recording = make_recording(tmp_path)
     first = recording.append_value(np.frombuffer(b"abc", np.uint8))

@@ -96,6 +96,9 @@ class FakeRecorder:
     def num_known_arguments(self) -> int:
         return 0
 
+    def wake(self) -> None:
+        self._urgent.set()
+
     def wait(self, timeout_s: float, pending: int) -> bool:
         self.was_asked_to_wait.set()
         end = time.monotonic() + timeout_s

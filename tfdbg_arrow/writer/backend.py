@@ -267,6 +267,10 @@ class Backend:
         """Waits until a bad value arrives (returns True), `pending` records wait, or the timeout expires."""
         return bool(self.recording.wait(timeout_s, pending))
 
+    def wake(self) -> None:
+        """Ends the current or the next wait() at once; that wait returns True."""
+        self.recording.wake()
+
     def strings(self, start: int) -> list[str]:
         """Returns the interned strings with the ID `start` and above."""
         return list(self.core.strings(start))

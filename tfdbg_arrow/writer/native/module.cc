@@ -103,6 +103,8 @@ class Recording {
     return session_->spool.wait(timeout_s, pending);
   }
 
+  void wake() { session_->spool.signal_urgent(); }
+
   nb::bytes read_value(int64_t offset, int64_t size) const {
     std::string out(static_cast<size_t>(size), '\0');
     bool whole;
@@ -396,6 +398,7 @@ NB_MODULE(_core, m) {
       .def("num_free", &Recording::num_free)
       .def("capacity", &Recording::capacity)
       .def("wait", &Recording::wait, nb::arg("timeout_s"), nb::arg("pending"))
+      .def("wake", &Recording::wake)
       .def("read_value", &Recording::read_value, nb::arg("offset"), nb::arg("size"))
       .def("release_values", &Recording::release_values, nb::arg("upto"))
       .def("append", &Recording::append, nb::arg("records"))

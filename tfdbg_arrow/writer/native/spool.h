@@ -55,7 +55,7 @@ class Spool {
   void commit(uint64_t sequence);
   // Fills a reserved slot and publishes it.
   void fill(uint64_t sequence, const Record& record);
-  // Wakes the drain at once, because of a bad value.
+  // Wakes the drain at once, because of a bad value or because the recording ends.
   void signal_urgent();
 
   // Copies up to `count` committed records, in order, to `out`; their slots stay in use until release().

@@ -11,7 +11,7 @@ from tfdbg_arrow.writer.backend import Backend
 _PAUSE_S = 0.05
 """Seconds between two checks during a pause whether the spool fills up."""
 _WAIT_SLICE_S = 0.2
-"""Maximum number of seconds of one wait in the native core, which `close` does not wake."""
+"""Maximum number of seconds of one wait in the native core, because a wake-up can be missed."""
 
 
 class Wake(enum.Enum):

@@ -190,6 +190,7 @@ class Sink:
             on_progress: Called with the share of the work that is done, from 0 to 1.
         """
         self._stop.set()
+        self._recorder.wake()
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join()
         with self._lock:
