@@ -5,14 +5,14 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from tests.durability.files_on_disk import failing
+from tests.durability.files_on_disk import failing, synced
 from tests.durability.parts_on_disk import events_on_disk, files, marks
 from tfdbg_arrow.schema import arrow_schema
 from tfdbg_arrow.storage.layout import manifest_path, part_path
@@ -59,6 +59,35 @@ class TestLines:
         two, three = writer.replace([one.path], {"mark": [marks(2)], "run": [arrow_schema("run").empty_table()]})
         writer.drop([two.path])
         assert told == [([], [one], 1), ([one.path], [two, three], 2), ([two.path], [], 3)]
+
+
+class TestWritingTogether:
+    TABLES: Mapping[str, pa.Table] = {"mark": marks(1), "execution": arrow_schema("execution").empty_table()}
+    UPTO: Mapping[str, int | None] = {"mark": 10, "execution": None}
+
+    def test_each_part_gets_a_line_and_all_are_synced_at_once(
+        self, writer: PartWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        seen = synced(monkeypatch)
+        mark, execution = writer.write_tables(self.TABLES, spool_upto=self.UPTO)
+        assert (writer.parts("mark"), writer.parts("execution")) == ((mark,), (execution,))
+        added = [(line["op"], line["path"], line.get("spool_upto")) for line in lines(tmp_path)]
+        assert added == [("add", mark.path, 10), ("add", execution.path, None)]
+        assert len(seen) == 2 + 2 + 1, "two files, two directories and the manifest"
+        assert seen[-1][0] == tmp_path / "manifest/r.jsonl"
+
+    @pytest.mark.parametrize("number", [1, 2, 3, 4, 5])
+    def test_a_failed_write_changes_nothing(
+        self, writer: PartWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+    ) -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "fsync", failing(after=number - 1, instead_of=os.fsync))
+            with pytest.raises(OSError, match="No space"):
+                writer.write_tables(self.TABLES, spool_upto=self.UPTO)
+        assert (writer.parts("mark"), writer.parts("execution"), lines(tmp_path)) == ((), (), [])
+        assert [*(tmp_path / "spool").iterdir(), *tmp_path.rglob("*.parquet")] == []
+        mark, execution = writer.write_tables(self.TABLES, spool_upto=self.UPTO)
+        assert [mark.path, execution.path] == [path(1), path(1, table="execution")]
 
 
 class TestReplacing:

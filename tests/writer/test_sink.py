@@ -11,6 +11,7 @@ from typing import Any
 from uuid import uuid4
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -21,9 +22,9 @@ from tfdbg_arrow.spool.circular_buffer import Retention
 from tfdbg_arrow.spool.journal import RunFiles
 from tfdbg_arrow.spool.records import NO_STEP, NO_VALUE, RECORD_DTYPE, Flag, Kind, join_records
 from tfdbg_arrow.storage.layout import spool_paths
-from tfdbg_arrow.storage.manifest import read_live_parts
+from tfdbg_arrow.storage.manifest import ManifestEntry, read_live_parts
 from tfdbg_arrow.writer.memory import MemoryShares
-from tfdbg_arrow.writer.sink.parts import KEPT_PARTS
+from tfdbg_arrow.writer.sink.parts import KEPT_PARTS, PartWriter
 from tfdbg_arrow.writer.sink.sink import Sink
 
 RUN_ID = "run1"
@@ -501,6 +502,27 @@ class TestFailures:
         assert len(recording.rows("tensor_health", "event_index")) == 2
         subjects = {subject for stat, subject in recording.rows("capture_stat", "stat", "subject") if stat == "failed"}
         assert {"table device", "table no_such_table"} <= subjects
+
+    def test_a_part_that_cannot_be_written_does_not_keep_the_others_back(
+        self, recording: Recording, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        write_tables = PartWriter.write_tables
+
+        def failing(self: PartWriter, tables: Mapping[str, pa.Table], **settings: Any) -> list[ManifestEntry]:
+            if "graph_function" in tables:
+                raise ValueError("no part")
+            return write_tables(self, tables, **settings)
+
+        monkeypatch.setattr(PartWriter, "write_tables", failing)
+        recording.call(0, step_id=50)
+        recording.sink.append("graph_function", [{"function_name": "f", "graph_id": 7}])
+        recording.sink.append("device", [{"device_id": 1, "device_name": "a"}])
+        recording.close()
+        assert recording.rows("device", "device_id", "device_name") == [(1, "a")]
+        assert len(recording.rows("tensor_health", "event_index")) == 2
+        assert recording.rows("graph_function", "graph_id") == []
+        assert ("failed", "table graph_function", 1) in recording.rows("capture_stat", "stat", "subject", "num_events")
+        assert recording.rows("run", "is_clean_end") == [(False,)]
 
     def test_the_thread_survives_any_failure(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         recording = Recording(tmp_path, flush_interval_s=0.02).start()

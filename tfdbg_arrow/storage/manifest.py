@@ -369,16 +369,16 @@ class ManifestFile:
         self._lead = b"" if content.endswith(b"\n") or not content else b"\n"
         return content.decode("utf-8", errors="replace")
 
-    def append(self, line: str) -> None:
-        """Appends a line with its checksum.
+    def append(self, *lines: str) -> None:
+        """Appends lines with their checksums, and syncs the file once.
 
         Args:
-            line: The line, as `add_line` or `replace_line` returns it.
+            *lines: The lines, as `add_line` or `replace_line` returns them.
 
         Raises:
-            OSError: The line cannot be written. Readers do not see it, unless `has_leftover` is True.
+            OSError: The lines cannot be written. Readers do not see them, unless `has_leftover` is True.
         """
-        data = self._lead + checksummed([line], before=zlib.crc32(self._lead, self._crc)).encode()
+        data = self._lead + checksummed(lines, before=zlib.crc32(self._lead, self._crc)).encode()
         # The file is unbuffered, because `close` would write the rest of a buffer even after an error.
         with open(self.path, "r+b", buffering=0) as file:
             try:

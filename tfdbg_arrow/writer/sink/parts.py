@@ -149,23 +149,33 @@ class PartWriter:
         return tuple(part.entry for part in self._parts.get(table, ()))
 
     def write(self, table: str, data: pa.Table, *, spool_upto: int | None = None) -> ManifestEntry:
-        """Seals one part with these rows, even if there are no rows.
+        """Seals one part with these rows, even if there are no rows. The arguments are those of `write_tables`."""
+        (entry,) = self.write_tables({table: data}, spool_upto={table: spool_upto})
+        return entry
+
+    def write_tables(
+        self, tables: Mapping[str, pa.Table], *, spool_upto: Mapping[str, int | None]
+    ) -> list[ManifestEntry]:
+        """Seals one part per table, even for a table without rows. The manifest gets one line per part, in order.
 
         Args:
-            table: Name of the table.
-            data: The rows.
-            spool_upto: The table's parts then hold the spool's data before this position; None if the rows do not come
-                from the spool.
+            tables: The rows by table name.
+            spool_upto: For each table, the position in the spool before which all data of the table is then in parts;
+                None if the rows do not come from the spool.
 
         Raises:
-            OSError: The part or its manifest line cannot be written; then neither exists.
+            OSError: A part or the manifest lines cannot be written; then none of the parts exists.
         """
-        (entry,) = self._seal({table: [data]})
-        self._publish([], [entry], add_line(entry, spool_upto=spool_upto))
-        # Parts that hold tensor elements are not merged, because merging would write each element to disk twice.
-        level = _LARGE if entry.bytes >= self._target_bytes // _LARGE_AS_WRITTEN else 0
-        self._parts.setdefault(table, []).append(_Part(entry=entry, level=level))
-        return entry
+        entries = self._seal({table: [data] for table, data in tables.items()})
+        self._publish(
+            [([], [entry]) for entry in entries],
+            [add_line(entry, spool_upto=spool_upto[entry.table]) for entry in entries],
+        )
+        for entry in entries:
+            # Parts that hold tensor elements are not merged, because merging would write each element to disk twice.
+            level = _LARGE if entry.bytes >= self._target_bytes // _LARGE_AS_WRITTEN else 0
+            self._parts.setdefault(entry.table, []).append(_Part(entry=entry, level=level))
+        return entries
 
     def replace(
         self,
@@ -347,7 +357,7 @@ class PartWriter:
         """Updates the manifest, then removes files: a kill in between leaves extra files, but no file is missing."""
         entries = [part.entry for part in made]
         line = replace_line(removed, added=entries, spool_upto=spool_upto, is_recovery=is_recovery)
-        self._publish(removed, entries, line)
+        self._publish([(removed, entries)], [line])
         gone = set(removed)
         for table in dict.fromkeys([*(path.split("/", 1)[0] for path in removed), *(entry.table for entry in entries)]):
             parts = self._parts.get(table, [])
@@ -370,9 +380,11 @@ class PartWriter:
                 self._remove(path(table, run_id=self._run_id, number=number) for table, number in numbers.items())
             raise
 
-    def _publish(self, removed: Sequence[str], entries: Sequence[ManifestEntry], line: str) -> None:
+    def _publish(self, changes: Sequence[tuple[Sequence[str], Sequence[ManifestEntry]]], lines: Sequence[str]) -> None:
+        """Appends a line to the manifest for each change, which consists of the removed paths and the added parts."""
+        entries = [entry for _, added in changes for entry in added]
         try:
-            self._manifest.append(line)
+            self._manifest.append(*lines)
         except BaseException:
             if self._manifest.has_leftover:
                 self._leftovers.update(
@@ -383,7 +395,8 @@ class PartWriter:
             raise
         self.sweep()
         if self._on_change is not None:
-            self._on_change(removed, entries)
+            for removed, added in changes:
+                self._on_change(removed, added)
 
     def _discard(self, entries: Iterable[ManifestEntry]) -> None:
         """Removes parts that the manifest never named, because readers without a manifest would read rows twice."""
