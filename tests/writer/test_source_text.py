@@ -59,6 +59,20 @@ def test_lines_are_those_of_a_list(text: str, line: int, end: int) -> None:
             lines[line]
 
 
+def test_a_file_is_read_again_only_after_it_changed(tmp_path: Path) -> None:
+    path = tmp_path / "changed.py"
+    path.write_text("x = 1\n")
+    first = source_text(str(path))
+    assert source_text(str(path)) is first
+    times = path.stat()
+    path.write_text("x = 2\n")
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert source_text(str(path)).text == "x = 2\n"
+    (tmp_path / "other.py").write_text("x = 3\n")
+    os.replace(tmp_path / "other.py", path)
+    assert source_text(str(path)).text == "x = 3\n"
+
+
 def test_only_regular_files_of_limited_size_are_read(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.py")
     (tmp_path / "link.py").symlink_to("/dev/zero")

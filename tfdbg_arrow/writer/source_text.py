@@ -8,6 +8,7 @@ import stat
 import sys
 import tokenize
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import overload
 
 import numpy as np
@@ -15,6 +16,9 @@ import numpy as np
 _MAX_SOURCE_BYTES = 8 << 20
 """Larger files are not read, because no person writes such files. The recording keeps the text in memory, and stores it
 in the logdir."""
+_MAX_TEXTS = 512
+"""Maximum number of texts that are kept for the next recording of the process. A training with Keras has the texts of
+about 100 files, with 4 MB."""
 
 
 class SourceText(Sequence[str]):
@@ -82,17 +86,20 @@ def source_text(path: str) -> SourceText:
             status = os.stat(candidate)
         except (OSError, ValueError):  # ValueError: the name has a null character
             continue
-        return SourceText(_read(candidate, status))
+        # A file of /proc is regular, but has no size, and may have no end.
+        if not stat.S_ISREG(status.st_mode) or not 0 < status.st_size <= _MAX_SOURCE_BYTES:
+            return SourceText("")
+        version = (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns)
+        return _text_of_version(candidate, status.st_size, version)
     # Only the loader of a module knows its text, e.g. if the module is in a zip file.
     return SourceText("" if cached is None else "".join(linecache.getlines(path)))
 
 
-def _read(path: str, status: os.stat_result) -> str:
-    # A file of /proc is regular, but has no size, and may have no end.
-    if not stat.S_ISREG(status.st_mode) or not 0 < status.st_size <= _MAX_SOURCE_BYTES:
-        return ""
+@lru_cache(maxsize=_MAX_TEXTS)
+def _text_of_version(path: str, num_bytes: int, version: tuple[int, ...]) -> SourceText:
+    """Returns the text of a file. A changed file has another version, which its size and times and its inode tell."""
     try:
         with tokenize.open(path) as file:
-            return file.read(status.st_size)
+            return SourceText(file.read(num_bytes))
     except (OSError, UnicodeDecodeError, SyntaxError):
-        return ""
+        return SourceText("")
