@@ -75,6 +75,12 @@ class TestAppending:
         )
         assert (journal.num_unwritten, journal.last_error) == (0, None)
 
+    @pytest.mark.parametrize("text", ["", 'a\n"\\b\n', "\0é\udc80\U0001f600", "\n"])
+    def test_a_long_text_is_not_escaped(self, journal: Journal, text: str) -> None:
+        assert journal.append("x", {"a": "\n"}, text=text) is True
+        assert journal.path.read_bytes() == entry(b't["x",{"a":"\\n"}]\n' + text.encode(errors="surrogatepass"))
+        assert read(journal.path) == ([Entry(offset=0, data=["x", {"a": "\n"}, text])], 0)
+
     def test_other_objects_are_written_as_numbers_or_text(self, journal: Journal) -> None:
         assert journal.append("x", np.int64(3), np.float32(0.5), Path("a"))
         assert [found.data for found in read(journal.path)[0]] == [["x", 3, 0.5, "a"]]
@@ -231,7 +237,22 @@ class TestReading:
 
     @pytest.mark.parametrize(
         "payload",
-        [b"s\0\0\0", b"x", b"j", b"j{", b"j{}", b"j[]", b"j[1]", b'j"x"', b"j" + b"[" * 100_000, b"s", b"j\xff"],
+        [
+            b"s\0\0\0",
+            b"t",
+            b't["x"]\n\xff',
+            b't"x"\na',
+            b"x",
+            b"j",
+            b"j{",
+            b"j{}",
+            b"j[]",
+            b"j[1]",
+            b'j"x"',
+            b"j" + b"[" * 100_000,
+            b"s",
+            b"j\xff",
+        ],
     )
     def test_an_entry_with_an_invalid_payload_is_left_out(self, tmp_path: Path, payload: bytes) -> None:
         path = tmp_path / "a.journal"

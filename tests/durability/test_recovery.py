@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,11 @@ from tests.recovery.driver import RUN_ROW
 from tfdbg_arrow.errors import BrokenPartError
 from tfdbg_arrow.spool.circular_buffer import Retention
 from tfdbg_arrow.spool.convert import metadata_table
+from tfdbg_arrow.spool.failures import Failures
 from tfdbg_arrow.spool.records import Kind
 from tfdbg_arrow.spool.recovery import SealedRows
 from tfdbg_arrow.storage.manifest import SpoolProgress
+from tfdbg_arrow.writer.sink.backlog import MetadataQueue
 
 
 @pytest.fixture
@@ -76,6 +79,19 @@ class TestSpoolContent:
         assert rows(tables["tensor_value"], "event_index", "value") == [(1, b"\1\0\0\0"), (5, b"\2\0\0\0")]
         assert stats(tables) == [(*EVENTS_RECOVERED, 4)]
         assert rows(tables["capture_stat"], "run_id", "event_index", "wall_time_ns") == [(RUN_ID, 7, 6_007)]
+
+    def test_texts_of_source_files_are_recovered(self, process: DeadProcess) -> None:
+        files: list[Mapping[str, object]] = [
+            {"source_file_id": number, "file_path": f"{number}.py", "source_text": text}
+            for number, text in enumerate(['x = "\\n\u00e9"\n', None, ""])
+        ]
+        queue = MetadataQueue(RUN_ID, failures=Failures(lambda text: None), journal=process.files.rows)
+        queue.append("source_file", files)
+        process.record(Kind.EXECUTION_END)
+        process.die()
+        tables = process.recovered()[1]
+        columns = ("source_file_id", "file_path", "source_text")
+        assert rows(tables["source_file"], *columns) == [tuple(file.values()) for file in files]
 
     def test_an_empty_spool_gives_only_the_note(self, process: DeadProcess) -> None:
         os.utime(process.paths.journal, ns=(1, 123_000))

@@ -205,10 +205,10 @@ def spoiled_journal(data: bytes, random: Random) -> bytes:
                 del payloads[at]
             case 2:
                 payloads[at] = spoiled(payload, random)
-            case _ if payload[:1] == b"j":
-                payloads[at] = b"j" + spoiled_json(payload[1:].decode("utf-8", "replace"), random).encode(
-                    "utf-8", "surrogatepass"
-                )
+            case _ if payload[:1] in (b"j", b"t"):
+                data, newline, text = payload[1:].partition(b"\n")
+                mutated = spoiled_json(data.decode("utf-8", "replace"), random).encode("utf-8", "surrogatepass")
+                payloads[at] = payload[:1] + mutated + newline + text
     return b"".join(MAGIC + struct.pack("<II", len(p), zlib.crc32(p)) + p for p in payloads)
 
 

@@ -52,6 +52,23 @@ def test_columns_are_in_the_journal_at_once(tmp_path: Path) -> None:
     assert [row for entry in entries for row in rows_of_columns(entry[2])] == ROWS * 700
 
 
+def test_the_texts_of_source_files_are_in_the_journal_unescaped(tmp_path: Path) -> None:
+    given = Queue(tmp_path)
+    rows: list[Mapping[str, object]] = [
+        {"source_file_id": number, "file_path": f"{number}.py", "source_text": text}
+        for number, text in enumerate(['x = "\\"\n', None, ""])
+    ]
+    given.queue.append("source_file", rows)
+    assert rb'x = "\"' in given.path.read_bytes()
+    assert [list(entry.data) for entry in JournalReader(given.path).entries()] == [
+        ["columns", "source_file", {"source_file_id": [0], "file_path": ["0.py"]}, "source_text", 'x = "\\"\n'],
+        ["columns", "source_file", {"source_file_id": [1], "file_path": ["1.py"], "source_text": [None]}],
+        ["columns", "source_file", {"source_file_id": [2], "file_path": ["2.py"]}, "source_text", ""],
+    ]
+    ((_, taken),) = given.taken()
+    assert [{name: row[name] for name in rows[0]} for row in taken] == rows
+
+
 def test_columns_are_redacted_like_rows(tmp_path: Path) -> None:
     def redact(table: str, rows: Sequence[Mapping[str, object]]) -> Sequence[Mapping[str, object]]:
         return [{**row, "depth": 9} for row in rows]

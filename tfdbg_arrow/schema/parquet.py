@@ -41,7 +41,7 @@ _BATCH_OF_LONG_VALUES = 16
 With Arrow's default of 1,024, a page of values of 64 KiB each would have 64 MiB.
 """
 
-_LONG_TEXTS = frozenset({"source_text"})
+LONG_TEXTS = frozenset({"source_text"})
 """Columns of long texts that differ in each row. A dictionary would only be a second copy of these texts in memory."""
 
 _INTEGERS = frozenset({Type.BIGINT, Type.INTEGER, Type.TIMESTAMP, Type.BIGINT_LIST})
@@ -122,7 +122,7 @@ def parquet_options(name: str) -> dict[str, Any]:
         KeyError: The format has no such table.
     """
     columns = table(name).columns
-    has_long_values = any(column.type is Type.BLOB or column.name in _LONG_TEXTS for column in columns)
+    has_long_values = any(column.type is Type.BLOB or column.name in LONG_TEXTS for column in columns)
     return {
         "compression": "zstd",
         "use_dictionary": [column.name for column in columns if _has_dictionary(column)],
@@ -137,7 +137,7 @@ def parquet_options(name: str) -> dict[str, Any]:
 
 
 def _has_dictionary(column: Column) -> bool:
-    return column.type is Type.VARCHAR and column.name not in _LONG_TEXTS
+    return column.type is Type.VARCHAR and column.name not in LONG_TEXTS
 
 
 def _encoding(type_: Type) -> str:

@@ -2,8 +2,10 @@
 
 An entry consists of `MAGIC`, the length of the payload, the CRC-32 of the payload, and the payload. The length and the
 CRC-32 are little-endian 32-bit integers. The first byte of the payload is the kind of the entry: `s` for an interned
-string, or `j` for JSON. An interned string is a 32-bit ID and a text in UTF-8. The JSON is an array that begins with a
-word. This module writes JSON, and the native core writes strings (`writer/native/journal.h`).
+string, `j` for JSON, or `t` for JSON with a long text. An interned string is a 32-bit ID and a text in UTF-8. The JSON
+is an array that begins with a word. A long text follows the JSON and a newline in UTF-8, because to escape the texts of
+source files would take more time than to read these files. This module writes JSON, and the native core writes strings
+(`writer/native/journal.h`).
 
 Readers skip an entry that is cut off or changed, and continue at the next `MAGIC`.
 
@@ -95,10 +97,11 @@ class Journal:
         """Number of entries that could not be written."""
         return self._num_lost + len(self._kept)
 
-    def append(self, *entry: object) -> bool:
-        """Appends a word and its plain data. Returns whether the entry was written."""
+    def append(self, *entry: object, text: str | None = None) -> bool:
+        """Appends a word and its plain data, and a long text if there is one. Returns whether the entry was written."""
         try:
-            payload = b"j" + _JSON.encode(entry).encode()
+            data = _JSON.encode(entry).encode()
+            payload = b"j" + data if text is None else b"t" + data + b"\n" + text.encode(errors="surrogatepass")
         except (TypeError, ValueError, RecursionError) as error:
             self._fail(error)
             return False
@@ -187,7 +190,7 @@ class Entry:
     Attributes:
         offset: Offset of the entry in the file.
         string: The ID and the text of an interned string; None for other entries.
-        data: The JSON array, which begins with a word; empty for a string.
+        data: The JSON array, which begins with a word; empty for a string. A long text is the last item.
     """
 
     offset: int
@@ -272,13 +275,15 @@ def _parse(payload: bytes, offset: int) -> Entry | None:
     if kind == b"s" and len(body) >= _STRING_ID.size:
         (number,) = _STRING_ID.unpack_from(body)
         return Entry(offset=offset, string=(number, body[_STRING_ID.size :].decode("utf-8", errors="replace")))
-    if kind == b"j":
+    if kind in (b"j", b"t"):
+        encoded, _, text = body.partition(b"\n") if kind == b"t" else (body, b"", b"")
         try:
-            data = parse_json(body)
+            data = parse_json(encoded)
+            texts = [text.decode(errors="surrogatepass")] if kind == b"t" else []
         except ValueError:
             return None
         if isinstance(data, list) and data and isinstance(data[0], str):
-            return Entry(offset=offset, data=data)
+            return Entry(offset=offset, data=data + texts)
     return None
 
 

@@ -205,8 +205,11 @@ class _Recovery:
                 self._failures.note("failed", f"spool/{self._paths.rows.name}", reason, None)
                 break
             match entry.data:
-                case ["columns", str(table), dict(columns)] if table in _ROW_TABLES:
+                case ["columns", str(table), dict(columns), *long_text] if table in _ROW_TABLES:
                     if entry.offset >= self._progress.by_table.get(table, 0):
+                        match long_text:
+                            case [str(column), str(text)]:
+                                columns[column] = [text]
                         entry_rows = rows_of_columns(columns)
                         rows.setdefault(table, []).extend(entry_rows)
                         num_rows += len(entry_rows)

@@ -13,6 +13,7 @@ from itertools import chain
 import pyarrow as pa
 
 from tfdbg_arrow.schema import TABLES
+from tfdbg_arrow.schema.parquet import LONG_TEXTS
 from tfdbg_arrow.spool.convert import checked_tables, columns_of_rows, rows_of_columns
 from tfdbg_arrow.spool.failures import Failures
 from tfdbg_arrow.spool.journal import Journal
@@ -241,10 +242,20 @@ class MetadataQueue:
         if self._redact is not None:
             columns = columns_of_rows(self._redact(table, rows_of_columns(columns)))
         with self.lock:
-            for start in range(0, _num_rows(columns), _ROWS_AN_ENTRY):
-                piece = {name: values[start : start + _ROWS_AN_ENTRY] for name, values in columns.items()}
-                self._journal.append("columns", table, piece)
+            self._write_journal(table, columns)
             at_once(partial(self._columns.append, (table, columns)), *notes)
+
+    def _write_journal(self, table: str, columns: Columns) -> None:
+        """Writes rows to the journal; a row with a long text gets an entry of its own."""
+        long_text = next((name for name in columns if name in LONG_TEXTS), None)
+        num_rows = _ROWS_AN_ENTRY if long_text is None else 1
+        for start in range(0, _num_rows(columns), num_rows):
+            piece = {name: values[start : start + num_rows] for name, values in columns.items()}
+            if long_text is not None and isinstance(text := piece[long_text][0], str):
+                del piece[long_text]
+                self._journal.append("columns", table, piece, long_text, text=text)
+            else:
+                self._journal.append("columns", table, piece)
 
     def __len__(self) -> int:
         return len(self._columns)
