@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,20 @@ def tell_progress(monkeypatch: pytest.MonkeyPatch, *, is_terminal: bool) -> None
     monkeypatch.setattr(ending, "PATIENCE_S", 0.0)
     monkeypatch.setattr(ending, "_LINE_EVERY_S", 0.0)
     monkeypatch.setattr(ending, "_is_terminal", lambda: is_terminal)
+
+
+def write_only_while_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Delays the end of a recording until the program waits for it."""
+    close = Sink.close
+
+    def close_later(self: Sink, **settings: Any) -> None:
+        end = active_recording._ending
+        assert end is not None
+        while not end._waits:
+            time.sleep(0.001)
+        close(self, **settings)
+
+    monkeypatch.setattr(Sink, "close", close_later)
 
 
 class TestWait:
@@ -191,6 +206,7 @@ class TestProgress:
         self, logdir: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
     ) -> None:
         tell_progress(monkeypatch, is_terminal=False)
+        write_only_while_awaited(monkeypatch)
         tfdbg_arrow.disable()
         assert capfd.readouterr().err == f"tfdbg_arrow: writing the recording to {logdir}; 0% is done.\n"
 
@@ -198,6 +214,7 @@ class TestProgress:
         self, logdir: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
     ) -> None:
         tell_progress(monkeypatch, is_terminal=True)
+        write_only_while_awaited(monkeypatch)
         tfdbg_arrow.disable()
         *steps, last = capfd.readouterr().err.removeprefix("\r").split("\r")
         shares = [step.removeprefix(f"tfdbg_arrow: writing the recording to {logdir}: ") for step in steps]
