@@ -91,7 +91,7 @@ def measure(mode: str, max_memory_mib: int, *, disk: str, seconds: float) -> Res
     else:
         with tempfile.TemporaryDirectory() as logdir:
             tfdbg_arrow.enable(logdir, mode, max_memory_bytes=max_memory_mib * MIB)
-            full = mock.patch.object(PartWriter, "write", new=_refuse)
+            full = mock.patch.object(PartWriter, "write_tables", new=_refuse)
             with full if disk == DISKS[1] else contextlib.nullcontext():
                 tensors = flood(NUM_ELEMENTS[mode], seconds=seconds)
             tfdbg_arrow.disable()

@@ -25,12 +25,12 @@ logdir = sys.argv[1]
 IN_RECORDER = """
 original = Journal.append
 is_due = False
-def append(self, *entry):
+def append(self, *entry, **text):
     global is_due
     if is_due:
         is_due = False
         {interruption}
-    return original(self, *entry)
+    return original(self, *entry, **text)
 Journal.append = append
 """
 """Makes an event happen in the middle of the recorder's code, the next time that it writes a stack to its journal."""
