@@ -18,6 +18,7 @@ from tests.recovery.driver import COUNTERS, RUN_ID, RUN_ROW, Recorder
 from tfdbg_arrow import open_logdir, recover
 from tfdbg_arrow.spool.circular_buffer import Retention
 from tfdbg_arrow.storage.layout import manifest_path, spool_paths
+from tfdbg_arrow.storage.manifest import ManifestFile
 from tfdbg_arrow.writer.recover import _write
 from tfdbg_arrow.writer.sink.parts import PartWriter
 
@@ -66,7 +67,7 @@ def left(tmp_path: Path, killed: tuple[Path, dict[str, int]]) -> tuple[Path, dic
 def test_a_kill_between_any_two_operations_of_the_sink_neither_loses_nor_duplicates_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Copies the logdir before each rename, before each line of the manifest, and each time that slots are released."""
+    """Copies the logdir before each rename, before the lines of the manifest, and each time that slots are released."""
     copies: list[tuple[Path, dict[str, int]]] = []
 
     def noting(function: Any) -> Any:
@@ -77,16 +78,32 @@ def test_a_kill_between_any_two_operations_of_the_sink_neither_loses_nor_duplica
 
         return noted
 
+    def noting_prefixes(append: Any) -> Any:
+        """Also copies the logdir with only the first of several lines, as a kill during the write leaves it."""
+
+        def noted(*lines: str) -> None:
+            if len(lines) > 1 and len(copies) < 40:
+                copy = copied(tmp_path / "logdir", tmp_path / f"copy{len(copies)}")
+                manifest = ManifestFile(copy / manifest_path(RUN_ID))
+                manifest.resume()
+                manifest.append(*lines[: len(copies) % (len(lines) - 1) + 1])
+                copies.append((copy, counts_of(recorder)))
+            append(*lines)
+
+        return noted
+
     with recording(tmp_path / "logdir") as recorder:
         sink = recorder.sink
         for number in range(200):
             recorder.call()
             if number == 20:
                 monkeypatch.setattr(os, "replace", noting(os.replace))
-                monkeypatch.setattr(sink._parts._manifest, "append", noting(sink._parts._manifest.append))
+                monkeypatch.setattr(
+                    sink._parts._manifest, "append", noting_prefixes(noting(sink._parts._manifest.append))
+                )
                 monkeypatch.setattr(sink._spool_use, "release", noting(sink._spool_use.release))
                 monkeypatch.setattr(recorder.files.rows, "release", noting(recorder.files.rows.release))
-            if number in (40, 90, 199):
+            if number in (40, 65, 90, 140, 199):
                 sink.flush()
         monkeypatch.undo()
     assert len(copies) == 40
