@@ -41,14 +41,14 @@ FINALIZER_WHILE_ROWS_ARE_ADDED = """
     def finalize():
         tf.abs(1.0)
 
-    def append_while_another_thread_adds_a_stack(self, *entry):
+    def append_while_another_thread_adds_a_stack(self, *entry, **text):
         global other
         if other is None and entry[:2] == ("columns", "graph_op"):
             other = threading.Thread(target=negate)
             other.start()
             other.join(0.5)  # time to wait for the lock that this thread holds
             finalize()
-        return append(self, *entry)
+        return append(self, *entry, **text)
 
     Journal.append = append_while_another_thread_adds_a_stack
     with tfdbg_arrow.capture(sys.argv[1]):
