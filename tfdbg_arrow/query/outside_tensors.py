@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tfdbg_arrow.query.flow.data_flow import DataFlow
-from tfdbg_arrow.query.flow.events import Label
 from tfdbg_arrow.query.flow.graphs import BRANCHES
+from tfdbg_arrow.query.flow.labels import Label
 from tfdbg_arrow.query.recorded import Execution, Op, TensorEvent
 from tfdbg_arrow.schema.op_traits import READER, WRITER
 

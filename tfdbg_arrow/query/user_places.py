@@ -11,7 +11,7 @@ from functools import cached_property
 
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.data_flow import DataFlow
-from tfdbg_arrow.query.flow.events import NO_LABEL, ForwardOp, Label
+from tfdbg_arrow.query.flow.labels import NO_LABEL, ForwardOp, Label
 from tfdbg_arrow.query.outside_tensors import users_of
 from tfdbg_arrow.query.recorded import GraphTensor, Op, TensorEvent
 from tfdbg_arrow.query.stacks import GRADIENT_FUNCS, Frame, user_source

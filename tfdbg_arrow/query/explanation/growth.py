@@ -10,7 +10,7 @@ from math import prod
 from tfdbg_arrow.query.displayed import Displayed
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.data_flow import DataFlow
-from tfdbg_arrow.query.flow.events import NO_LABEL, Label
+from tfdbg_arrow.query.flow.labels import NO_LABEL, Label
 from tfdbg_arrow.query.flow.search import rows_behind
 from tfdbg_arrow.query.recorded import TensorEvent
 from tfdbg_arrow.safe_text import number_of

@@ -12,8 +12,9 @@ from tfdbg_arrow.query.flow.bad_variables import BadVariables
 from tfdbg_arrow.query.flow.borders import Borders
 from tfdbg_arrow.query.flow.callsites import CallSites
 from tfdbg_arrow.query.flow.contents import ELEMENT, Contents, Gaps, TensorLists
-from tfdbg_arrow.query.flow.events import EventReader, Label, Labels
+from tfdbg_arrow.query.flow.events import EventReader
 from tfdbg_arrow.query.flow.graphs import NEVER_BAD, GraphReader
+from tfdbg_arrow.query.flow.labels import Label, Labels
 from tfdbg_arrow.query.flow.loop_bodies import LoopBodies
 from tfdbg_arrow.query.flow.pipelines import Pipelines
 from tfdbg_arrow.query.flow.program_ops import ProgramOps
