@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tfdbg_arrow.query import Logdir, open_logdir
 from tfdbg_arrow.query.bad_runs import BadRuns
 from tfdbg_arrow.query.bad_tensor import BadTensorReader
-from tfdbg_arrow.query.recorded import KINDS
+from tfdbg_arrow.query.flow.graph_rows import CallReader
+from tfdbg_arrow.query.recorded import KINDS, Context, GraphTensor
 
 from .builder import CLEAN, INF, NAN, RunBuilder
 
@@ -52,6 +55,40 @@ def test_the_first_uses_of_a_tensor_are_followed_by_the_others(
         uses = list(events.iter_uses(0))
         assert uses == list(events.uses(0))
     assert len(uses) == num_uses
+
+
+@pytest.mark.parametrize("max_rows", [3, 1000])
+def test_the_rows_of_several_steps_that_are_read_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, max_rows: int
+) -> None:
+    """Each row is found, whether the steps have too many rows to read them at once or not."""
+    monkeypatch.setattr("tfdbg_arrow.query.flow.graph_rows._MAX_CALL_ROWS", max_rows)
+    run = RunBuilder("run-a")
+    graph = run.graph("f").op("x", "Log").op("y", "Neg", ["x"])
+    expected = {}
+    for step in (10, 20, 30):
+        for name in ("x", "y") if step < 30 else ():
+            context = Context(step, None, "", 0, 0)
+            expected[GraphTensor(context, graph.graph_id, name, 0, 100)] = run.tensor(graph, name, NAN, step=step)
+    call = run.execution("f", graph=graph)
+    run.tensor(graph, "x", NAN, execution=call, step=20)
+    with open_logdir(run.write(tmp_path / "logdir")) as logdir:
+        reader = CallReader(logdir, run_id="run-a")
+        reader.read_steps([10, 20, 30, 10])
+        num_statements = 0
+
+        def counted(query: str, parameters: Sequence[object]) -> list[tuple[Any, ...]]:
+            nonlocal num_statements
+            num_statements += 1
+            return rows(query, parameters)
+
+        rows = logdir.rows
+        monkeypatch.setattr(logdir, "rows", counted)
+        events = {place: reader.graph_tensor(place) for place in expected}
+        assert {place: event and event.event_index for place, event in events.items()} == expected
+        missing = GraphTensor(Context(30, None, "", 0, 0), graph.graph_id, "x", 0, 100)
+        assert reader.graph_tensor(missing) is None
+        assert (num_statements == 0) == (max_rows == 1000)
 
 
 def plain_bad_runs(logdir: Logdir) -> dict[str, tuple[object, ...]]:

@@ -82,6 +82,7 @@ class EventReader:
         self._run_id = run_id
         self._calls = CallReader(logdir, run_id=run_id)
         self.graph_tensor = self._calls.graph_tensor
+        self.read_steps = self._calls.read_steps
         self.executed_graph_ids = self._calls.executed_graph_ids
         self.site_visits = self._calls.site_visits
         self.root_context = self._calls.root_context

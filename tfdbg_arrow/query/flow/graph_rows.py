@@ -90,6 +90,23 @@ class CallReader:
         rows.sort(key=lambda row: row.event_index)
         return next((row for row in reversed(rows) if row.event_index < near), rows[0])
 
+    def read_steps(self, step_ids: Iterable[int]) -> None:
+        """Reads the rows of several steps that belong to no execution at once, unless they have too many rows."""
+        missing = [step_id for step_id in dict.fromkeys(step_ids) if (None, step_id) not in self._calls]
+        rows = read_events(
+            self._logdir,
+            f"execution_index IS NULL AND step_id IN ({', '.join('?' * len(missing)) or 'NULL'}) AND scope = 'graph' "
+            f"ORDER BY event_index LIMIT {_MAX_CALL_ROWS + 1}",
+            [self._run_id, *missing],
+        )
+        if len(rows) > _MAX_CALL_ROWS:
+            return
+        calls = {step_id: _Call() for step_id in missing}
+        for row in rows:
+            calls[row.step_id or 0].add([row])
+        for step_id, call in calls.items():
+            self._keep((None, step_id), call)
+
     def executed_graph_ids(self, step_id: int, execution_index: int | None) -> frozenset[int]:
         """Returns the optimized graphs that ran in a step; empty if the recording does not show them."""
         call = self._call(step_id, execution_index)
@@ -157,10 +174,13 @@ class CallReader:
         call = _Call(is_whole=len(rows) <= _MAX_CALL_ROWS)
         if call.is_whole:
             call.add(rows)
+        self._keep(key, call)
+        return call
+
+    def _keep(self, key: _CallId, call: _Call) -> None:
         self._calls[key] = call
         self._num_rows += call.num_rows
         self._forget()
-        return call
 
     def _forget(self) -> None:
         while self._num_rows > _MAX_KEPT_ROWS and len(self._calls) > 1:

@@ -105,6 +105,7 @@ class Pipelines:
             [self._run_id, graph_id],
         )
         results: dict[int, TensorEvent] = {}
+        self._events.read_steps(row.step_id for row in rows if row.execution_index is None and row.step_id is not None)
         # The results of a function are neither inside its loops nor inside the functions that it calls.
         for context in dict.fromkeys(replace(row.context, call_site="", frame_id=0, iteration=0) for row in rows):
             for name, slot in self._graphs.results_at(graph_id, component):
