@@ -93,7 +93,7 @@ class _NoParts:
     def parts(self, table: str) -> tuple[()]:
         return ()
 
-    def replace(self, removed: Iterable[str], tables: Mapping[str, Iterable[pa.Table]]) -> None:
+    def replace(self, removed: Iterable[str], tables: Mapping[str, Iterable[pa.Table] | None]) -> None:
         for table, pieces in tables.items():
-            for piece in pieces:
+            for piece in pieces or ():
                 self.write(table, piece)
