@@ -140,7 +140,7 @@ class TestAppending:
         taken, done = threading.Event(), threading.Event()
 
         def hold() -> None:
-            with journal._lock:
+            with journal.lock:
                 taken.set()
                 done.wait(20)
 

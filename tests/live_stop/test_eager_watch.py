@@ -18,6 +18,7 @@ def test_a_signal_handler_may_end_the_recording_while_an_op_is_noted() -> None:
         watch.see("Log", [], [(8, 0, 31)])
 
     watch = EagerWatch(
+        lock=threading.RLock(),
         tensor_id=lambda tensor: int(tensor),
         set_watching=lambda is_watching: None,
         is_function=lambda name: False,

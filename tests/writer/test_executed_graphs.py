@@ -8,6 +8,7 @@ from __future__ import annotations
 import collections
 import json
 import re
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -752,6 +753,7 @@ def test_a_graph_without_nodes_of_the_program_has_no_rows() -> None:
             found.append((table, {name: list(columns[name]) for name in columns})),
             [note() for note in notes],
         ),
+        lock=nullcontext(),
         generation=1,
         keeps_ops=False,
         judge=SimpleNamespace(),  # type: ignore[arg-type]

@@ -24,6 +24,7 @@ from .subprocesses import run_python
 from .tables import rows
 
 FINALIZER_WHILE_ROWS_ARE_ADDED = """
+    import queue
     import sys
     import threading
 
@@ -33,27 +34,43 @@ FINALIZER_WHILE_ROWS_ARE_ADDED = """
     from tfdbg_arrow.spool.journal import Journal
 
     append = Journal.append
-    other = None
+    in_other_thread, in_finalizer = tf.negative, tf.abs
+    is_tracing = has_run = False
+    to_run, have_run = queue.Queue(), queue.Queue()
 
-    def negate():
-        tf.negative(1.0)
+    def run():
+        for function in iter(to_run.get, None):
+            have_run.put(function(1.0))
 
-    def finalize():
-        tf.abs(1.0)
-
-    def append_while_another_thread_adds_a_stack(self, *entry, **text):
-        global other
-        if other is None and entry[:2] == ("columns", "graph_op"):
-            other = threading.Thread(target=negate)
-            other.start()
-            other.join(0.5)  # time to wait for the lock that this thread holds
-            finalize()
+    def append_while_another_thread_adds_rows(self, *entry, **text):
+        global has_run
+        if is_tracing and not has_run and entry[:2] == ("columns", "graph_op"):
+            has_run = True
+            to_run.put(in_other_thread)
+            try:
+                have_run.get(timeout=0.5)
+            except queue.Empty:  # the other thread waits for the lock that this thread holds
+                pass
+            in_finalizer(1.0)
         return append(self, *entry, **text)
 
-    Journal.append = append_while_another_thread_adds_a_stack
+    Journal.append = append_while_another_thread_adds_rows
     with tfdbg_arrow.capture(sys.argv[1]):
+        thread = threading.Thread(target=run)
+        thread.start()
+        if sys.argv[2] == "functions":
+            traced = tf.function(input_signature=[tf.TensorSpec([])])
+            in_other_thread, in_finalizer = traced(in_other_thread), traced(in_finalizer)
+            in_other_thread.get_concrete_function()
+            in_finalizer.get_concrete_function()
+            known = traced(tf.exp)
+            for _ in range(2):  # the third call has the stack of the second one, and adds only rows of a graph
+                to_run.put(known)
+                have_run.get()
+        is_tracing = True
         tf.function(lambda: tf.exp(1.0))()
-        other.join()
+        to_run.put(None)
+        thread.join()
 """
 
 pytestmark = pytest.mark.usefixtures("not_recording")
@@ -314,8 +331,10 @@ def test_threads_that_started_before(tmp_path: Path) -> None:
     assert {row["thread_id"] for row in executions} == {thread.ident}
 
 
-def test_a_finalizer_runs_an_op_while_rows_are_added(tmp_path: Path) -> None:
-    """Another thread adds a stack at the same time. Neither thread waits for the other one forever."""
-    run_python(tmp_path / "program.py", FINALIZER_WHILE_ROWS_ARE_ADDED, tmp_path / "logdir")
-    executed = {row["op_type"] for row in rows(tmp_path / "logdir", "execution")}
+@pytest.mark.parametrize("what", ["ops", "functions"])
+def test_a_finalizer_runs_something_while_rows_are_added(tmp_path: Path, what: str) -> None:
+    """Another thread adds rows at the same time. Neither thread waits for the other one forever."""
+    run_python(tmp_path / "program.py", FINALIZER_WHILE_ROWS_ARE_ADDED, tmp_path / "logdir", what)
+    table = "execution" if what == "ops" else "executed_op"
+    executed = {row["op_type"] for row in rows(tmp_path / "logdir", table)}
     assert {"Abs", "Neg"} <= executed

@@ -28,6 +28,7 @@ import time
 import zlib
 from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -74,17 +75,25 @@ class Journal:
         path: The file, which must not exist. A missing directory is created.
         is_kept: Whether entries that could not be written are stored and written later. If entries are written later,
             their order must not matter.
+        lock: Held while an entry is written; see `lock` below. None creates a lock.
+
+    Attributes:
+        lock: The lock of a recording: held by a thread of the program while it adds something to the run. It is
+            reentrant: while a thread holds it, Python's garbage collector can run a finalizer, which may execute an op
+            or call a function, and so add something, too. All objects that such a thread uses share this lock. With
+            two locks, two threads could wait for each other.
 
     Raises:
         OSError: The file cannot be created.
     """
 
-    def __init__(self, path: Path, *, is_kept: bool = False) -> None:
+    def __init__(
+        self, path: Path, *, is_kept: bool = False, lock: AbstractContextManager[object] | None = None
+    ) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
         self.descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        # The lock is reentrant. While a thread holds the lock, a finalizer can interrupt the thread and append as well.
-        self._lock = threading.RLock()
+        self.lock: AbstractContextManager[object] = threading.RLock() if lock is None else lock
         self.last_error: Exception | None = None
         """The last error. It is an OSError if an entry could not be written, or another error for an invalid entry."""
         self._is_kept = is_kept
@@ -109,7 +118,7 @@ class Journal:
             self._fail(ValueError(f"an entry has {len(payload)} bytes, expected at most {MAX_ENTRY_BYTES}"))
             return False
         entry_bytes = _HEAD.pack(MAGIC, len(payload), zlib.crc32(payload)) + payload
-        with self._lock:
+        with self.lock:
             if self.descriptor < 0:
                 return False
             if self._write(entry_bytes):
@@ -123,7 +132,7 @@ class Journal:
 
     def write_kept(self) -> None:
         """Appends the stored entries, until an entry cannot be written."""
-        with self._lock:
+        with self.lock:
             while self._kept and self._write(self._kept[0]):
                 self._kept_bytes -= len(self._kept.popleft())
 
@@ -133,7 +142,7 @@ class Journal:
         Raises:
             OSError: The size cannot be determined.
         """
-        with self._lock:
+        with self.lock:
             return 0 if self.descriptor < 0 else os.fstat(self.descriptor).st_size
 
     def release(self, upto: int) -> None:
@@ -144,14 +153,14 @@ class Journal:
 
     def close(self) -> None:
         """Closes the file, which also releases the lock."""
-        with self._lock:
+        with self.lock:
             descriptor, self.descriptor = self.descriptor, -1
             if descriptor >= 0:
                 os.close(descriptor)
 
     def abandon(self) -> None:
         """Closes the file in a forked child. A thread of the parent may have held the thread lock."""
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
         self.close()
 
     def _write(self, entry: bytes) -> bool:
@@ -349,6 +358,7 @@ class RunFiles:
     Attributes:
         names: The journal that resolves the numbers in records.
         rows: The journal that holds the rows of tables without events.
+        lock: The lock of the recording, which both journals share; see Journal.
 
     Raises:
         OSError: The files cannot be created.
@@ -364,6 +374,7 @@ class RunFiles:
     ) -> None:
         self._paths = paths
         self.names = Journal(paths.journal, is_kept=True)
+        self.lock = self.names.lock
         try:
             has_lock = lock_file(self.names.descriptor, fcntl.LOCK_EX)  # a reader may hold the lock briefly
             facts = {
@@ -376,7 +387,7 @@ class RunFiles:
             }
             if not self.names.append("recording", facts):
                 raise OSError(f"{paths.journal} cannot be written: {self.names.last_error}")
-            self.rows = Journal(paths.rows)
+            self.rows = Journal(paths.rows, lock=self.names.lock)
         except BaseException:
             self.names.close()
             with contextlib.suppress(OSError):

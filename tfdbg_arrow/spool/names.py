@@ -187,7 +187,8 @@ def inlined_suffix(attribute: str, branch_index: int) -> str:
 class GraphLinks:
     """Assigns keys to graph tensors, and stores the calls between graphs.
 
-    Any thread may add entries while it traces a function, and the sink's thread reads them. One lock protects all data.
+    Any thread may add entries while it traces a function, and the sink's thread reads them. The lock of the journal
+    protects all data.
 
     Args:
         journal: The journal to which new entries are written. None if the entries were read from a journal.
@@ -198,7 +199,7 @@ class GraphLinks:
     def __init__(self, journal: Journal | None = None, *, max_looks: int | None = None) -> None:
         self._journal = journal
         self._looks_left = math.inf if max_looks is None else max_looks
-        self._lock = threading.RLock()
+        self._lock = threading.RLock() if journal is None else journal.lock
         self._nodes: list[TensorNode] = []
         self._graph_of_function: dict[str, int] = {}
         self._callees: dict[int, set[int]] = {}

@@ -112,7 +112,7 @@ class StackTable:
     Args:
         append: Adds rows to a table: `append(table_name, rows)`.
         append_columns: Does the same for many rows, given as columns.
-        lock: The lock that is held while rows are added; see MetadataQueue.
+        lock: The lock of the recording; see Journal.
         original_location: Maps a line of generated code (file path, lineno) to the user's line that it
             was made from; returns None for an unknown file.
         original_span: Maps the span of a generated expression (file path, span) to the span of the user's expression;

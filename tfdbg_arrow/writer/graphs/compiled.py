@@ -16,9 +16,9 @@ A compiled function that eager code calls is wrapped in a function that is not c
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from tfdbg_arrow.writer.graphs.compiled_rows import (
@@ -69,6 +69,7 @@ class CompiledFunctions:
     Args:
         library: Stores functions, and makes rows in functions whose shapes are all known to XLA.
         library_of_any: The same for functions with a shape that can depend on values.
+        lock: The lock of the recording; see Journal.
         generation: The number of the recording in this process.
         on_failure: `(function_name, error)`: called if a function could not be copied.
         on_left_out: `(function_name, reason)`: called for a function that is not recorded.
@@ -79,6 +80,7 @@ class CompiledFunctions:
         library: CompiledSummaries,
         library_of_any: CompiledSummaries,
         *,
+        lock: AbstractContextManager[object],
         generation: int,
         on_failure: Callable[[str, object], None],
         on_left_out: Callable[[str, str], None],
@@ -87,7 +89,7 @@ class CompiledFunctions:
         self._generation = generation
         self._on_failure = on_failure
         self._on_left_out = on_left_out
-        self._lock = threading.RLock()
+        self._lock = lock
         self._is_needed = False
         self._keys: dict[int, dict[str, dict[int, Key]]] = {}
         self._covered: dict[str, Covered] = {}

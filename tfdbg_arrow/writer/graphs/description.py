@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import functools
 import itertools
-import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any, Protocol
 
@@ -85,6 +84,7 @@ class GraphDescriber:
         links: Assigns the keys of tensors, and stores which graph calls which.
         append: Takes rows for a table.
         append_columns: Takes many rows for a table, as columns.
+        lock: The lock of the recording (see Journal), which is held while a graph is described.
         coverage: Decides what is recorded.
         intern_stack: Returns the ID of the calling thread's Python stack; -1 for none.
         intern_traceback: Returns the ID of a stack that TensorFlow kept, with the innermost frame first.
@@ -95,7 +95,6 @@ class GraphDescriber:
             function. The arguments of the graph are left out.
 
     Attributes:
-        lock: Guards the states of the graphs; hold it to describe a graph.
         note_created: `(op)`: notes where and when an op of a graph is created, and its scope.
     """
 
@@ -106,6 +105,7 @@ class GraphDescriber:
         append: Append,
         append_columns: AppendColumns,
         *,
+        lock: AbstractContextManager[object],
         coverage: Coverage,
         intern_stack: Callable[[], int],
         intern_traceback: Callable[[Sequence[Location]], int],
@@ -113,7 +113,7 @@ class GraphDescriber:
         on_unknown_callee: Callable[[Any, str], None],
         on_names: Callable[[Any, GraphState, str, Sequence[NodeName]], None],
     ) -> None:
-        self.lock = threading.RLock()
+        self._lock = lock
         self._core = core
         self._links = links
         self._graph_ids = itertools.count()
@@ -136,7 +136,7 @@ class GraphDescriber:
 
     def state(self, graph: Any) -> GraphState:
         """Returns the state of a graph."""
-        with self.lock:
+        with self._lock:
             state = self._states.get(graph)
             if state is None:
                 state = self._states[graph] = GraphState(next(self._graph_ids), self._core.Creations())
@@ -172,7 +172,7 @@ class GraphDescriber:
         If the description is interrupted, only some of its rows exist. The graph is then described again later, as
         another graph.
         """
-        with self.lock, self._forgotten_if_interrupted(graph) as state:
+        with self._lock, self._forgotten_if_interrupted(graph) as state:
             yield state
 
     @contextmanager
@@ -199,7 +199,7 @@ class GraphDescriber:
 
     def close(self) -> None:
         """Describes the outer graphs that TensorFlow never made into functions."""
-        with self.lock:
+        with self._lock:
             rows, self._undescribed = list(self._undescribed.values()), {}
             if rows:
                 self._append("graph", rows)
@@ -283,7 +283,7 @@ class GraphDescriber:
 
     def note_names(self, graph: Any, function_def: Callable[[], Any]) -> None:
         """Notes how a runtime function renamed ops whose names clash with its arguments and results."""
-        with self.lock:
+        with self._lock:
             state = self.state(graph)
             calling = {op_name for op_name, _, _ in state.callees}
             arguments = {tensor.op.name for tensor in graph.inputs}

@@ -15,10 +15,9 @@ import functools
 import json
 import math
 import operator
-import threading
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from itertools import chain
 from typing import Any, Protocol
 
@@ -131,6 +130,7 @@ class ExecutedGraphs:
         optimizer: Adds the record ops to the graphs.
         links: Stores which graph calls which.
         append_columns: Takes rows for a table, as columns.
+        lock: The lock of the recording; see Journal.
         generation: The number of the recording in this process.
         keeps_ops: Whether TensorFlow's optimizer leaves all ops of functions unchanged.
         judge: Takes the outputs that do not stop the program.
@@ -145,6 +145,7 @@ class ExecutedGraphs:
         *,
         links: GraphLinks,
         append_columns: AppendColumns,
+        lock: AbstractContextManager[object],
         generation: int,
         keeps_ops: bool,
         judge: GraphJudge,
@@ -163,7 +164,7 @@ class ExecutedGraphs:
         self._judge = judge
         self._note_failure = note_failure
         self._failing = failing
-        self._lock = threading.RLock()
+        self._lock = lock
         self._is_writing = False
         self._graphs: deque[ExecutedGraph] = deque()
         """The graphs that TensorFlow optimized and that have no rows yet."""

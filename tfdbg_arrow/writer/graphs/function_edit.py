@@ -11,8 +11,8 @@ another thread may be about to call a copy.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from tfdbg_arrow.writer.graphs.node_defs import definitions_within, function_values, runs_inline
@@ -204,13 +204,20 @@ class PlainFunctions:
 
     Args:
         library: Stores functions.
+        lock: The lock of the recording; see Journal.
         on_error: `(function_name, error)`: called if a function could not be copied.
     """
 
-    def __init__(self, library: RuntimeFunctions, *, on_error: Callable[[str, object], None]) -> None:
+    def __init__(
+        self,
+        library: RuntimeFunctions,
+        *,
+        lock: AbstractContextManager[object],
+        on_error: Callable[[str, object], None],
+    ) -> None:
         self._library = library
         self._on_error = on_error
-        self._lock = threading.RLock()
+        self._lock = lock
         self._plain: dict[bytes, bytes] = {}
         self._copies: set[str] = set()
 

@@ -10,7 +10,7 @@ import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -251,6 +251,7 @@ class EagerWatch:
     """The bad eager tensors, and the ops that take them.
 
     Args:
+        lock: The lock of the recording; see Journal.
         tensor_id: Returns the ID of an eager tensor; -1 for anything else.
         set_watching: Sets whether every op is reported.
         is_function: Returns True for the name of a function; then the function's graph decides.
@@ -260,6 +261,7 @@ class EagerWatch:
     def __init__(
         self,
         *,
+        lock: AbstractContextManager[object],
         tensor_id: Callable[[Any], int],
         set_watching: Callable[[bool], None],
         is_function: Callable[[str], bool],
@@ -269,8 +271,7 @@ class EagerWatch:
         self._set_watching = set_watching
         self._is_function = is_function
         self._note = note
-        # Reentrant, because a signal handler or a finalizer can run eager ops or end the recording.
-        self._lock = threading.RLock()
+        self._lock = lock
         self._watched: OrderedDict[int, _Watched] = OrderedDict()
 
     def see(self, op_type: str, inputs: Sequence[Any], bad: Sequence[tuple[int, int, int]]) -> list[int]:

@@ -138,7 +138,7 @@ class Recording:
         self._backend.stack_table = StackTable(
             _weakly(self._sink.append),
             _weakly(self._sink.append_columns),
-            lock=self._sink.metadata_lock,
+            lock=self._files.lock,
             original_location=original_location,
             original_span=original_span,
         )
@@ -156,6 +156,7 @@ class Recording:
             links,
             self._sink.append,
             self._sink.append_columns,
+            lock=self._files.lock,
             coverage=self._coverage,
             intern_stack=self._backend.intern_stack,
             intern_traceback=self._backend.stack_table.add_traceback,
@@ -189,7 +190,7 @@ class Recording:
             backend=self._backend,
             links=links,
             describer=self._describer,
-            plain=PlainFunctions(runtime.RuntimeFunctions(), on_error=self._stats.note_failure),
+            plain=PlainFunctions(runtime.RuntimeFunctions(), lock=self._files.lock, on_error=self._stats.note_failure),
             gate=gate,
             stop=self.stop,
             judge=judge,
@@ -329,6 +330,7 @@ class Recording:
         return CompiledFunctions(
             CompiledSummaries(self.settings.mode, host_calls=compiled_calls()),
             CompiledSummaries(self.settings.mode, host_calls=None),
+            lock=self._files.lock,
             generation=self._generation,
             on_failure=notes.not_copied,
             on_left_out=notes.left_out_of_xla,
@@ -344,6 +346,7 @@ class Recording:
             optimizer,
             links=links,
             append_columns=self._sink.append_columns,
+            lock=self._files.lock,
             generation=self._generation,
             keeps_ops=self.settings.keeps_ops,
             judge=judge,
@@ -394,6 +397,7 @@ class Recording:
                 stats.add("masked", subject, reason)
 
         watch = EagerWatch(
+            lock=self._files.lock,
             tensor_id=runtime.eager_tensor_id,
             set_watching=self._backend.set_watching,
             is_function=lambda name: links.graph_id_of_function(name) is not None,

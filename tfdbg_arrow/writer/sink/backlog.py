@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -210,14 +209,11 @@ class MetadataQueue:
     Args:
         run_id: The run.
         failures: Supplies rows of capture_stat, and counts rows that are not valid in their table.
-        journal: The journal, which keeps the rows if the process dies.
+        journal: The journal, which keeps the rows if the process dies. Its lock is held while rows are added.
         redact: Changes the rows before anything is written; None means no change.
 
     Attributes:
         taken_upto: The rows before this offset of the journal have been taken.
-        lock: Held while rows are added. The lock is reentrant: while a thread holds it, Python's garbage collector can
-            run a finalizer, which may add rows, too. Other code that holds a lock while it adds rows, and that a
-            finalizer may call, must use this lock. With two locks, two threads could wait for each other.
     """
 
     def __init__(self, run_id: str, *, failures: Failures, journal: Journal, redact: Redact | None = None) -> None:
@@ -227,7 +223,6 @@ class MetadataQueue:
         self._journal = journal
         self._columns: list[tuple[str, Columns]] = []
         self.taken_upto = 0
-        self.lock = threading.RLock()
 
     def append(self, table: str, rows: Sequence[Mapping[str, object]], /, *notes: Callable[[], object]) -> None:
         """Adds rows of a table, and calls the notes (see Append); when this returns, the rows outlive the process.
@@ -241,7 +236,7 @@ class MetadataQueue:
         """Does the same as `append` for many rows, without the cost of one dictionary per row."""
         if self._redact is not None:
             columns = columns_of_rows(self._redact(table, rows_of_columns(columns)))
-        with self.lock:
+        with self._journal.lock:
             self._write_journal(table, columns)
             at_once(partial(self._columns.append, (table, columns)), *notes)
 
@@ -273,7 +268,7 @@ class MetadataQueue:
         if notes:
             position = {"event_index": num_events, "wall_time_ns": time.time_ns()}
             self.append("capture_stat", [{**position, **note} for note in notes])
-        with self.lock:
+        with self._journal.lock:
             self.taken_upto = upto = self._journal.size()
             taken, self._columns = self._columns, []
         by_table: dict[str, list[Columns]] = {}

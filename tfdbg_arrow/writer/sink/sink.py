@@ -63,8 +63,8 @@ thread may wait for a lock that `append` holds, and neither of the two would eve
 class Sink:
     """Writes one run.
 
-    `append`, `flush` and `close` may be called from any thread. The caller must not hold a lock that `links`
-    acquires.
+    `append`, `flush` and `close` may be called from any thread. A caller of `flush` or `close` must not hold the lock
+    of the recording, which the sink's thread acquires.
 
     Args:
         logdir: The logdir; it is created if missing.
@@ -87,7 +87,6 @@ class Sink:
         append: `(table, rows, *notes)`: adds rows of a metadata table (see MetadataQueue). The rows are written no
             later than events recorded after this call.
         append_columns: Does the same for many rows, given as columns of equal length.
-        metadata_lock: The lock of MetadataQueue.
     """
 
     def __init__(
@@ -132,7 +131,6 @@ class Sink:
         self._redact = redact
         self._metadata = MetadataQueue(run_id, failures=self._failures, journal=files.rows, redact=redact)
         self.append, self.append_columns = self._metadata.append, self._metadata.append_columns
-        self.metadata_lock = self._metadata.lock
         self._spool_use = SpoolUse(recorder, files.rows, values=self._values, is_lazy=retention is not None)
         self._backlog = Backlog(self._parts, failures=self._failures, max_bytes=memory.waiting_bytes)
         self._lock = threading.RLock()

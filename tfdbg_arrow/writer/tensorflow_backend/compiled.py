@@ -7,7 +7,6 @@ computed in, starting with the innermost loop. Unused columns hold -1.
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -57,7 +56,6 @@ class CompiledSummaries(RuntimeFunctions):
         self._mode = mode
         self._host_calls = host_calls
         self._functions: dict[object, Any] = {}
-        self._lock = threading.Lock()
 
     def output_names(self, node_def: Any) -> list[str]:
         """Returns how other nodes of a FunctionDef refer to each output of a node."""
@@ -154,12 +152,12 @@ class CompiledSummaries(RuntimeFunctions):
         return self._function("end", _end_loop, _INDEX, _ROWS, _ROWS, _FLAG, _INDEX)
 
     def _function(self, key: object, python_function: Callable[..., Any], *specs: tf.TensorSpec) -> str:
-        with self._lock:
-            if key not in self._functions:
-                with tf.init_scope(), tf.device(None), unobserved():
-                    function = tf.function(python_function, autograph=False)
-                    self._functions[key] = function.get_concrete_function(*specs)
-            return str(self._functions[key].function_def.signature.name)
+        if key not in self._functions:
+            with tf.init_scope(), tf.device(None), unobserved():
+                function = tf.function(python_function, autograph=False).get_concrete_function(*specs)
+            # A finalizer may have called this method for the same key meanwhile.
+            self._functions.setdefault(key, function)
+        return str(self._functions[key].function_def.signature.name)
 
 
 def _row(tensor: Any, *, mode: TensorDebugMode) -> Any:
