@@ -518,6 +518,7 @@ WITHIN_SAMPLES: dict[str, Callable[[Any], Any]] = {
     "roll": lambda x: tf.roll(x, 1, 1),
     "reverse": lambda x: tf.reverse(x, [1]),
     "gather": lambda x: tf.gather(x, tf.range(6)[::-1], axis=1),
+    "sort": lambda x: tf.sort(x, axis=1, direction="DESCENDING"),
 }
 
 

@@ -19,7 +19,7 @@ _REORDERING = frozenset({
     "TensorScatterMin", "TensorScatterSub", "TensorScatterUpdate",
 })  # fmt: skip
 """Types of ops whose output can contain the slices of an input in a different order."""
-_SELECTING = frozenset({"DynamicPartition", "TopK", "TopKV2", "Unique", "UniqueV2", "UnsortedSegmentSum"})
+_SELECTING = frozenset({"DynamicPartition", "Unique", "UniqueV2", "UnsortedSegmentSum"})
 """Types of ops whose slices along the first axis are not those of an input."""
 _REORDERING_ALONG_AXES = frozenset({"ReverseV2", "Roll"})
 """Types of ops that put the slices of their first input along some axes in a different order."""
@@ -39,6 +39,8 @@ this input holds."""
 _STACKS = frozenset({"Pack", "Unpack"})
 """Types of ops that add or remove the axis in their attribute `axis`."""
 _SPLITS = frozenset({"Split", "SplitV"})
+_SORTS = frozenset({"TopK", "TopKV2"})
+"""Types of ops that pick elements along the last axis of their first input."""
 LOOKUPS = frozenset({"Gather", "GatherV2", "ResourceGather"})
 """Types of ops that take slices of a table by number, such as the table of an embedding."""
 _MAX_OF_PRODUCT = 20
@@ -104,6 +106,8 @@ class FirstAxis:
         if axes is not None:
             # The op reduces, joins, gathers or repeats along axes other than the first axis of its tensors.
             return _certain(() if 0 in axes else alike)
+        if row.op_type in _SORTS:
+            return _certain(source for source in alike if num_axes_of(source) == len(row.shape) > 1)
         if row.op_type in _SPLITS:  # along the axis whose size changes
             return _certain(source for source in alike if (source.shape or ())[1:] != row.shape[1:])
         if row.op_type in RESHAPING and (carrier := self._behind_product(row)) is not None:
