@@ -21,6 +21,8 @@ import tfdbg_arrow.query
 from tfdbg_arrow._version import SUPPORTED_TENSORFLOW
 from tfdbg_arrow.errors import install_command
 
+from .programs.running import run_to_end
+
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -119,6 +121,19 @@ def test_every_public_name_resolves(package: ModuleType) -> None:
     assert {"first_nonfinite", "open_logdir", "diff", "verify"} <= set(package.__all__)
     missing = [name for name in package.__all__ if not hasattr(package, name)]
     assert missing == []
+
+
+def test_public_names_resolve_if_pytest_loads_the_package(tmp_path: Path) -> None:
+    """pytest rewrites the assertions of a package with a plugin, so it loads the package, unless it is editable."""
+    (tmp_path / "conftest.py").write_text("import pytest\npytest.register_assert_rewrite('tfdbg_arrow')\n")
+    (tmp_path / "test_names.py").write_text(
+        "import tfdbg_arrow\n"
+        "from tfdbg_arrow import first_nonfinite\n"
+        "def test_it():\n"
+        "    assert not hasattr(tfdbg_arrow.__loader__, 'get_source')\n"
+        "    assert 'first_nonfinite' in dir(tfdbg_arrow)\n"
+    )
+    run_to_end("-m", "pytest", "-p", "no:tfdbg_arrow.pytest_plugin", tmp_path).check_returncode()
 
 
 @pytest.mark.parametrize("package", [tfdbg_arrow, tfdbg_arrow.query])

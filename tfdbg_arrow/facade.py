@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
-import importlib.util
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -22,11 +22,13 @@ def lazy_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[st
 
     @functools.cache
     def module_of_name() -> dict[str, str]:
-        import ast  # here, because an import of the package must not wait for it
+        # These imports are here, because an import of the package must not wait for them.
+        import ast
+        from pathlib import Path
 
-        spec = importlib.util.find_spec(package)
-        loader: Any = None if spec is None else spec.loader
-        imports = [node for node in ast.walk(ast.parse(loader.get_source(package))) if isinstance(node, ast.ImportFrom)]
+        # The loader need not have get_source(): pytest loads a package that has a plugin with a loader of its own.
+        source = Path(sys.modules[package].__file__ or "").read_text(encoding="utf-8")
+        imports = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ImportFrom)]
         return {
             alias.name: node.module or package for node in imports for alias in node.names if alias.name == alias.asname
         }

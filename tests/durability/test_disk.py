@@ -68,6 +68,15 @@ class TestWrittenWhole:
             [(temporary, None), (temporary / "a", b"A"), (temporary / "b", b"B"), (tmp_path, None)]
         )
 
+    def test_a_file_does_not_replace_a_directory(self, tmp_path: Path) -> None:
+        path = tmp_path / "out"
+        (path / "sub").mkdir(parents=True)
+        (path / "sub" / "a").write_text("A")
+        with pytest.raises(IsADirectoryError), written_whole(path) as temporary:
+            temporary.write_text("new")
+        assert (path / "sub" / "a").read_text() == "A"
+        assert names(tmp_path) == ["out"]
+
     def test_an_error_leaves_the_old_file_and_nothing_else(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("old")
         with pytest.raises(ValueError, match="no"), written_whole(tmp_path / "file") as temporary:  # noqa: PT012

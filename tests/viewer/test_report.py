@@ -115,6 +115,26 @@ def test_alerts_of_the_same_line_are_one_finding(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_only_an_earlier_report_is_replaced(path: Path, tmp_path: Path) -> None:
+    report = tmp_path / "report.html"
+    report.touch()  # a command such as mktemp made it
+    write_report(path, report)
+    text = report.read_text(encoding="utf-8")
+    write_report(path, report)
+    assert report.read_text(encoding="utf-8") == text
+
+    program = tmp_path / "train.py"
+    program.write_text("print(1)")
+    with pytest.raises(LogdirError, match=r"train\.py exists and is not a report of tfdbg_arrow; name another file"):
+        write_report(path, program)
+    with pytest.raises(LogdirError, match=r"is a directory; name a file with -o, such as .*/report\.html\."):
+        write_report(path, tmp_path)
+    with pytest.raises(LogdirError, match="is a directory"):
+        write_report(path, ".")
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["report.html", "train.py"]
+    assert program.read_text() == "print(1)"
+
+
 def test_errors_for_an_invalid_path_and_an_unknown_run(path: Path, tmp_path: Path) -> None:
     with pytest.raises(LogdirError, match="the report cannot be written to"):
         write_report(path, tmp_path / "no" / "such" / "report.html")

@@ -56,10 +56,11 @@ def written_whole(path: Path) -> Iterator[Path]:
     """Yields a temporary path for a file or a directory. If the block succeeds, syncs it and renames it to `path`.
 
     Args:
-        path: The final path. An existing file or directory is replaced.
+        path: The final path. A file replaces a file, and a directory replaces a directory with all its files.
 
     Raises:
-        OSError: The path cannot be written. The temporary file is removed, unless its removal also fails.
+        OSError: The path cannot be written, or a file would replace a directory. The temporary file is removed, unless
+            its removal also fails.
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
@@ -76,8 +77,8 @@ def written_whole(path: Path) -> Iterator[Path]:
 
 
 def _replace(temporary: Path, path: Path) -> None:
-    if not (path.is_dir() and any(path.iterdir())):
-        os.replace(temporary, path)
+    if not (temporary.is_dir() and path.is_dir() and any(path.iterdir())):
+        os.replace(temporary, path)  # fails if a file would replace a directory
         return
     before = path.with_name(f"{temporary.name}.before")
     os.replace(path, before)

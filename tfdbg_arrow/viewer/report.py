@@ -33,6 +33,10 @@ from tfdbg_arrow.viewer.rendering import json_text, render, static_files
 
 DEFAULT_MAX_BYTES = 10_000_000
 """Default maximum size of a report, in bytes. The report lists what it leaves out."""
+_TITLE = "<title>Report · ".encode()
+"""The beginning of a report's title in the file; see pages/report.html."""
+_HEAD_BYTES = 4096
+"""A report's title is within this number of bytes."""
 _NUM_ALERTS = 20
 """Maximum number of findings, and of alerts, for each rule. The report says how many findings it leaves out."""
 _MAX_TENSORS = 40
@@ -104,7 +108,7 @@ def write_report(
 
     Args:
         logdir: A logdir, or its path or URL.
-        path: The file.
+        path: The file. An earlier report is replaced, any other file is not.
         run_id: The run to report, or "all". None means the newest run, with the other processes of its program.
         max_bytes: Maximum size of the file. Content that does not fit is omitted, and the file lists it.
 
@@ -112,17 +116,31 @@ def write_report(
         LogdirError: The logdir cannot be read, or the file cannot be written.
         QueryError: The run is unknown.
     """
+    path = Path(path)
+    _check_target(path)
     with contextlib.nullcontext(logdir) if isinstance(logdir, Logdir) else open_logdir(logdir) as opened:
         report = read_report(opened, run_id=run_id)
     text, left_out = render_report(report, max_bytes=max_bytes)
     content = text.encode("utf-8")
-    path = Path(path)
     try:
         with written_whole(path) as temporary:
             temporary.write_bytes(content)
     except OSError as error:
         raise LogdirError(f"the report cannot be written to {path}: {error}; name another file with -o.") from error
     return WrittenReport(size=len(content), left_out=left_out)
+
+
+def _check_target(path: Path) -> None:
+    """Raises LogdirError for a path that a report must not replace."""
+    if path.is_dir():
+        raise LogdirError(f"{path} is a directory; name a file with -o, such as {path / 'report.html'}.")
+    try:
+        with path.open("rb") as file:
+            head = file.read(_HEAD_BYTES)
+    except OSError:  # there is no such file, or writing it says what is wrong
+        return
+    if head and _TITLE not in head:
+        raise LogdirError(f"{path} exists and is not a report of tfdbg_arrow; name another file with -o.")
 
 
 def read_report(logdir: Logdir, *, run_id: str | None = None, budget_s: float = _BUDGET_S) -> Report:
