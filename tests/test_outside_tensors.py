@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 
 import tfdbg_arrow
+from tfdbg_arrow.query import read_reasons
 
 NAN = np.float32(np.nan)
 
@@ -123,3 +124,22 @@ def captured_logarithms() -> None:
 
 def test_captured_logarithms_of_0_are_not_to_blame_for_a_row_of_zeros(tmp_path: Path) -> None:
     assert first(tmp_path, captured_logarithms).op_type == "Sub"
+
+
+def test_a_variable_that_was_bad_before_the_recording_is_not_called_a_result_of_its_reader(tmp_path: Path) -> None:
+    weights, table = tf.Variable([1.0, NAN]), tf.Variable([[1.0, 1.0], [NAN, 1.0]])
+    read = tf.function(lambda x: weights * x)
+    look_up = tf.function(lambda rows: tf.gather(table, rows) * 2.0)
+    for name, program, op_type, code, call in (
+        ("read", lambda: read(tf.ones([2])), "ReadVariableOp", "weights * x", " in call 1 of <lambda>"),
+        ("gather", lambda: look_up([1]), "ResourceGather", "tf.gather(table, rows)", " in call 1 of <lambda>"),
+        ("eager", lambda: weights.assign(weights * 2.0), "ReadVariableOp", "weights * 2.0", ""),
+    ):
+        found = first(tmp_path / name, program)
+        assert found.op_type == op_type
+        place = f"test_outside_tensors.py:{found.source.lineno}"
+        assert found.headline == f"`{code}` at {place} read NaN from a variable{call}."
+        explanation = read_reasons(tmp_path / name, found).explanation
+        assert explanation is not None
+        assert explanation.sentence == "The variable already held NaN, and no recorded op is known to have written it."
+        assert "begin the recording earlier" in explanation.repair

@@ -14,7 +14,7 @@ from tfdbg_arrow.query.outside_tensors import ASSIGNED, CAPTURED, WRITTEN
 from tfdbg_arrow.query.recorded import TensorHealth
 from tfdbg_arrow.query.stacks import Frame, executed_span, short_place
 from tfdbg_arrow.safe_text import printable_line
-from tfdbg_arrow.schema.op_traits import Trait, types_with
+from tfdbg_arrow.schema.op_traits import READERS, Trait, types_with
 
 _GRADIENT_OF_LOOP = re.compile(r".+_grad_\d+", re.DOTALL)
 """Matches the name of a graph that TensorFlow made to compute the gradient of a loop's body.
@@ -76,6 +76,8 @@ def headline_of(
         subject = _subject_text(tensor, executed_code(tensor.source, line))
         rest = f", or an op after it ({', '.join(later)})," if later else ""
         text = f"{subject}{rest} {verb} {kinds}"
+        if tensor.op_type in READERS:
+            text += " from a variable"
     if not (tensor.is_origin or is_passed_on or is_from_outside):
         text = f"as far as it is known, {text}"
     when = _when_text(tensor, outer_iterations)
@@ -90,8 +92,8 @@ def headline_of(
 
 
 def _reads(tensor: NonFinite) -> bool:
-    """Returns whether the op of a tensor reads a checkpoint or a generator of data."""
-    return tensor.op_type in _RESTORES or _OF_GENERATOR in (tensor.graph_name or "")
+    """Returns whether the op of a tensor reads a checkpoint, a variable or a generator of data."""
+    return tensor.op_type in {*_RESTORES, *READERS} or _OF_GENERATOR in (tensor.graph_name or "")
 
 
 def _subject_text(tensor: NonFinite, code: str | None) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from tfdbg_arrow.query.headline import bad_kinds_text, sample_numbers_text
 from tfdbg_arrow.query.stacks import executed_span
 from tfdbg_arrow.safe_text import number_of, printable_line
+from tfdbg_arrow.schema.op_traits import READERS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -346,6 +347,8 @@ def origin_text(tensor: NonFinite) -> str:
         return "not proven: an input was not recorded, or contains the value too"
     if tensor.op_type is None:
         return "yes: the value came from outside with this tensor"
+    if tensor.op_type in READERS:
+        return "yes: the variable already held the value; no recorded op wrote it"
     healths = (input_.health for input_ in tensor.inputs)
     if any(health is not None and set(_bad_counts(health)) & set(_bad_counts(tensor)) for health in healths):
         return "yes: the program itself wrote the bad values of its inputs"

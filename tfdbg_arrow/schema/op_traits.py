@@ -251,6 +251,8 @@ REPEATED: Mapping[str, int] = MappingProxyType({"BroadcastTo": 0, "Fill": 1, "Ti
 
 READER = "ReadVariableOp"
 """Type of the op whose output is the content of one resource."""
+READERS = types_with(_T.READS | _T.READS_PART)
+"""Types of ops whose outputs are the contents of resources, or parts of one."""
 MOVING = (types_with(_T.CARRIES | _T.READS | _T.READS_PART) | {"Cast", "TensorScatterUpdate"}) - (
     types_with(_T.MERGES) | {"ClipByValue", "EagerPyFunc", "Maximum", "Minimum", "Select", "SelectV2"}
 )

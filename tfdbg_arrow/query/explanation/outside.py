@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tfdbg_arrow.query.explanation.computed import Computed, Explanation, Rule, bad_text, in_sentence, infs, is_finite
 from tfdbg_arrow.query.headline import bad_kinds_text
 from tfdbg_arrow.query.recorded import TensorEvent
-from tfdbg_arrow.schema.op_traits import Trait, types_with
+from tfdbg_arrow.schema.op_traits import READERS, Trait, types_with
 
 _DATA = "Check the source of the data for NaN and infinities, and replace them or leave them out."
 _CHECK_DATA = (
@@ -107,6 +107,17 @@ def _restored(computed: Computed) -> Explanation | None:
     )
 
 
+def _read_from_variable(computed: Computed) -> Explanation | None:
+    """Explains a value of a variable that no recorded op wrote."""
+    if not all(map(is_finite, computed.inputs.values())):
+        return None
+    return Explanation(
+        f"The variable already held {bad_kinds_text(computed.output)}, and no recorded op is known to have written it.",
+        "Check what the variable got before, such as loaded weights or the updates of an earlier training. If this "
+        "happened before the recording began, begin the recording earlier.",
+    )
+
+
 def _constant(computed: Computed) -> Explanation | None:
     """Explains a constant. A constant that a parser of records takes is the default value of missing fields."""
     takers = computed.takers()
@@ -166,6 +177,7 @@ def of_constants(computed: Computed, repairs: Mapping[str, str]) -> Explanation:
 FROM_OUTSIDE: dict[str, Rule] = {
     **dict.fromkeys(["PyFunc", "PyFuncStateless", "EagerPyFunc"], _python_function),
     **dict.fromkeys(["RestoreV2", "Restore"], _restored),
+    **dict.fromkeys(READERS, _read_from_variable),
     **dict.fromkeys(
         ["IteratorGetNext", "IteratorGetNextSync", "OptionalGetValue"],
         FromOutside(

@@ -44,7 +44,7 @@ from tfdbg_arrow.query.stacks import (
     user_source,
 )
 from tfdbg_arrow.safe_text import parsed_python
-from tfdbg_arrow.schema.op_traits import Trait, types_with
+from tfdbg_arrow.schema.op_traits import READERS, Trait, types_with
 
 _BOUNDED = frozenset({
     "ClipByValue", "Erf", "Maximum", "Minimum", "Relu6", "Select", "SelectV2", "Sigmoid", "Sign", "Softmax", "Softsign",
@@ -54,7 +54,6 @@ _BOUNDED = frozenset({
 _ROOTS = ("Sqrt", *RESHAPES)
 """Types of ops whose result is 0 only where their argument is 0, and negative only where the argument is negative."""
 _FED = types_with(Trait.FED)
-_READERS = types_with(Trait.READS | Trait.READS_PART)
 _CONSTANTS = frozenset({"Const", "Fill", "ZerosLike"})
 """Types of ops that count as constants of the program when the program writes their result to a variable."""
 _INTEGER = re.compile(r"u?int\d+")
@@ -225,7 +224,7 @@ class Surroundings(BadTensorFacts):
         them.
         """
         reader = self._integers_of(row) if self.made_by(row) == "Cast" else row
-        if reader is None or reader.op_type not in _READERS:
+        if reader is None or reader.op_type not in READERS:
             return None
         read = next(
             (taken_input for taken_input in self.flow.inputs_of(reader) if taken_input.trace.dtype == "resource"), None

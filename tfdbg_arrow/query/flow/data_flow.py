@@ -28,6 +28,7 @@ from tfdbg_arrow.schema.op_traits import (
     CONTAINERS,
     OPTIMIZERS,
     POPS,
+    READERS,
     TAKES_FROM_STORE,
     Trait,
     types_with,
@@ -41,7 +42,6 @@ _MAX_KEPT = 50_000
 """Maximum number of tensors whose sources are cached."""
 _SUMS = types_with(Trait.EQUAL | Trait.RESHAPED) | {"Mean", "Sum"}
 """For non-negative inputs, ops of these types return 0 only where all inputs are 0."""
-_READERS = types_with(Trait.READS | Trait.READS_PART)
 _MAX_UNRECORDED = 500
 """For one op, at most this many unrecorded tensors are examined."""
 
@@ -264,7 +264,7 @@ class DataFlow:
         the counts and the event_index of the read. If `event` is not such a read, or if an input of the op may be bad,
         the result is `event` itself.
         """
-        if event.op_type not in _READERS or not event.has_inf_or_nan:
+        if event.op_type not in READERS or not event.has_inf_or_nan:
             return event
         if self.bad_sources_of(event):
             return event
