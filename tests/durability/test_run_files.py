@@ -78,7 +78,7 @@ class TestRunFiles:
             files.rows.append("lost")
         for journal in (files.names, files.rows):
             journal.write_kept()
-        assert (files.names.num_unwritten, files.rows.num_unwritten) == (0, 1)
+        assert (files.names.num_unwritten, files.rows.num_unwritten, files.num_unwritten) == (0, 1, 1)
         assert files.rows.path == paths.rows
         files.close()
 

@@ -196,6 +196,12 @@ class TestRecordedData:
         assert found(tmp_path) == [("unknown_functions", "warning", "run-b"), ("only_eager", "info", "run-a")]
         assert "before recording began" in doctor(tmp_path).findings[0].sentence
 
+    def test_missing_rows_of_graphs_are_an_error(self, tmp_path: Path) -> None:
+        run = healthy()
+        run.rows["graph"].clear()  # the disk was full when the rows about the graph were written
+        finding = only(run.write(tmp_path))
+        assert (finding.kind, finding.severity) == ("graphs_missing", "error")
+
     def test_filters_are_an_info_and_a_filter_that_leaves_no_tensor_is_a_warning(self, tmp_path: Path) -> None:
         run = healthy(op_regex="Exp", tensor_dtypes='["float32"]')
         run.graph("g").op("y", "Log", dtypes=("float32", "int32"), not_recorded="op_regex")

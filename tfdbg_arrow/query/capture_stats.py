@@ -72,7 +72,7 @@ STAT_KINDS: Mapping[str, StatKind] = {
     ),
     "recovered": StatKind(
         "were recovered",
-        "No action is needed: what the program recorded before it died is available.",
+        "No action is needed, unless another finding says what is missing.",
         is_asked=True,
     ),
 }

@@ -401,6 +401,11 @@ class RunFiles:
         except OSError:
             return False
 
+    @property
+    def num_unwritten(self) -> int:
+        """Number of entries that the journals lack, because they could not be written."""
+        return self.names.num_unwritten + self.rows.num_unwritten
+
     def touch(self) -> None:
         """Touches the journal. Machines that cannot see the lock then know that this process is alive."""
         with contextlib.suppress(OSError):

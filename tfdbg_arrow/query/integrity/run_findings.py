@@ -98,6 +98,7 @@ class _Facts:
     num_execution: int
     num_graph: int
     num_tensor_health: int
+    num_graph_tensors: int
     num_unknown_calls: int
 
 
@@ -109,11 +110,12 @@ def _read_facts(logdir: Engine) -> list[_Facts]:
     rows = logdir.rows(
         "SELECT r.run_id, r.host_name, r.pid, r.is_clean_end, r.end_wall_time_ns, r.tensor_debug_mode, r.op_regex, "
         "r.tensor_dtypes, r.health_backend, r.settings, coalesce(e.num, 0), coalesce(g.num, 0), coalesce(h.num, 0), "
-        "coalesce(e.num_unknown_calls, 0) FROM run AS r "
+        "coalesce(h.num_of_graphs, 0), coalesce(e.num_unknown_calls, 0) FROM run AS r "
         "LEFT JOIN (SELECT run_id, count(*) AS num, count(CASE WHEN graph_id IS NULL AND substr(op_type, 1, 2) = '__' "
         "THEN 1 END) AS num_unknown_calls FROM execution GROUP BY run_id) AS e ON e.run_id = r.run_id "
         "LEFT JOIN (SELECT run_id, count(*) AS num FROM graph GROUP BY run_id) AS g ON g.run_id = r.run_id "
-        "LEFT JOIN (SELECT run_id, count(*) AS num FROM tensor_health GROUP BY run_id) AS h ON h.run_id = r.run_id "
+        "LEFT JOIN (SELECT run_id, count(*) AS num, count(graph_id) AS num_of_graphs FROM tensor_health "
+        "GROUP BY run_id) AS h ON h.run_id = r.run_id "
         "ORDER BY r.wall_time_ns, r.run_id"
     )
     return [_Facts(*(*row[:9], parse_settings(row[9]), *row[10:])) for row in rows]
@@ -200,7 +202,16 @@ def _of_what_is_there(facts: _Facts, say: _Say) -> Iterator[Finding]:
             evidence,
             f"Record without {' and '.join(filters)}." if filters else "Set tensor_dtypes to record other dtypes too.",
         )
-    if facts.num_graph == 0 and facts.num_unknown_calls:
+    if facts.num_graph == 0 and facts.num_graph_tensors:
+        yield say(
+            "graphs_missing",
+            "error",
+            "Tensors of graphs were recorded, but the rows about these graphs are missing. The inputs and the lines of "
+            "these tensors are unknown.",
+            f"{evidence} Of these tensors, {facts.num_graph_tensors:,} are of graphs.",
+            "If the disk was full, free space and record again.",
+        )
+    elif facts.num_graph == 0 and facts.num_unknown_calls:
         yield say(
             "unknown_functions",
             "warning",

@@ -268,9 +268,14 @@ class Recording:
                 "is lost. Keep the logdir until disable() returns, or record into another one."
             )
         elif not is_all_written:
+            num_lost = self._files.num_unwritten
+            lost = (
+                f", but at most {num_lost:,} entries about graphs, lines and names are lost, because they did not fit "
+                "there either"
+            )
             self._stats.warn_once(
-                f"the end of the run {self.run_id} could not be written to {logdir}; it is kept in {logdir / 'spool'}. "
-                f"When there is room, write it with: {recover}"
+                f"the end of the run {self.run_id} could not be written to {logdir}; it is kept in {logdir / 'spool'}"
+                f"{lost if num_lost else ''}. When there is room, write it with: {recover}"
             )
         elif reason is not None:
             self._stats.warn_once(

@@ -483,7 +483,7 @@ class SpoolLosses:
         """Writes the names again, then reports names and rows that exist only in the memory of this process."""
         names, rows = self._files.names, self._files.rows
         names.write_kept()
-        unwritten = names.num_unwritten + rows.num_unwritten + self._recorder.write_names()
+        unwritten = self._files.num_unwritten + self._recorder.write_names()
         if unwritten > self._num_unwritten:
             self._num_unwritten = unwritten
             error = names.last_error or rows.last_error or OSError("the disk did not accept them")
