@@ -56,9 +56,9 @@ def zoom(
 ) -> None:
     """Runs a program again, and keeps the elements of the tensors around the op that made the first bad value.
 
-    The program is stopped one training step after the step of the bad value. The answer says whether the same op made a
-    bad value again. If it did not, the answer says where the two runs first differ. `tfdbg-arrow repro DIR` then writes
-    a script from the kept inputs.
+    The program is stopped when it has passed the training step after the step of the bad value. It writes its files
+    again, such as checkpoints. The answer says whether the same op made a bad value again. If it did not, the answer
+    says where the two runs first differ. `tfdbg-arrow repro DIR` then writes a script from the kept inputs.
 
     Exit codes: 0 the same op made a bad value again, 1 another op or none did, 2 an error.
     """

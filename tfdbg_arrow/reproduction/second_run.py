@@ -67,8 +67,9 @@ def run_again(
 ) -> SecondRun:
     """Runs a program again, and keeps the elements of the tensors around the op that made the first bad value.
 
-    The second run is recorded with the mode and `graphs` of the first run. The program is stopped one training step
-    after the step of the bad value. Without training steps, the program is stopped when the same op makes a bad value.
+    The second run is recorded with the mode and `graphs` of the first run. The program is stopped when it has passed
+    the training step after the step of the bad value. Without training steps, the program is stopped when the same op
+    makes a bad value. The logdir is read once a second, so the program can run on for some steps.
 
     Args:
         logdir: The logdir of the first run.
