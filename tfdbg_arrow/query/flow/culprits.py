@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -42,6 +43,8 @@ _MAX_BEHIND = 64
 """A search that starts at one bad tensor visits at most this many tensors."""
 _MAX_RESULTS = 100
 """In the search for a bad loss before the first bad variable, at most this many executions are examined."""
+_WITHOUT_STEP = "scope = 'graph' AND step_id IS NULL AND execution_index IS NOT DISTINCT FROM ?"
+"""The condition for the tensors without a step in a call, or outside of calls. The parameter is the execution_index."""
 _MAX_CALL_ROWS = 4000
 """Maximum number of bad tensors that are read from one call."""
 
@@ -103,6 +106,36 @@ class _Handled:
             self._handled.update(root.event_index for root in roots)
 
 
+class _EarlierOrigins:
+    """Finds the origins of the first bad tensors of a call whose tensors have no step.
+
+    The tensors are followed in order and once, because many of them may be asked about.
+
+    Args:
+        origins: Finds the origins.
+        bad: The bad tensors, by event_index.
+    """
+
+    def __init__(self, origins: Origins, bad: Sequence[TensorEvent]) -> None:
+        self._origins = origins
+        self._bad = bad
+        self._num_followed = 0
+        self._seen: set[int] = set()
+        self._roots: list[tuple[int, TensorEvent]] = []
+        """Each origin, after the event_index of the first tensor that goes back to it."""
+
+    def before(self, event_index: int) -> list[TensorEvent]:
+        """Returns the origins of the bad tensors before an event, in the order in which they were found."""
+        num_earlier = bisect_left(self._bad, event_index, key=lambda row: row.event_index)
+        for row in self._bad[self._num_followed : num_earlier]:
+            roots = self._origins.roots([row], self._seen)
+            # Without an origin of its own, roots() returns the tensor itself.
+            self._roots += [(row.event_index, root) for root in roots if self._origins.is_root(root)]
+        self._num_followed = max(self._num_followed, num_earlier)
+        found = [root for since, root in self._roots if since < event_index]
+        return found or list(self._bad[:num_earlier])
+
+
 class Culprits:
     """Finds the culprit of one run.
 
@@ -145,6 +178,7 @@ class Culprits:
         self._run_id = run_id
         self._bad = bad_condition(kinds)
         self._forward_roots = lru_cache(maxsize=16)(self._find_forward_roots)
+        self._earlier_origins = lru_cache(maxsize=16)(self._find_earlier_origins)
 
     def harmful(self) -> Culprit | None:
         """Returns the earliest of the origins that did the greatest harm, or None if no origin did harm."""
@@ -582,16 +616,18 @@ class Culprits:
         """
         if root.scope != "graph" or root.step_id is not None or self._origins.verdict(root).is_origin:
             return []
-        condition = "scope = 'graph' AND step_id IS NULL AND execution_index IS NOT DISTINCT FROM ? AND event_index < ?"
-        earlier = self._read(condition, root.execution_index, root.event_index, limit=_MAX_CALL_ROWS)
-        roots = [other for other in self._origins.roots(earlier, set()) if not self._origins.is_literal(other)]
+        origins_before = self._earlier_origins(root.execution_index).before(root.event_index)
+        roots = [other for other in origins_before if not self._origins.is_literal(other)]
         proven = [other for other in roots if self._origins.verdict(other).is_origin]
         forward = [other for other in roots if not self._gradients.has_made(other)]
         if proven:
             return forward if forward and all(map(self._gradients.has_made, proven)) else proven
         # A function of tf.data made these tensors. Elements of a data set cannot be followed into the call.
         is_in_call = root.execution_index is not None
-        return self._read(condition, None, root.event_index) if is_in_call else []
+        return self._read(f"{_WITHOUT_STEP} AND event_index < ?", None, root.event_index) if is_in_call else []
+
+    def _find_earlier_origins(self, execution_index: int | None) -> _EarlierOrigins:
+        return _EarlierOrigins(self._origins, self._read(_WITHOUT_STEP, execution_index, limit=_MAX_CALL_ROWS))
 
     def _traced_within(self, graph_ids: Iterable[int]) -> list[int]:
         """Returns graphs and all graphs traced within them, at any depth. Imported runs do not record the calls."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.recorded import Context, GraphTensor, SiteVisit, TensorEvent, read_events
@@ -16,6 +16,12 @@ _BLOCK_ROWS = 4_000
 """Approximate number of rows of a larger call that are read at once."""
 _MAX_KEPT_ROWS = 200_000
 """Maximum number of rows in the cache, at about 700 bytes each."""
+_WINDOW_EVENTS = 8_192
+"""Number of events of a window of rows without a known context. Imported runs have such rows."""
+_MAX_LOOKUPS = 64
+"""After this many lookups in a window, the window is read at once, which takes as long as 50 to 100 lookups."""
+_MAX_WINDOWS = 16
+"""Maximum number of windows in the cache, with at most 131,072 rows."""
 
 _Key = tuple[int, str, int]
 """Graph, op and output slot."""
@@ -72,7 +78,10 @@ class CallReader:
         self._run_id = run_id
         self._calls: OrderedDict[_CallId, _Call] = OrderedDict()
         self._num_rows = 0
-        self._nearest = lru_cache(maxsize=10_000)(self._read_nearest)
+        self._nearest = lru_cache(maxsize=10_000)(self._find_nearest)
+        self._window = lru_cache(maxsize=_MAX_WINDOWS)(self._read_window)
+        self._num_lookups: Counter[int] = Counter()
+        """The number of lookups in each window."""
 
     def graph_tensor(self, place: GraphTensor) -> TensorEvent | None:
         """Returns the row of a graph's tensor, or None. If the tensor's context is unknown, returns the nearest row."""
@@ -257,6 +266,40 @@ class CallReader:
             [self._run_id, execution_index, graph_id],
         )
         return rows[0][0] if rows else None
+
+    def _find_nearest(self, key: _Key, execution_index: int | None, near: int) -> TensorEvent | None:
+        """Returns the last row of a tensor before an event, in one call if `execution_index` is given."""
+        window = (near - 1) // _WINDOW_EVENTS
+        self._num_lookups[window] += 1
+        if self._num_lookups[window] > _MAX_LOOKUPS:
+            if key not in self._recorded:
+                return None
+            for row in reversed(self._window(window).get(key, ())):
+                if row.event_index < near and execution_index in (None, row.execution_index):
+                    return row
+        return self._read_nearest(key, execution_index, near)
+
+    @cached_property
+    def _recorded(self) -> frozenset[_Key]:
+        """The tensors of graphs that were recorded at least once."""
+        rows = self._logdir.rows(
+            "SELECT DISTINCT graph_id, op_name, output_slot FROM tensor_health WHERE run_id = ? AND scope = 'graph'",
+            [self._run_id],
+        )
+        return frozenset((graph_id, op_name, output_slot) for graph_id, op_name, output_slot in rows)
+
+    def _read_window(self, window: int) -> _Pass:
+        first = window * _WINDOW_EVENTS
+        rows = read_events(
+            self._logdir,
+            "scope = 'graph' AND event_index BETWEEN ? AND ? ORDER BY event_index",
+            [self._run_id, first, first + _WINDOW_EVENTS - 1],
+        )
+        rows_of: _Pass = {}
+        for row in rows:
+            if row.graph_id is not None and row.op_name is not None and row.output_slot is not None:
+                rows_of.setdefault((row.graph_id, row.op_name, row.output_slot), []).append(row)
+        return rows_of
 
     def _read_nearest(self, key: _Key, execution_index: int | None, near: int) -> TensorEvent | None:
         condition = "graph_id = ? AND op_name = ? AND output_slot = ? AND event_index < ?"
