@@ -113,27 +113,41 @@ class _EarlierOrigins:
 
     Args:
         origins: Finds the origins.
+        gradients: Finds the tensors that the gradient of an op created.
         bad: The bad tensors, by event_index.
     """
 
-    def __init__(self, origins: Origins, bad: Sequence[TensorEvent]) -> None:
+    def __init__(self, origins: Origins, gradients: Gradients, bad: Sequence[TensorEvent]) -> None:
         self._origins = origins
+        self._gradients = gradients
         self._bad = bad
         self._num_followed = 0
         self._seen: set[int] = set()
         self._roots: list[tuple[int, TensorEvent]] = []
         """Each origin, after the event_index of the first tensor that goes back to it."""
+        self._likely_of_first = lru_cache(maxsize=16)(lambda num: self._likely([root for _, root in self._roots[:num]]))
 
     def before(self, event_index: int) -> list[TensorEvent]:
-        """Returns the origins of the bad tensors before an event, in the order in which they were found."""
+        """Returns the proven origins of the bad tensors before an event, or origins in the forward pass before them."""
         num_earlier = bisect_left(self._bad, event_index, key=lambda row: row.event_index)
         for row in self._bad[self._num_followed : num_earlier]:
             roots = self._origins.roots([row], self._seen)
             # Without an origin of its own, roots() returns the tensor itself.
             self._roots += [(row.event_index, root) for root in roots if self._origins.is_root(root)]
         self._num_followed = max(self._num_followed, num_earlier)
-        found = [root for since, root in self._roots if since < event_index]
-        return found or list(self._bad[:num_earlier])
+        num_roots = bisect_left(self._roots, event_index, key=lambda root: root[0])
+        return self._likely_of_first(num_roots) if num_roots else self._likely(self._bad[:num_earlier])
+
+    def _likely(self, roots: Sequence[TensorEvent]) -> list[TensorEvent]:
+        """Returns the proven origins. If all of these are gradients, returns the origins in the forward pass instead.
+
+        Forward ops may have made bad values first, from inputs that cannot be followed.
+        """
+        others = [root for root in roots if not self._origins.is_literal(root)]
+        proven = [root for root in others if self._origins.verdict(root).is_origin]
+        if not proven or not all(map(self._gradients.has_made, proven)):
+            return proven
+        return [root for root in others if not self._gradients.has_made(root)] or proven
 
 
 class Culprits:
@@ -609,25 +623,21 @@ class Culprits:
         """Returns the bad tensors that may be behind an unproven origin in a call whose tensors have no step.
 
         Debugger V2 does not record steps. Without steps, a tensor cannot be followed into another graph of its call,
-        such as a loop or the gradient of a called function. The result is the proven origins before the tensor in the
-        call. If only gradients have proven origins, the result is the origins in the forward pass instead: forward ops
-        may have made bad values first, from inputs that cannot be followed. Without a proven origin, the result is the
-        bad tensors before the unproven origin that belong to no call.
+        such as a loop or the gradient of a called function. The result is the likely origins before the tensor in the
+        call. Without a proven origin, the result is the bad tensors before the unproven origin that belong to no call.
         """
         if root.scope != "graph" or root.step_id is not None or self._origins.verdict(root).is_origin:
             return []
-        origins_before = self._earlier_origins(root.execution_index).before(root.event_index)
-        roots = [other for other in origins_before if not self._origins.is_literal(other)]
-        proven = [other for other in roots if self._origins.verdict(other).is_origin]
-        forward = [other for other in roots if not self._gradients.has_made(other)]
-        if proven:
-            return forward if forward and all(map(self._gradients.has_made, proven)) else proven
+        likely = self._earlier_origins(root.execution_index).before(root.event_index)
+        if likely:
+            return likely
         # A function of tf.data made these tensors. Elements of a data set cannot be followed into the call.
         is_in_call = root.execution_index is not None
         return self._read(f"{_WITHOUT_STEP} AND event_index < ?", None, root.event_index) if is_in_call else []
 
     def _find_earlier_origins(self, execution_index: int | None) -> _EarlierOrigins:
-        return _EarlierOrigins(self._origins, self._read(_WITHOUT_STEP, execution_index, limit=_MAX_CALL_ROWS))
+        bad = self._read(_WITHOUT_STEP, execution_index, limit=_MAX_CALL_ROWS)
+        return _EarlierOrigins(self._origins, self._gradients, bad)
 
     def _traced_within(self, graph_ids: Iterable[int]) -> list[int]:
         """Returns graphs and all graphs traced within them, at any depth. Imported runs do not record the calls."""
