@@ -350,12 +350,15 @@ def test_a_nan_in_a_different_place_is_a_divergence_despite_equal_counts(tmp_pat
     assert place(pair.diff())[:2] == ("nonfinite", "Exp")
 
 
-def test_the_note_on_different_random_seeds(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_seed", [True, False])
+def test_the_note_on_different_random_seeds(tmp_path: Path, *, is_seed: bool) -> None:
+    """A tensor that only gives the shape of the random numbers is no seed."""
     pair = Pair(tmp_path, tensor_debug_mode="FULL_TENSOR")
 
     def program(run: RunBuilder, *, seed: int = 1) -> None:
-        graph = run.graph("init").op("seed", "Const", dtypes=["int32"])
-        graph.op("normal", "StatelessRandomNormalV2", inputs=["seed"]).function("__inference_init_1")
+        graph = run.graph("init").op("seed", "Const", dtypes=["int32"]).op("shape", "Const", dtypes=["int32"])
+        inputs = ["shape", "seed"] if is_seed else ["seed", "shape"]
+        graph.op("normal", "StatelessRandomNormal", inputs=inputs).function("__inference_init_1")
         call = run.execution("__inference_init_1", graph=graph)
         number = np.array([seed], np.int32)
         keep(run, run.tensor(graph, "seed", {**counts(pos=1), "dtype": "int32"}, execution=call), number)
@@ -364,7 +367,9 @@ def test_the_note_on_different_random_seeds(tmp_path: Path) -> None:
 
     found = pair.both(program, seed=2).diff()
     assert place(found)[:2] == ("values", "seed")
-    note = "It is the seed of a StatelessRandomNormalV2: the runs use different random numbers."
+    note = "It is a constant: the programs themselves differ here."
+    if is_seed:
+        note = "It is the seed of a StatelessRandomNormal: the runs use different random numbers."
     assert found.divergence.notes == (note,)
 
 

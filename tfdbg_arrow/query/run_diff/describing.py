@@ -113,22 +113,34 @@ def _notes(root: Root, event_b: TensorEvent, sides: Sides) -> list[str]:
 
 
 def _random_op_after(side: Side, event: TensorEvent) -> str | None:
-    """Returns the type of a random op that uses a tensor, directly or through other ops, or None."""
+    """Returns the type of a random op that takes a tensor as its seed, directly or through other ops, or None."""
     if event.graph_id is None or event.op_name is None:
         return None
     graph = side.graphs.graph(event.graph_id)
     seen = {event.op_name}
     unvisited = [event.op_name]
     while unvisited and len(seen) < _SEARCHED:
-        for user in graph.users.get(unvisited.pop(0), ()):
+        name = unvisited.pop(0)
+        for user in graph.users.get(name, ()):
             op = graph.ops.get(user)
             if op is None or user in seen:
                 continue
             if _is_random(op.op_type) and op.op_type not in RANDOM_KEYS:
-                return op.op_type
+                if any(op.inputs[index][0] == name for index in _seed_inputs(op.op_type) if index < len(op.inputs)):
+                    return op.op_type
+                continue  # the numbers that it draws are random without this tensor
             seen.add(user)
             unvisited.append(user)
     return None
+
+
+def _seed_inputs(op_type: str) -> tuple[int, ...]:
+    """Returns the indexes of the inputs of a random op that hold a seed, or a key and a counter made from a seed."""
+    if not op_type.startswith("Stateless"):
+        return ()  # the seed is an attribute, or a state
+    if op_type.endswith(("Shuffle", "V2", "V3")) and op_type != "StatelessRandomGammaV2":
+        return (1, 2)
+    return (2,) if op_type == "StatelessMultinomial" else (1,)
 
 
 def _is_random(op_type: str | None) -> bool:
