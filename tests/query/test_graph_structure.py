@@ -74,17 +74,23 @@ def test_graphs_are_listed_by_bad_tensors_then_by_size_and_those_that_never_ran_
 def test_graphs_of_keras_have_the_name_of_the_models_method(tmp_path: Path) -> None:
     run = RunBuilder("run-a")
     trainer = "/site/keras/src/backend/tensorflow/trainer.py"
-    names = (("fit", "one_step_on_data"), ("predict", "one_step_on_data"), ("fit", "multi_step_on_iterator"))
-    for number, (method, name) in enumerate((*names, ("fit", "helper"))):
+    names = (
+        (("fit",), "one_step_on_data"),
+        (("predict",), "one_step_on_data"),
+        (("fit",), "multi_step_on_iterator"),
+        (("fit",), "helper"),
+        (("evaluate", "fit"), "one_step_on_data"),  # the validation
+    )
+    for number, (methods, name) in enumerate(names):
         graph = run.graph(name).op("x", "Relu")
         run.rows["graph_op"][-1].update(layer=None if number == 2 else "digits/dense", role="forward")
-        stack = run.stack(
-            (trainer, 5, f"TensorFlowTrainer.{method}", None, "framework"), ("/a.py", 1, "main", None, "user")
-        )
+        callers = ((trainer, 5, f"TensorFlowTrainer.{method}", None, "framework") for method in methods)
+        stack = run.stack(*callers, ("/a.py", 1, "main", None, "user"))
         run.rows["graph"][graph.graph_id]["stack_trace_id"] = stack
     with open_logdir(run.write(tmp_path)) as logdir:
         assert user_names(logdir, run_id="run-a") == {
             0: "train_step of digits",
+            4: "test_step of digits",
             1: "predict_step of digits",
             2: "train_function",
         }

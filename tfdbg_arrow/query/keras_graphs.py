@@ -30,7 +30,7 @@ def user_names(logdir: Engine, *, run_id: str) -> dict[int, str]:
     belong to one model, the name also contains the model's name, as in `train_step of digits`.
     """
     rows = logdir.kept_rows(
-        "SELECT graph_id, graph_name, max_by(method, depth) FROM (SELECT g.graph_id, g.graph_name, s.depth, "
+        "SELECT graph_id, graph_name, min_by(method, depth) FROM (SELECT g.graph_id, g.graph_name, s.depth, "
         "regexp_extract(s.func, '[^.]*$') AS method FROM graph AS g "
         "JOIN stack AS s ON s.run_id = g.run_id AND s.stack_trace_id = g.stack_trace_id "
         f"WHERE g.run_id = ? AND g.graph_name IN ({', '.join('?' * len(_GRAPHS))}) "
