@@ -109,7 +109,7 @@ def test_only_one_run_is_bad(tmp_path: Path) -> None:
     assert found.sentence == ("The layer net/b parted first, in step 2: number of bad tensors 0 in A against 1 in B.")
     assert found.bad == ((0, 0, 1, 1), (0, 0, 0, 0), (0, 0, 0, 0), (0, 0, 1, 1), (0, 0, 0, 0), (0, 0, 0, 0))
     assert found.large_parting == found.first_parting
-    both = differences(b, b)
+    both = differences(b, b, run_a="run-a", run_b="run-a")
     assert (both.first_parting, both.bad_a, sum(map(sum, both.bad))) == (None, found.bad_b, 0)
 
 
@@ -259,7 +259,10 @@ def test_a_bad_value_that_both_have_is_no_difference(tmp_path: Path) -> None:
     graph = built.graph("f").op("x", "Mul", layer="net")
     built.tensor(graph, "x", {**NAN, "step": 0})
     path = built.write(tmp_path)
-    assert differences(path, path).sentence == "No layer parted in step 0: all measures agree within 1.9e-06."
+    same = differences(path, path, run_a="run-a", run_b="run-a")
+    assert same.sentence == "No layer parted in step 0: all measures agree within 1.9e-06."
+    with pytest.raises(QueryError, match=r"has one run \(run-a\); name the logdir of another run"):
+        layer_differences(path)
 
 
 def ends(answer: LayerHealth) -> list[tuple[int, int]]:

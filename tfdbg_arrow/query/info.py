@@ -145,6 +145,11 @@ def choose_runs(a: Engine, b: Engine, *, run_a: str | None, run_b: str | None) -
     is_same = a.path == b.path
     if is_same and run_a is None and run_b is None and len(runs[0]) == 2:
         return runs[0][0], runs[0][1]
+    if a is b and run_a is None and run_b is None and len(runs[0]) == 1:
+        raise QueryError(
+            f"{a.path} has one run ({runs[0][0].run_id}); name the logdir of another run, or record into this one "
+            "again."
+        )
     chosen = []
     for name, logdir, side_runs, wanted, other in (("a", a, runs[0], run_a, run_b), ("b", b, runs[1], run_b, run_a)):
         if wanted is not None:
