@@ -119,7 +119,7 @@ class Plot:
                 f"{name}from {finite_texts[0]} to {finite_texts[-1]}" if finite_texts else f"{name}no finite value"
             )
         if self.bad:
-            parts.append(f"bad from {self.columns.texts[self.bad[0]]} on")
+            parts.append(_bad_text(self.columns, self.bad[0]))
         return f"{self.title}: {', '.join(parts)}" if parts else self.title
 
 
@@ -249,10 +249,16 @@ def _area(plot: Plot, ticks: list[str]) -> Markup:
     if plot.bad_from is not None:
         x, is_left = percent(places[plot.bad_from]), places[plot.bad_from] > 0.5
         parts.append(f'<line x1="{x}" x2="{x}" y2="100%" stroke="{DARK.bad}" stroke-dasharray="4 3"/>')
-        text = f"bad from {plot.columns.starts[plot.bad_from]} on"
+        text = _bad_text(plot.columns, plot.bad_from)
         anchor, away = ("end", -4) if is_left else ("start", 4)
         parts.append(label(text, x=x, y=12, anchor=anchor, more=f'dx="{away}" class="bad-from" {_BAD}'))
     return Markup("").join(map(Markup, parts))
+
+
+def _bad_text(columns: Columns, first: int) -> str:
+    """Returns words for the first column with a bad value, which can stand for several steps."""
+    text = columns.texts[first]
+    return f"bad from {text} on" if text == columns.starts[first] else f"bad in {text} and later"
 
 
 def _line(plot: Plot, number: int) -> str:
