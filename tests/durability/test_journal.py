@@ -102,7 +102,7 @@ class TestAppending:
         recorder = SimpleNamespace(
             num_dropped=int, num_unkept_values=int, num_unkept_inputs=int, num_known_arguments=int, write_names=int
         )
-        files = SimpleNamespace(names=journal, rows=Journal(tmp_path / "a.rows"))
+        files = SimpleNamespace(names=journal, rows=Journal(tmp_path / "a.rows"), num_unwritten=1)
         losses = SpoolLosses(cast(Any, recorder), cast(Any, files), failures=Failures(told.append))
         deep: list[object] = []
         for _ in range(sys.getrecursionlimit() * 60):
