@@ -89,13 +89,13 @@ def answers(logdir: Logdir) -> Iterator[Any]:
     alerts = logdir.alerts()
     yield from (alerts, alerts.summary[0], alerts.findings[0], alerts.alerts[0])
     yield from (logdir.coverage(), logdir.info(), query.doctor(str(logdir.path)), logdir.verify())
-    diff = logdir.diff(logdir)
+    diff = logdir.diff(logdir.path)
     yield from (diff, logdir.history(""))
     health, curves = layer_health(logdir), training_curves(logdir)
     assert health is not None
     assert curves is not None
     yield from (health, curves)
-    differences = logdir.layer_differences(logdir)
+    differences = logdir.layer_differences(logdir.path)
     assert differences is not None
     yield differences
     shares = logdir.distributions()

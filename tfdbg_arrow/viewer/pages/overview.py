@@ -142,6 +142,14 @@ class OverviewPage:
     broken: tuple[BrokenPart, ...]
     num_broken: int
 
+    @property
+    def is_bad_before_harm(self) -> bool:
+        """Whether the run of the origin had bad values in an earlier step than that of the origin."""
+        if self.origin is None or self.verdict != "bad" or self.origin.step is None:
+            return False
+        steps = [run.first_bad_step for run in self.runs if run.run.run_id == self.origin.run_id]
+        return any(step is not None and step < self.origin.step for step in steps)
+
 
 def read_overview(logdir: Logdir, parameters: Parameters) -> OverviewPage:
     """Returns the first screen without the strip, the alerts and the curves."""
